@@ -1,0 +1,54 @@
+# Everything is set up in .venv by the first target that needs it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help demo test lint types layers unit soak bench lock fmt clean
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
+
+$(VENV)/.run: requirements/run.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) scripts/venv.py $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	@$(BIN)/python scripts/link.py
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+demo: $(VENV)/.run  ## a slice on demand, end to end, on simulated cards
+	@$(BIN)/tessera demo
+
+test: lint types layers unit  ## everything that must hold before a commit
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	@$(BIN)/mypy
+
+layers: $(VENV)/.dev
+	@$(BIN)/lint-imports
+
+unit: $(VENV)/.dev
+	@scripts/need-kubectl
+	@$(BIN)/pytest -n 2 -m "not soak"
+
+soak: $(VENV)/.dev  ## the long proofs
+	@$(BIN)/pytest -n 2 -m soak
+
+bench: $(VENV)/.dev  ## all benchmarks, each prints a table
+	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
+
+fmt: $(VENV)/.dev  ## format and apply safe fixes
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: $(VENV)/.dev  ## pin the dependencies anew
+	@$(BIN)/python -m pip install --quiet uv
+	@for f in run dev; do $(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade requirements/$$f.in -o requirements/$$f.txt; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

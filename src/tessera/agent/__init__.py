@@ -1,0 +1,1 @@
+"""The node process: the one owner of the node's NVML."""

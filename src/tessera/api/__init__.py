@@ -1,0 +1,1 @@
+"""Typed models of what users write and what Tessera stores."""

@@ -1,0 +1,86 @@
+"""The only source of time.
+
+Logic takes a :class:`Clock` and never asks the operating system or asyncio itself. In production the clock is
+:class:`SystemClock`. Under the lab's virtual event loop it is :class:`LoopClock`: every timer of asyncio, ``timeout``
+and ``call_later`` included, then runs on virtual time, so minutes replay in milliseconds with the production code
+unchanged.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What logic may know about time."""
+
+    def now(self) -> float:
+        """Seconds since 1970-01-01 UTC; for what is shown or stored."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start that never run backwards; for measuring and for deadlines."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Resumes after ``seconds`` of this clock's time."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Resumes after ``seconds`` of real time."""
+        await asyncio.sleep(seconds)
+
+
+class LoopClock:
+    """The running event loop's time, shown as dates from ``epoch`` on.
+
+    Args:
+        epoch: the date, in seconds since 1970, that the loop's time zero stands for.
+    """
+
+    def __init__(self, epoch: float) -> None:
+        self._epoch = epoch
+
+    def now(self) -> float:
+        """Seconds since 1970-01-01 UTC on the loop's time."""
+        return self._epoch + self.monotonic()
+
+    def monotonic(self) -> float:
+        """The loop's time in seconds."""
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Resumes after ``seconds`` of the loop's time."""
+        await asyncio.sleep(seconds)
+
+
+def rfc3339(seconds: float) -> str:
+    """A point in time as Kubernetes' ``metav1.Time``: UTC, whole seconds, ``2026-01-31T12:00:00Z``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(seconds: float) -> str:
+    """A point in time as Kubernetes' ``metav1.MicroTime``: UTC with six decimals, as Leases store it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> float:
+    """Seconds since 1970 of a ``metav1.Time`` or ``metav1.MicroTime``.
+
+    Raises:
+        ValueError: the text is not an RFC 3339 date.
+    """
+    return datetime.fromisoformat(text).timestamp()

@@ -1,0 +1,1 @@
+"""The cluster process: one reconciler a file."""

@@ -1,0 +1,1 @@
+"""The Kubernetes API: client, reflector, caches, leases. Built to the API's conventions, not to any one server."""

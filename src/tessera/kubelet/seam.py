@@ -1,0 +1,143 @@
+"""The seam between the agent and kubelet, in plain values.
+
+:mod:`tessera.kubelet.grpc` carries it over kubelet's unix sockets (device plugin v1beta1, pod-resources v1). The lab's
+simulated kubelet can also be joined to it directly, in one process and without sockets. Terms are those of
+``k8s.io/kubelet/pkg/apis``.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+#: How long kubelet waits for PreStartContainer (KubeletPreStartContainerRPCTimeoutInSecs), seconds.
+PRE_START_TIMEOUT = 30.0
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One schedulable device of a resource. ``id`` has at most 63 characters."""
+
+    id: str
+    healthy: bool = True
+    numa_nodes: tuple[int, ...] = ()
+
+
+class PreferredRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One container's GetPreferredAllocation: choose ``size`` of ``available``, ``must_include`` among them."""
+
+    available: tuple[str, ...]
+    must_include: tuple[str, ...]
+    size: int
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host path made visible in the container."""
+
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+class DeviceNode(msgspec.Struct, frozen=True, kw_only=True):
+    """A device node made visible in the container; ``permissions`` is a subset of ``rwm``."""
+
+    container_path: str
+    host_path: str
+    permissions: str = "rw"
+
+
+class Allocation(msgspec.Struct, frozen=True, kw_only=True):
+    """What Allocate answers for one container."""
+
+    envs: Mapping[str, str] = {}
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[DeviceNode, ...] = ()
+    annotations: Mapping[str, str] = {}
+    cdi_devices: tuple[str, ...] = ()
+
+
+class PluginOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """DevicePluginOptions."""
+
+    pre_start_required: bool = False
+    get_preferred_allocation_available: bool = False
+
+
+class PluginError(Exception):
+    """A call that the plugin refuses; its text reaches the pod's status through kubelet."""
+
+
+class DevicePlugin(Protocol):
+    """One resource's device plugin. Calls come concurrently."""
+
+    @property
+    def resource_name(self) -> str:
+        """The extended resource, e.g. ``nvidia.com/mig-3g.20gb``."""
+        ...
+
+    @property
+    def options(self) -> PluginOptions:
+        """Constant for the plugin's life."""
+        ...
+
+    def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
+        """The full device list, at once and again after every change, without end."""
+        ...
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        """The devices preferred, a list for each request. A hint to kubelet."""
+        ...
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+        """What each container needs to see its devices. Must not wait: pod admission is serial.
+
+        Raises:
+            PluginError: the pod must not start; kubelet rejects it with UnexpectedAdmissionError.
+        """
+        ...
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        """Returns when the devices are ready; called before every start of a container.
+
+        Raises:
+            PluginError: they cannot be made ready.
+        """
+        ...
+
+
+class ContainerDevices(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices of one resource that kubelet gave to a container."""
+
+    resource_name: str
+    device_ids: tuple[str, ...]
+
+
+class ContainerResources(msgspec.Struct, frozen=True, kw_only=True):
+    """One container in a pod-resources listing."""
+
+    name: str
+    devices: tuple[ContainerDevices, ...] = ()
+
+
+class PodResources(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod in a pod-resources listing. The API gives no UID."""
+
+    name: str
+    namespace: str
+    containers: tuple[ContainerResources, ...] = ()
+
+
+class Kubelet(Protocol):
+    """The node's kubelet as its device plugins see it."""
+
+    async def serve(self, plugin: DevicePlugin) -> None:
+        """Serves and registers the plugin until cancelled, again whenever kubelet restarts."""
+        ...
+
+    async def pod_resources(self) -> Sequence[PodResources]:
+        """Which container holds which devices now.
+
+        Raises:
+            ConnectionError: kubelet did not answer.
+        """
+        ...

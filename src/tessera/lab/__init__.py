@@ -1,0 +1,1 @@
+"""The embedded control plane: API server, scheduler, workloads, simulated kubelets. Everything in it is simulated."""

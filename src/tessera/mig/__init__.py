@@ -1,0 +1,1 @@
+"""MIG geometry: profiles, legal starts, occupancy masks, layout planning. Pure."""

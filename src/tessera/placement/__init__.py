@@ -1,0 +1,1 @@
+"""Where a slice goes: cluster state, policy, packing test. Pure code without I/O."""

@@ -1,0 +1,1 @@
+"""Admission: gates pods that ask for a dynamic slice. Stateless."""
