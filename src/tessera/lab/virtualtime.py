@@ -1,0 +1,156 @@
+"""An event loop whose time is simulated, so that minutes of a cluster replay in milliseconds.
+
+Two ways to run it:
+
+* **Without sockets** (:func:`run_virtual`). When nothing is ready to run, time jumps to the next timer. Everything in
+  the process that waits does so through the loop, so the jump can lose nothing: ``asyncio.timeout``, ``call_later``
+  and the injected clock all run on the same simulated time, and the same program gives the same trace each time.
+  Nothing ready and no timer means that nobody can ever wake up: that is an error and it names the waiting tasks.
+* **With sockets** (``VirtualTimeLoop(may_leap=...)``), for a lab that kubectl talks to. Input comes first: time
+  leaps only after ``quiet`` real seconds without any, and only while ``may_leap()`` says that simulated work is
+  pending (a container that will end, an image that is being pulled). Otherwise the loop waits like any other.
+
+Time starts at zero and is shown as dates by :class:`tessera.clock.LoopClock`.
+"""
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+#: Real seconds without input after which a loop with sockets may leap. Loopback answers arrive in far less.
+QUIET = 0.005
+
+
+class Deadlock(RuntimeError):  # noqa: N818 - the word says what happened
+    """Every task waits for another one and no timer is left: virtual time cannot go on."""
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An asyncio event loop on simulated time.
+
+    Args:
+        may_leap: None for a program without sockets, which always leaps. Otherwise asked each time nothing is
+            ready: whether simulated work is pending, so that time may leap to the next timer.
+        quiet: real seconds without input before a leap; used with ``may_leap`` only.
+    """
+
+    def __init__(self, may_leap: Callable[[], bool] | None = None, quiet: float = QUIET) -> None:
+        self._pace: _Pace = _Leaping(self) if may_leap is None else _Following(may_leap, quiet)
+        self._single_thread = may_leap is None
+        super().__init__(_Selector(self._pace))
+
+    def time(self) -> float:
+        """Simulated seconds since the loop was made."""
+        return self._pace.now
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
+        """Runs ``func`` in a thread; refused where time leaps without looking at input.
+
+        Raises:
+            RuntimeError: time would leap while the thread is at work.
+        """
+        if self._single_thread:
+            raise RuntimeError(
+                f"run_in_executor({getattr(func, '__qualname__', func)}) on a VirtualTimeLoop without sockets: time "
+                "leaps while a thread works, so threads are not allowed here; call the function in the loop instead"
+            )
+        return super().run_in_executor(executor, func, *args)
+
+
+def run_virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Runs ``main`` to its end on simulated time that starts at zero.
+
+    Raises:
+        Deadlock: all tasks wait and no timer is left.
+    """
+    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+        return runner.run(main)
+
+
+class _Pace(Protocol):
+    """How time passes while nothing is ready."""
+
+    @property
+    def now(self) -> float: ...
+
+    def wait(self, inner: selectors.BaseSelector, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]: ...
+
+
+class _Leaping:
+    """Time passes by leaps only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.now = 0.0
+
+    def wait(self, inner: selectors.BaseSelector, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = inner.select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:
+            raise Deadlock(self._waiting())
+        self.now += timeout
+        return []
+
+    def _waiting(self) -> str:
+        tasks = sorted(str(task.get_coro()) for task in asyncio.all_tasks(self._loop) if not task.done())
+        names = "; ".join(name.removeprefix("<coroutine object ").split(" at 0x")[0] for name in tasks)
+        return f"deadlock at {self.now:.6f} s of virtual time: nothing is ready and no timer is set. Waiting: {names}"
+
+
+class _Following:
+    """Time passes as it does, and leaps while simulated work is pending and no input comes."""
+
+    def __init__(self, may_leap: Callable[[], bool], quiet: float) -> None:
+        self._may_leap = may_leap
+        self._quiet = quiet
+        self._zero = time.monotonic()
+        self._leapt = 0.0
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self._zero + self._leapt
+
+    def wait(self, inner: selectors.BaseSelector, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None or timeout <= 0 or not self._may_leap():
+            return inner.select(timeout)
+        due = self.now + timeout
+        ready = inner.select(min(self._quiet, timeout))
+        if not ready:
+            self._leapt += max(0.0, due - self.now)
+        return ready
+
+
+class _Selector(selectors.BaseSelector):
+    """The platform's selector with the waiting left to a pace."""
+
+    def __init__(self, pace: _Pace) -> None:
+        self._pace = pace
+        self._inner = selectors.DefaultSelector()
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._inner.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._inner.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._inner.modify(fileobj, events, data)
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return self._pace.wait(self._inner, timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._inner.get_key(fileobj)
+
+    def get_map(self) -> Any:
+        return self._inner.get_map()
