@@ -1,0 +1,94 @@
+# ruff: noqa: N818 - the kinds carry the names of NVML's own error codes
+"""Why NVML refused a call.
+
+One class for each kind that a caller treats differently; the numbers are those of ``nvmlReturn_t`` in nvml.h. Texts
+name the call and its object first, the reason second and the remedy last.
+"""
+
+from typing import ClassVar
+
+
+class NvmlError(Exception):
+    """A call that NVML refused. ``code`` is the number of NVML's ``nvmlReturn_t``.
+
+    Args:
+        text: which call on which object, and what to do.
+        code: NVML's number where the kind leaves it open.
+    """
+
+    code: int = 999
+    advice: ClassVar[str] = ""
+
+    def __init__(self, text: str, *, code: int | None = None) -> None:
+        super().__init__(f"{text}: {self.advice}" if self.advice else text)
+        if code is not None:
+            self.code = code
+
+
+class InvalidArgument(NvmlError):
+    """No such profile, placement or mode on this card (2)."""
+
+    code = 2
+
+
+class NotSupported(NvmlError):
+    """The card or the driver cannot do it, or MIG mode is off (3)."""
+
+    code = 3
+
+
+class NoPermission(NvmlError):
+    """The process may not do it (4)."""
+
+    code = 4
+    advice = "run as root with the MIG config capability (/proc/driver/nvidia/capabilities/mig/config)"
+
+
+class NotFound(NvmlError):
+    """No such card or instance (6)."""
+
+    code = 6
+
+
+class DriverNotLoaded(NvmlError):
+    """No driver, or no library, on this machine (9, 12)."""
+
+    code = 9
+    advice = "the NVIDIA driver is not installed or its kernel module is not loaded"
+
+
+class GpuLost(NvmlError):
+    """The card fell off the bus (15)."""
+
+    code = 15
+    advice = "the card no longer answers; drain the node and reboot it"
+
+
+class ResetRequired(NvmlError):
+    """The card must be reset before it works again (16)."""
+
+    code = 16
+    advice = "reset the card or reboot the node"
+
+
+class DriverMismatch(NvmlError):
+    """The library is of another version than the loaded kernel module (18)."""
+
+    code = 18
+    advice = "the library and the loaded kernel module differ in version; restart this process after the driver upgrade"
+
+
+class InUse(NvmlError):
+    """A process still uses the instance, or a compute instance its GPU instance (19)."""
+
+    code = 19
+
+
+class InsufficientResources(NvmlError):
+    """The placement overlaps an existing instance, or the profile's count is used up (23)."""
+
+    code = 23
+
+
+class Unknown(NvmlError):
+    """Anything else; ``code`` tells which."""

@@ -1,0 +1,270 @@
+"""What Tessera needs from NVML, and nothing more.
+
+:class:`Nvml` is the seam between the node agent and the cards. :mod:`tessera.nvml.real` carries it over NVIDIA's
+library, :mod:`tessera.nvml.simulated` over cards that exist only in memory or in a file. Both answer with the same
+values and the same errors, so whoever calls cannot tell them apart.
+
+Rules:
+
+* calls are synchronous and may block; :mod:`tessera.nvml.worker` makes them safe for an event loop;
+* values are plain and frozen, no NVML handle leaves a back end;
+* a GPU instance is always created at an explicit start, so the order of creation never decides the layout;
+* every failure is a :class:`~tessera.nvml.errors.NvmlError` of a kind that the caller can act on.
+
+The seam knows nothing of Kubernetes, of pods or of who owns an instance.
+"""
+
+from enum import Enum
+from typing import NewType, Protocol
+
+import msgspec
+
+#: ``GPU-`` and a UUID; survives reboots.
+GpuUuid = NewType("GpuUuid", str)
+#: ``MIG-`` and a UUID; names a compute instance. The same slice created again has the same one.
+MigUuid = NewType("MigUuid", str)
+
+
+class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One physical card.
+
+    Attributes:
+        uuid: the card's name for life.
+        index: NVML's index; may change with a reboot or when a card is lost.
+        minor: ``N`` of ``/dev/nvidiaN``; may change when MIG mode does.
+        name: product name, e.g. ``NVIDIA A100-SXM4-40GB``.
+        memory_mib: total memory in MiB as NVML reports it.
+        pci_bus_id: ``00000000:07:00.0``.
+        pci_device_id: device and vendor as one number, ``0x20B010DE``.
+        compute_capability: ``(major, minor)``.
+        mig_capable: the card has a MIG mode at all.
+        mig_enabled: MIG mode is on now.
+        mig_pending: MIG mode after the card's next reset.
+        numa_node: ``None`` when the platform does not tell.
+        lost: the card fell off the bus; everything else is what was last known of it.
+    """
+
+    uuid: GpuUuid
+    index: int
+    minor: int
+    name: str
+    memory_mib: int
+    pci_bus_id: str
+    pci_device_id: str
+    compute_capability: tuple[int, int]
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig_pending: bool = False
+    numa_node: int | None = None
+    lost: bool = False
+
+
+class GiProfileInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU instance profile of one card, read from the card.
+
+    Attributes:
+        name: ``3g.20gb``, ``1g.5gb+me``.
+        index: NVML's enumeration (``NVML_GPU_INSTANCE_PROFILE_*``).
+        id: the profile id that ``nvidia-smi mig -lgip`` shows.
+        compute_slices: compute slices.
+        size: memory slots that a placement takes.
+        starts: every legal first slot, ascending.
+        max_count: how many fit on an empty card.
+        memory_mib: memory of one instance in MiB.
+        multiprocessors: SMs of one instance, 0 when unknown.
+    """
+
+    name: str
+    index: int
+    id: int
+    compute_slices: int
+    size: int
+    starts: tuple[int, ...]
+    max_count: int
+    memory_mib: int
+    multiprocessors: int = 0
+
+
+class ComputeInstance(msgspec.Struct, frozen=True, kw_only=True):
+    """A compute instance: what a container sees as its MIG device.
+
+    Attributes:
+        ci_id: unique within its GPU instance.
+        profile_index: ``NVML_COMPUTE_INSTANCE_PROFILE_*``, follows from the number of compute slices.
+        mig_uuid: its name for CUDA.
+    """
+
+    ci_id: int
+    profile_index: int
+    mig_uuid: MigUuid
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU instance and the compute instances in it; none when it is half made."""
+
+    gi_id: int
+    profile: str
+    start: int
+    size: int
+    compute_instances: tuple[ComputeInstance, ...] = ()
+
+
+class Process(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that computes on a card. ``gi_id`` and ``ci_id`` are ``None`` on a card without MIG."""
+
+    pid: int
+    memory_bytes: int
+    gi_id: int | None = None
+    ci_id: int | None = None
+
+
+class Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of a card or a MIG device in bytes."""
+
+    total: int
+    used: int
+
+
+class EventKind(Enum):
+    """Kinds of hardware events that are watched."""
+
+    XID = "xid"
+    DOUBLE_BIT_ECC = "double-bit-ecc"
+    SINGLE_BIT_ECC = "single-bit-ecc"
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the driver reported.
+
+    Attributes:
+        kind: what.
+        gpu: the card; ``None`` when the driver no longer knows which, so that every card is suspect.
+        xid: the XID number, for :attr:`EventKind.XID` only.
+        gi_id: the GPU instance that it happened in, ``None`` for the whole card.
+        ci_id: the compute instance, likewise.
+    """
+
+    kind: EventKind
+    gpu: GpuUuid | None
+    xid: int | None = None
+    gi_id: int | None = None
+    ci_id: int | None = None
+
+
+class MigModeResult(Enum):
+    """What became of a change of MIG mode."""
+
+    APPLIED = "applied"
+    #: Stays pending until the card is reset (a card passed through to a virtual machine).
+    RESET_REQUIRED = "reset-required"
+    #: Stays pending: a process holds the card.
+    IN_USE = "in-use"
+
+
+class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A character device that a container must be given to use a MIG device."""
+
+    path: str
+    major: int
+    minor: int
+
+
+class Nvml(Protocol):
+    """The cards of one machine.
+
+    Every call may raise :class:`~tessera.nvml.errors.NvmlError`. A call on a lost card raises ``GpuLost``.
+    """
+
+    def driver_version(self) -> str:
+        """The kernel module's version, e.g. ``570.133.20``."""
+        ...
+
+    def devices(self) -> list[GpuInfo]:
+        """Every card by index. A card that was seen before and is lost is listed with ``lost`` set."""
+        ...
+
+    def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
+        """Asks for MIG mode. Turning it off destroys every instance of the card.
+
+        Raises:
+            NotSupported: the card has no MIG.
+            NoPermission: not allowed.
+        """
+        ...
+
+    def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
+        """What the card can be cut into, by NVML's index.
+
+        Raises:
+            NotSupported: the card has no MIG, or MIG mode is off.
+        """
+        ...
+
+    def instances(self, gpu: GpuUuid) -> list[Instance]:
+        """The GPU instances by start; empty without MIG mode."""
+        ...
+
+    def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
+        """Creates a GPU instance of ``profile`` at memory slot ``start``; returns its id.
+
+        Raises:
+            InvalidArgument: no such profile on this card, or ``start`` is not legal for it.
+            InsufficientResources: the slots are taken.
+            NotSupported: MIG mode is off.
+        """
+        ...
+
+    def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
+        """Creates a compute instance (``Profile.ci_profile_index`` spans the whole GPU instance).
+
+        Raises:
+            NotFound: no such GPU instance.
+            InvalidArgument: the profile does not fit into it.
+            InsufficientResources: its compute slices are taken.
+        """
+        ...
+
+    def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
+        """Destroys a compute instance.
+
+        Raises:
+            InUse: a process computes on it.
+            NotFound: it is gone already.
+        """
+        ...
+
+    def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
+        """Destroys an empty GPU instance.
+
+        Raises:
+            InUse: it holds a compute instance.
+            NotFound: it is gone already.
+        """
+        ...
+
+    def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+        """The processes that compute on a card (all its instances included) or on one MIG device."""
+        ...
+
+    def memory(self, device: GpuUuid | MigUuid) -> Memory:
+        """Total and used memory of a card or of one MIG device."""
+        ...
+
+    def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
+        """The device files to use one MIG device: the card's, and the two that grant its instances.
+
+        Empty on simulated cards.
+        """
+        ...
+
+    def wait_event(self, seconds: float) -> Event | None:
+        """The next hardware event of any card, ``None`` when ``seconds`` passed without one."""
+        ...
+
+    def latency(self, operation: str) -> float:
+        """Seconds that a caller must let pass before the call named ``operation``; 0 on real cards, which block."""
+        ...
+
+    def close(self) -> None:
+        """Ends the session with the driver. The object is of no use afterwards."""
+        ...
