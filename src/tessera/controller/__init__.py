@@ -1,1 +1,1 @@
-"""The cluster process: one reconciler a file."""
+"""The cluster process: decides where slices go and tells agents and scheduler. Start it with :func:`run.run`."""

@@ -1,1 +1,1 @@
-"""Admission: gates pods that ask for a dynamic slice. Stateless."""
+"""Admission: gates pods that ask for a slice, charges them to the quota, refuses what cannot work."""

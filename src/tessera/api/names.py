@@ -1,0 +1,50 @@
+"""The names that pods, nodes and our objects carry.
+
+The ``instaslice.redhat.com`` names are those of the dynamic accelerator slicer (v0.0.2), so that manifests, quotas and
+scripts written for it work unchanged; ``nvidia.com`` names are those of NVIDIA's device plugin and MIG manager. Our own
+names live under ``tessera.dev``.
+"""
+
+from typing import NewType
+
+PodUid = NewType("PodUid", str)
+GpuUuid = NewType("GpuUuid", str)
+NodeName = NewType("NodeName", str)
+
+#: Scheduling gate of a pod that waits for a slice.
+GATE = "instaslice.redhat.com/accelerator"
+#: Extended resource that counts a pod's slices in Gi of GPU memory, for ResourceQuota and Kueue.
+QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
+#: Where the Instaslice objects live; fixed by the format that users read.
+INSTASLICE_NAMESPACE = "instaslice-system"
+
+MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
+#: Whole cards, and cards shared by time or by MPS.
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+
+#: Asks for a MIG layout of a node; the value :data:`MIG_CONFIG_DYNAMIC` gives the node's cards to on-demand slicing.
+MIG_CONFIG_LABEL = "nvidia.com/mig.config"
+MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
+MIG_CONFIG_DYNAMIC = "dynamic"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+
+#: Environment through which a container would choose its devices itself, past the device plugin.
+DEVICE_ENV = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+#: Class of the CDI devices that the agent writes.
+CDI_KIND = "tessera.dev/mig"
+
+
+def resource_of(profile: str) -> str:
+    """The extended resource of a profile: ``1g.5gb+me`` is asked for as ``nvidia.com/mig-1g.5gb.me``."""
+    return MIG_RESOURCE_PREFIX + profile.replace("+", ".")
+
+
+def profile_of(resource: str) -> str:
+    """The profile of a MIG resource in the resource's spelling (``1g.5gb.me``); empty if it is no MIG resource."""
+    return resource.removeprefix(MIG_RESOURCE_PREFIX) if resource.startswith(MIG_RESOURCE_PREFIX) else ""
+
+
+def device_id(gpu: str, profile: str, start: int) -> str:
+    """The device plugin's ID of a position: card, profile in the resource's spelling, first memory slot."""
+    return f"{gpu}:{profile.replace('+', '.')}:{start}"

@@ -1,0 +1,35 @@
+"""What the controller process is told at start."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+#: Receives (address, port) of a server once it listens.
+OnListening = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerOptions:
+    """Options of :func:`tessera.controller.run.run`.
+
+    Attributes:
+        identity: this replica in the Lease, unique in the cluster: the pod's name.
+        namespace: where the Lease lives, the deployment's namespace.
+        lease_name: the Lease that names the leader.
+        leader_election: without it this process acts at once; only for a single replica that nothing restarts in
+            parallel.
+        http_address: where ``/metrics``, ``/healthz`` and ``/readyz`` are served.
+        http_port: None serves nothing (no sockets are opened), 0 picks a free port.
+        on_listening: told the port once it is open.
+        on_leading: called when this replica begins to act.
+        seed: of the jitter between retries.
+    """
+
+    identity: str
+    namespace: str = "tessera-system"
+    lease_name: str = "tessera-controller"
+    leader_election: bool = True
+    http_address: str = "0.0.0.0"
+    http_port: int | None = 8080
+    on_listening: OnListening | None = None
+    on_leading: Callable[[], None] | None = None
+    seed: int = 0

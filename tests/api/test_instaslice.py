@@ -1,0 +1,66 @@
+"""The Instaslice object reads and writes as in the article."""
+
+import msgspec
+
+from tessera.api.instaslice import (
+    AllocationRequest,
+    AllocationResult,
+    AllocationStatus,
+    Instaslice,
+    PodRef,
+    Position,
+    Slice,
+)
+
+ARTICLE = b"""
+{"metadata": {"name": "host-192-168-11-144", "namespace": "instaslice-system"},
+ "status": {"podAllocationResults": {"98c08795-2da3-4598-81b7-538c4e37093b": {
+  "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
+  "configMapResourceIdentifier": "a02ae459-0618-4804-83f9-e5ba36af756f",
+  "gpuUUID": "GPU-143a66c4-bd69-7559-8898-26f9886a2a56",
+  "migPlacement": {"size": 4, "start": 0},
+  "nodename": "host-192-168-11-144"}}}}
+"""
+
+
+def test_the_articles_result_is_read_and_written_back_unchanged() -> None:
+    found = msgspec.json.decode(ARTICLE, type=Instaslice)
+    result = found.status.pod_allocation_results["98c08795-2da3-4598-81b7-538c4e37093b"]
+    assert result.mig_placement == Position(size=4, start=0)
+    written = msgspec.json.decode(ARTICLE)["status"]["podAllocationResults"]["98c08795-2da3-4598-81b7-538c4e37093b"]
+    assert msgspec.to_builtins(result) == written
+
+
+def test_an_empty_daemonset_state_is_written() -> None:
+    status = AllocationStatus(allocation_status_controller="creating")
+    assert msgspec.to_builtins(status) == {"allocationStatusController": "creating", "allocationStatusDaemonset": ""}
+
+
+def test_a_result_of_one_slice_has_exactly_the_five_keys() -> None:
+    result = AllocationResult(
+        allocation_status=AllocationStatus(),
+        config_map_resource_identifier="x",
+        gpu_uuid="GPU-1",
+        mig_placement=Position(size=1, start=6),
+        nodename="n",
+    )
+    assert sorted(msgspec.to_builtins(result)) == [
+        "allocationStatus",
+        "configMapResourceIdentifier",
+        "gpuUUID",
+        "migPlacement",
+        "nodename",
+    ]
+
+
+def test_a_request_names_the_pod_and_every_slice() -> None:
+    request = AllocationRequest(
+        profile="1g.5gb+me",
+        pod_ref=PodRef(namespace="ns", name="p", uid="u"),
+        slices=(Slice(id="0", profile="1g.5gb+me", gpu_uuid="GPU-1", start=3, size=1),),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(request)) == {
+        "profile": "1g.5gb+me",
+        "podRef": {"kind": "Pod", "namespace": "ns", "name": "p", "uid": "u"},
+        "slices": [{"id": "0", "profile": "1g.5gb+me", "gpuUUID": "GPU-1", "start": 3, "size": 1}],
+    }
