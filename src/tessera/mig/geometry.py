@@ -1,0 +1,264 @@
+"""What a card can be cut into: profiles, their legal starts and sizes.
+
+A card has memory slots in a row. A GPU instance of a profile covers ``size`` neighbouring slots and may begin only at
+the profile's ``starts``. Starts, sizes and the single set of media engines are the whole constraint: on every known
+card no set of instances that obeys them exceeds the compute slices.
+
+A card's state is an *occupancy*: an ``int`` whose low ``slots`` bits are the memory slots in use. Above them stand
+tokens, one bit each, for what exists once per card beside memory: the media engines (held by ``+me`` and ``+me.all``),
+and any profile that NVML reports once although more would fit. So one ``&`` tells whether an instance fits.
+
+This module does not know cards by name (``models.py``), nor which instances exist (``occupancy.py``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Self
+
+import msgspec
+
+from tessera.mig.names import (
+    RESOURCE_PREFIX,
+    ci_profile_index,
+    gi_profile_index,
+    parse_profile_name,
+    resource_spelling,
+)
+
+
+class UnknownProfile(ValueError):  # noqa: N818 - the name says what is wrong, as NVML's own words do
+    """A profile that a card does not have.
+
+    Attributes:
+        profile: what was asked for.
+        known: what the card has.
+        closest: the known profile whose spelling is closest, if any is close.
+    """
+
+    def __init__(self, profile: str, known: Sequence[str], where: str) -> None:
+        self.profile = profile
+        self.known = tuple(known)
+        self.closest = closest_profile(profile, known)
+        meant = f'; did you mean "{self.closest}"?' if self.closest else ""
+        super().__init__(f'{where} has no profile "{profile}"{meant} It has {", ".join(self.known) or "none"}')
+
+
+class Placement(msgspec.Struct, frozen=True, order=True):
+    """One GPU instance on a card.
+
+    Attributes:
+        profile: the profile's name.
+        start: first memory slot.
+        size: memory slots.
+    """
+
+    profile: str
+    start: int
+    size: int
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of a card's table of GPU-instance profiles.
+
+    Attributes:
+        name: NVIDIA's name, ``3g.20gb`` or ``1g.5gb+me``.
+        compute_slices: compute slices of the GPU instance, and of the compute instance that fills it.
+        size: memory slots.
+        starts: legal first slots, ascending.
+        max_count: the most instances of this profile that one card holds.
+        memory_gb: the GB that the name states.
+        gi_profile_index: NVML's index, the argument of ``nvmlDeviceGetGpuInstanceProfileInfo``.
+        gi_profile_id: the id that ``nvidia-smi mig -lgip`` shows; ``None`` where it is not published.
+        aliases: other names that NVIDIA's tools have used for the same profile.
+    """
+
+    name: str
+    compute_slices: int
+    size: int
+    starts: tuple[int, ...]
+    max_count: int
+    memory_gb: int
+    gi_profile_index: int
+    gi_profile_id: int | None = None
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def spelling(self) -> str:
+        """The name as in resource names: ``1g.5gb.me``."""
+        return resource_spelling(self.name)
+
+    @property
+    def resource(self) -> str:
+        """The extended resource, ``nvidia.com/mig-3g.20gb``."""
+        return RESOURCE_PREFIX + self.spelling
+
+    @property
+    def media(self) -> bool:
+        """Whether it takes the card's media engines, of which there is one set per card."""
+        return parse_profile_name(self.name).media
+
+    @property
+    def ci_profile_index(self) -> int:
+        """NVML's index of the compute-instance profile that fills the instance, from the slice count."""
+        return ci_profile_index(self.compute_slices)
+
+    def mask(self, start: int) -> int:
+        """The memory slots of an instance that begins at ``start``, as bits."""
+        return ((1 << self.size) - 1) << start
+
+    def fits_by_starts(self) -> int:
+        """How many instances fit side by side, by starts and size alone."""
+        count = end = 0
+        for start in self.starts:
+            if start >= end:
+                count, end = count + 1, start + self.size
+        return count
+
+
+class Geometry(msgspec.Struct, frozen=True):
+    """A card's whole table.
+
+    Attributes:
+        family: who shares the table, for people: ``A100-40GB``.
+        slots: memory slots.
+        profiles: rows, in the order of NVIDIA's listing.
+    """
+
+    family: str
+    slots: int
+    profiles: tuple[Profile, ...]
+
+    @classmethod
+    def from_profiles(cls, family: str, profiles: Iterable[Profile], *, slots: int | None = None) -> Self:
+        """Builds a table, for example from what NVML reported for a real card.
+
+        Args:
+            family: how to call it in messages.
+            profiles: its rows.
+            slots: memory slots; by default the end of the farthest placement.
+
+        Raises:
+            ValueError: no rows, two rows of one name, or a start outside of the card.
+        """
+        rows = tuple(profiles)
+        if not rows:
+            raise ValueError(f"geometry {family}: no profiles; is MIG mode on? NVML lists them only then")
+        ends = [start + row.size for row in rows for start in row.starts]
+        width = slots if slots is not None else max(ends, default=0)
+        for row in rows:
+            if row.size < 1 or any(start < 0 or start + row.size > width for start in row.starts):
+                raise ValueError(
+                    f"geometry {family}: profile {row.name}: {row.size} slots at {row.starts} leave the {width} slots"
+                )
+        names = [row.name for row in rows]
+        if len(set(names)) != len(names):
+            raise ValueError(f"geometry {family}: a profile's name stands twice in {names}; names must differ")
+        return cls(family, width, rows)
+
+    @classmethod
+    def from_placements(
+        cls, family: str, rows: Mapping[str, Sequence[tuple[int, int]]], gi_profile_ids: Mapping[str, int] | None = None
+    ) -> Self:
+        """Builds a table from names and placements alone, as an Instaslice object stores them.
+
+        Args:
+            family: how to call it in messages.
+            rows: profile name (either spelling) to its (start, size) pairs.
+            gi_profile_ids: profile name to the id in NVML's listing, where known.
+
+        Raises:
+            ValueError: a name that is not a profile's, a profile of two sizes, or what ``from_profiles`` refuses.
+        """
+        parsed = {text: parse_profile_name(text) for text in rows}
+        plain = [name.memory_gb for name in parsed.values() if (name.slices, name.suffix) == (1, "")]
+        profiles = []
+        for text, placements in rows.items():
+            name = parsed[text]
+            sizes = {size for _, size in placements}
+            if len(sizes) != 1:
+                raise ValueError(f"geometry {family}: profile {name} needs one size, not {sorted(sizes) or 'none'}")
+            double = (name.slices, name.suffix) == (1, "") and name.memory_gb > min(plain)
+            row = Profile(
+                name=str(name),
+                compute_slices=name.slices,
+                size=sizes.pop(),
+                starts=tuple(sorted({start for start, _ in placements})),
+                max_count=0,
+                memory_gb=name.memory_gb,
+                gi_profile_index=gi_profile_index(name, double_memory=double),
+                gi_profile_id=(gi_profile_ids or {}).get(text),
+            )
+            most = 1 if name.media else row.fits_by_starts()
+            profiles.append(msgspec.structs.replace(row, max_count=most))
+        return cls.from_profiles(family, profiles)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The profiles' names, in the table's order."""
+        return tuple(row.name for row in self.profiles)
+
+    @property
+    def full(self) -> int:
+        """All memory slots, as bits."""
+        return (1 << self.slots) - 1
+
+    def find(self, name: str) -> Profile | None:
+        """The profile of that name in either spelling (``1g.5gb+me``, ``1g.5gb.me``) or alias, or ``None``."""
+        wanted = resource_spelling(name)
+        for row in self.profiles:
+            if row.spelling == wanted:
+                return row
+        for row in self.profiles:
+            if wanted in map(resource_spelling, row.aliases):
+                return row
+        return None
+
+    def profile(self, name: str) -> Profile:
+        """The profile of that name, in either spelling or an alias.
+
+        Raises:
+            UnknownProfile: the card has none of that name.
+        """
+        row = self.find(name)
+        if row is None:
+            raise UnknownProfile(name, self.names, self.family)
+        return row
+
+    def by_resource(self, resource: str) -> Profile:
+        """The profile of an extended resource, ``nvidia.com/mig-3g.20gb``.
+
+        Raises:
+            UnknownProfile: not a MIG resource, or none of this card.
+        """
+        if not resource.startswith(RESOURCE_PREFIX):
+            raise UnknownProfile(resource, [row.resource for row in self.profiles], self.family)
+        return self.profile(resource.removeprefix(RESOURCE_PREFIX))
+
+    def restrict(self, names: Iterable[str]) -> "Geometry":
+        """The same card with only these profiles."""
+        kept = {self.profile(name).name for name in names}
+        return Geometry(self.family, self.slots, tuple(row for row in self.profiles if row.name in kept))
+
+    def claim(self, profile: Profile, start: int) -> int:
+        """The bits that an instance takes in an occupancy: its memory slots and its tokens."""
+        return profile.mask(start) | self.tokens(profile)
+
+    def tokens(self, profile: Profile) -> int:
+        """What the profile takes beside memory slots: bits above ``slots`` (see the module's text)."""
+        if profile.media:
+            return 1 << self.slots
+        if profile.max_count == 1 and profile.fits_by_starts() > 1:
+            return 1 << (self.slots + 1 + self.names.index(profile.name))
+        return 0
+
+    @property
+    def media_token(self) -> int:
+        """The bit of an occupancy that says the media engines are taken."""
+        return 1 << self.slots
+
+
+def closest_profile(name: str, known: Iterable[str]) -> str | None:
+    """The known profile whose spelling is closest to a mistyped one; ``None`` when nothing is close."""
+    by_spelling = {resource_spelling(candidate): candidate for candidate in known}
+    close = get_close_matches(resource_spelling(name), by_spelling, n=1, cutoff=0.6)
+    return by_spelling[close[0]] if close else None

@@ -1,0 +1,344 @@
+"""The GPU models that can be cut, as data: names, memory, table of profiles.
+
+For planning before a card is there, and for the simulated hardware. On a node the table read from NVML wins over this
+one. Sources: NVIDIA's MIG user guide (edition 620), listings of ``nvidia-smi mig -lgip`` and ``-lgipp`` from real
+cards, NVIDIA's mig-parted configurations, and for the vGPU-only H100 64 GB the vGPU guide. Placements were read from
+real A100, A30 and H100 cards and one RTX PRO 6000; the later seven-slice boards (H200, B200, GB200, B300, GB300) follow
+by family, and so do their GPU-instance profile ids, which NVIDIA does not publish for the B series.
+
+What nobody has published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and
+refuse planning, rather than plan on a guess.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.mig.geometry import Geometry, Profile, closest_profile
+from tessera.mig.names import gi_profile_index, parse_profile_name, profile_gb
+
+
+class PlacementsUnknown(ValueError):  # noqa: N818 - the name says what is wrong
+    """A model whose legal starts nobody has published; its table is read from NVML at run time."""
+
+
+class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
+    """A model of card.
+
+    Attributes:
+        short_name: how people write it, ``A100-40GB``.
+        other_short_names: what is accepted as well, ``A100-SXM4-40GB``.
+        product_names: NVML's product names; the first is what a simulated card reports.
+        memory_mib: memory of the card in MiB: as NVML reports it for A100, H100-80GB, B200, GB200 and GB300, else the
+            nominal GB times 1024, which leads to the same profile names.
+        pci_device_ids: hexadecimal PCI device ids (vendor 10DE).
+        compute_capability: CUDA compute capability.
+        min_driver: the first driver that cuts the card; ``None`` where NVIDIA's guide does not say.
+        profile_names: the profiles by name.
+        table: profiles with their placements; ``None`` where these are unknown.
+    """
+
+    short_name: str
+    product_names: tuple[str, ...]
+    memory_mib: int
+    pci_device_ids: tuple[str, ...]
+    compute_capability: tuple[int, int]
+    min_driver: str | None
+    profile_names: tuple[str, ...]
+    table: Geometry | None
+    other_short_names: tuple[str, ...] = ()
+
+    @property
+    def product_name(self) -> str:
+        """NVML's product name, ``NVIDIA A100-SXM4-40GB``."""
+        return self.product_names[0]
+
+    @property
+    def geometry(self) -> Geometry:
+        """The card's table.
+
+        Raises:
+            PlacementsUnknown: the model's placements are not published.
+        """
+        if self.table is None:
+            raise PlacementsUnknown(
+                f"{self.short_name}: the legal placements of its profiles ({', '.join(self.profile_names)}) are not"
+                " published, so nothing can be planned for it beforehand; on a node the agent reads the table from NVML"
+                " at run time"
+            )
+        return self.table
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """A profile of a placement class: suffix, slices, size and starts in slots, nvidia-smi id, most per card."""
+
+    slices: int
+    suffix: str
+    size: int
+    starts: tuple[int, ...]
+    gi_profile_id: int
+    max_count: int
+
+
+# MIG user guide, A100 placements; `nvidia-smi mig -lgipp` on A100-40GB and H100-80GB.
+_SEVEN_SLICE = (
+    _Row(1, "", 1, (0, 1, 2, 3, 4, 5, 6), 19, 7),
+    _Row(1, "+me", 1, (0, 1, 2, 3, 4, 5, 6), 20, 1),
+    _Row(1, "", 2, (0, 2, 4, 6), 15, 4),
+    _Row(2, "", 2, (0, 2, 4), 14, 3),
+    _Row(3, "", 4, (0, 4), 9, 2),
+    _Row(4, "", 4, (0,), 5, 1),
+    _Row(7, "", 8, (0,), 0, 1),
+)
+# `nvidia-smi mig -lgipp` on A30.
+_FOUR_SLICE = (
+    _Row(1, "", 1, (0, 1, 2, 3), 14, 4),
+    _Row(1, "+me", 1, (0, 1, 2, 3), 21, 1),
+    _Row(2, "", 2, (0, 2), 5, 2),
+    _Row(2, "+me", 2, (0, 2), 6, 1),
+    _Row(4, "", 4, (0,), 0, 1),
+)
+# `nvidia-smi mig -lgipp` on one RTX PRO 6000 Blackwell.
+_TWELVE_SLOT = (
+    _Row(1, "", 3, (0, 3, 6, 9), 14, 4),
+    _Row(1, "+me", 3, (0, 3, 6, 9), 21, 1),
+    _Row(1, "+gfx", 3, (0, 3, 6, 9), 47, 4),
+    _Row(1, "+me.all", 3, (0, 3, 6, 9), 65, 1),
+    _Row(1, "-me", 3, (0, 3, 6, 9), 67, 4),
+    _Row(2, "", 6, (0, 6), 5, 2),
+    _Row(2, "+gfx", 6, (0, 6), 35, 2),
+    _Row(2, "+me.all", 6, (0, 6), 64, 1),
+    _Row(2, "-me", 6, (0, 6), 66, 2),
+    _Row(4, "", 12, (0,), 0, 1),
+    _Row(4, "+gfx", 12, (0,), 32, 1),
+)
+
+# NVIDIA's tools disagree on GB200: boards of 186 GB and of 189 GB were listed, and configurations name both.
+_GB200_ALIASES = {
+    "1g.23gb": ("1g.24gb",),
+    "1g.23gb+me": ("1g.24gb+me",),
+    "3g.93gb": ("3g.95gb",),
+    "4g.93gb": ("4g.95gb",),
+    "7g.186gb": ("7g.189gb",),
+}
+_A100_80_ALIASES = {"7g.80gb": ("7g.79gb",)}  # what the first drivers called it
+
+
+def _table(family: str, rows: tuple[_Row, ...], memory_mib: int, aliases: Mapping[str, tuple[str, ...]]) -> Geometry:
+    slots = max(row.size for row in rows)
+    smallest = min(row.size for row in rows)
+    profiles = []
+    for row in rows:
+        gb = profile_gb(memory_mib, row.size * 8 // slots)
+        name = parse_profile_name(f"{row.slices}g.{gb}gb{row.suffix}")
+        profiles.append(
+            Profile(
+                name=str(name),
+                compute_slices=row.slices,
+                size=row.size,
+                starts=row.starts,
+                max_count=row.max_count,
+                memory_gb=gb,
+                gi_profile_index=gi_profile_index(name, double_memory=row.slices == 1 and row.size > smallest),
+                gi_profile_id=row.gi_profile_id,
+                aliases=aliases.get(str(name), ()),
+            )
+        )
+    return Geometry.from_profiles(family, profiles, slots=slots)
+
+
+def _model(
+    short_name: str,
+    products: tuple[str, ...],
+    memory_mib: int,
+    rows: tuple[_Row, ...],
+    *,
+    pci: str,
+    cc: tuple[int, int],
+    driver: str | None,
+    also: tuple[str, ...] = (),
+    aliases: Mapping[str, tuple[str, ...]] | None = None,
+) -> GpuModel:
+    table = _table(short_name, rows, memory_mib, aliases or {})
+    return GpuModel(
+        short_name=short_name,
+        product_names=products,
+        memory_mib=memory_mib,
+        pci_device_ids=tuple(pci.split()),
+        compute_capability=cc,
+        min_driver=driver,
+        profile_names=table.names,
+        table=table,
+        other_short_names=also,
+    )
+
+
+def _known_by_name(
+    short_name: str, products: tuple[str, ...], memory_mib: int, profiles: str, *, cc: tuple[int, int], driver: str
+) -> GpuModel:
+    return GpuModel(
+        short_name=short_name,
+        product_names=products,
+        memory_mib=memory_mib,
+        pci_device_ids=(),
+        compute_capability=cc,
+        min_driver=driver,
+        profile_names=tuple(profiles.split()),
+        table=None,
+    )
+
+
+_A100, _H100, _B200, _B300 = "450.80.02", "525.85.12", "570.133.20", "580.82.07"
+
+MODELS: tuple[GpuModel, ...] = (
+    _model(
+        "A100-40GB",
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A800 40GB Active"),
+        40960,
+        _SEVEN_SLICE,
+        pci="20B0 20B1 20F1 20F6",
+        cc=(8, 0),
+        driver=_A100,
+        also=("A100-SXM4-40GB", "A100-PCIE-40GB", "A800-40GB", "A100"),
+    ),
+    _model(
+        "A100-80GB",
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA A800-SXM4-80GB", "NVIDIA A800 80GB PCIe"),
+        81920,
+        _SEVEN_SLICE,
+        pci="20B2 20B5 20F3 20F5",
+        cc=(8, 0),
+        driver=_A100,
+        also=("A100-SXM4-80GB", "A100-PCIE-80GB", "A800-80GB", "A800"),
+        aliases=_A100_80_ALIASES,
+    ),
+    _model("A30", ("NVIDIA A30",), 24576, _FOUR_SLICE, pci="20B7", cc=(8, 0), driver="460.73.01", also=("A30-24GB",)),
+    _model(
+        "H100-80GB",
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H800", "NVIDIA H800 PCIe"),
+        81559,
+        _SEVEN_SLICE,
+        pci="2330 2331 2322 2324",
+        cc=(9, 0),
+        driver=_H100,
+        also=("H100-SXM5-80GB", "H100-PCIE-80GB", "H800-80GB", "H100", "H800"),
+    ),
+    _model("H100-64GB", ("NVIDIA H100 64GB",), 64 * 1024, _SEVEN_SLICE, pci="", cc=(9, 0), driver=_H100),
+    _model(
+        "H100-NVL",
+        ("NVIDIA H100 NVL", "NVIDIA H800 NVL"),
+        94 * 1024,
+        _SEVEN_SLICE,
+        pci="2321 233A",
+        cc=(9, 0),
+        driver=_H100,
+        also=("H100-94GB", "H100-NVL-94GB", "H800-NVL"),
+    ),
+    _model("H100-96GB", ("NVIDIA H100 96GB HBM3",), 96 * 1024, _SEVEN_SLICE, pci="233D", cc=(9, 0), driver=_H100),
+    _model(
+        "GH200-96GB",
+        ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),
+        96 * 1024,
+        _SEVEN_SLICE,
+        pci="2342",
+        cc=(9, 0),
+        driver=None,
+        also=("GH200",),
+    ),
+    _model(
+        "H20-96GB", ("NVIDIA H20",), 96 * 1024, _SEVEN_SLICE, pci="2329", cc=(9, 0), driver="535.161.07", also=("H20",)
+    ),
+    _model("PG506-96GB", ("NVIDIA PG506-232",), 96 * 1024, _SEVEN_SLICE, pci="20B6", cc=(8, 0), driver=_A100),
+    _model(
+        "H200",
+        ("NVIDIA H200", "NVIDIA H200 NVL"),
+        141 * 1024,
+        _SEVEN_SLICE,
+        pci="2335 233B",
+        cc=(9, 0),
+        driver="550.90.07",
+        also=("H200-141GB", "H200-NVL"),
+    ),
+    _model("H20-141GB", ("NVIDIA H20-3e",), 141 * 1024, _SEVEN_SLICE, pci="", cc=(9, 0), driver="535.161.07"),
+    _model("GH200-144GB", ("NVIDIA GH200 144G HBM3e",), 144 * 1024, _SEVEN_SLICE, pci="2348", cc=(9, 0), driver=None),
+    _model("B200", ("NVIDIA B200",), 183359, _SEVEN_SLICE, pci="2901", cc=(10, 0), driver=_B200, also=("B200-180GB",)),
+    _model(
+        "GB200",
+        ("NVIDIA GB200",),
+        189471,
+        _SEVEN_SLICE,
+        pci="2941",
+        cc=(10, 0),
+        driver=_B200,
+        also=("GB200-186GB",),
+        aliases=_GB200_ALIASES,
+    ),
+    _model("B300", ("NVIDIA B300 SXM6 AC",), 269 * 1024, _SEVEN_SLICE, pci="3182", cc=(10, 3), driver=_B300),
+    _model("GB300", ("NVIDIA GB300",), 284208, _SEVEN_SLICE, pci="31C2", cc=(10, 3), driver="595.58.03"),
+    _model(
+        "RTX-PRO-6000",
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+            "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+        ),
+        96 * 1024,
+        _TWELVE_SLOT,
+        pci="2BB5",
+        cc=(12, 0),
+        driver="575.51.03",
+        also=("RTX-PRO-6000-96GB",),
+    ),
+    _known_by_name(
+        "RTX-PRO-5000",
+        ("NVIDIA RTX PRO 5000 Blackwell",),
+        48 * 1024,
+        "1g.24gb 1g.24gb+me 1g.24gb+gfx 1g.24gb+me.all 1g.24gb-me 2g.48gb 2g.48gb+gfx",
+        cc=(12, 0),
+        driver="575.57.08",
+    ),
+    _known_by_name(
+        "RTX-PRO-4500",
+        ("NVIDIA RTX PRO 4500 Blackwell",),
+        32 * 1024,
+        "1g.16gb 1g.16gb+gfx 1g.16gb+me.all 1g.16gb-me 2g.32gb 2g.32gb+gfx",
+        cc=(12, 0),
+        driver="575.64",
+    ),
+    _known_by_name(
+        "Thor",
+        ("NVIDIA Thor",),
+        128 * 1024,
+        "1g.0gb 1g.0gb+me 1g.0gb+gfx 2g.0gb 2g.0gb+gfx 3g.0gb 3g.0gb+gfx",
+        cc=(11, 0),
+        driver="595",
+    ),
+)
+
+
+def model_by_short_name(text: str) -> GpuModel:
+    """The model that people write as ``A100-40GB``, ``H100``, ``RTX-PRO-6000``; capitals do not matter.
+
+    Raises:
+        ValueError: no model of that name; the text lists what exists.
+    """
+    wanted = text.casefold().removeprefix("nvidia-")
+    for model in MODELS:
+        if wanted in (name.casefold() for name in (model.short_name, *model.other_short_names)):
+            return model
+    known = [model.short_name for model in MODELS]
+    closest = closest_profile(text, known)
+    meant = f'; did you mean "{closest}"?' if closest else ";"
+    raise ValueError(f'no GPU model "{text}"{meant} The models are {", ".join(known)}')
+
+
+def model_by_product(product_name: str) -> GpuModel | None:
+    """The model that NVML calls so (``NVIDIA A100-SXM4-40GB``); ``None`` for a card that is not in the table.
+
+    Node labels hold the name with dashes for spaces; that form is found too.
+    """
+    wanted = product_name.replace(" ", "-").casefold()
+    for model in MODELS:
+        if wanted in (name.replace(" ", "-").casefold() for name in model.product_names):
+            return model
+    return None

@@ -1,0 +1,145 @@
+"""Occupancy of one card: what is free, what an instance would collide with.
+
+An occupancy is the ``int`` that ``geometry.py`` describes. Functions here answer for one further instance; how several
+are packed together is in ``layout.py``. Nothing here knows who holds an instance.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tessera.mig.geometry import Geometry, Placement, Profile, UnknownProfile
+from tessera.mig.names import parse_profile_name
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Why one further instance does not fit on a card.
+
+    Attributes:
+        profile: what was asked for.
+        rule: ``unknown profile``, ``media``, ``count``, ``slots`` or ``starts``.
+        text: the conflict in words, naming what is in the way.
+        held: the placements in the way.
+    """
+
+    profile: str
+    rule: str
+    text: str
+    held: tuple[Placement, ...] = ()
+
+
+def occupied_by(geometry: Geometry, placement: Placement) -> int:
+    """The bits that an existing instance takes.
+
+    Hardware is believed: an instance of a profile that the table does not have, or at a start it does not list, still
+    takes the slots that it covers, and the media engines if its name says so.
+
+    Raises:
+        ValueError: the placement leaves the card.
+    """
+    if placement.start < 0 or placement.size < 1 or placement.start + placement.size > geometry.slots:
+        raise ValueError(
+            f"{geometry.family}: {placement.profile} of {placement.size} slots at {placement.start} is outside of the"
+            f" card's {geometry.slots} memory slots"
+        )
+    slots = ((1 << placement.size) - 1) << placement.start
+    profile = geometry.find(placement.profile)
+    if profile is not None:
+        return slots | geometry.tokens(profile)
+    try:
+        media = parse_profile_name(placement.profile).media
+    except ValueError:
+        media = False  # a name from a newer driver: its slots count, its engines are unknown
+    return slots | (geometry.media_token if media else 0)
+
+
+def occupancy_of(geometry: Geometry, placements: Iterable[Placement]) -> int:
+    """The occupancy of a card that holds exactly these instances.
+
+    Raises:
+        ValueError: one leaves the card, or two claim the same slot or both the media engines.
+    """
+    occupancy = 0
+    for placement in placements:
+        bits = occupied_by(geometry, placement)
+        if occupancy & bits:
+            what = "the media engines" if not occupancy & bits & geometry.full else "its memory slots"
+            raise ValueError(
+                f"{geometry.family}: {placement.profile} at {placement.start} claims {what}, which another instance"
+                " of the same card holds"
+            )
+        occupancy |= bits
+    return occupancy
+
+
+def free_starts(geometry: Geometry, profile: Profile, occupancy: int) -> tuple[int, ...]:
+    """The starts at which a further instance of the profile fits now."""
+    return tuple(start for start in profile.starts if not geometry.claim(profile, start) & occupancy)
+
+
+def free_placements(geometry: Geometry, occupancy: int) -> tuple[Placement, ...]:
+    """Every single instance that would fit now, in the table's order."""
+    return tuple(
+        Placement(profile.name, start, profile.size)
+        for profile in geometry.profiles
+        for start in free_starts(geometry, profile, occupancy)
+    )
+
+
+def free_slots(geometry: Geometry, occupancy: int) -> int:
+    """Memory slots that no instance covers."""
+    return geometry.slots - (occupancy & geometry.full).bit_count()
+
+
+def usable_slots(geometry: Geometry, occupancy: int) -> int:
+    """Free memory slots that some profile could still use.
+
+    Less than the free ones when slots are stranded: beside seven 1g instances the eighth slot is free and useless.
+    """
+    reach = 0
+    for profile in geometry.profiles:
+        for start in free_starts(geometry, profile, occupancy):
+            reach |= profile.mask(start)
+    return reach.bit_count()
+
+
+def conflict(geometry: Geometry, profile_name: str, held: Sequence[Placement]) -> Conflict | None:
+    """Why one instance of the profile cannot join those on the card; ``None`` when it can.
+
+    Raises:
+        ValueError: the instances held are themselves impossible.
+    """
+    try:
+        profile = geometry.profile(profile_name)
+    except UnknownProfile as unknown:
+        return Conflict(profile_name, "unknown profile", str(unknown))
+    occupancy = occupancy_of(geometry, held)
+    if free_starts(geometry, profile, occupancy):
+        return None
+    tokens = geometry.tokens(profile)
+    if tokens & occupancy:
+        holder = next(one for one in held if occupied_by(geometry, one) & tokens)
+        if profile.media:
+            text = f"{profile.name} needs the card's media engines, of which there is one set; {_at(holder)} has it"
+            return Conflict(profile.name, "media", text, (holder,))
+        text = f"a card holds one {profile.name} at most; {_at(holder)} is it"
+        return Conflict(profile.name, "count", text, (holder,))
+    blockers = tuple(one for one in held if any(_overlap(profile, start, one) for start in profile.starts))
+    free = free_slots(geometry, occupancy)
+    if free < profile.size:
+        text = f"{profile.name} needs {profile.size} memory slots, {free} of {geometry.slots} are free"
+        return Conflict(profile.name, "slots", text, blockers)
+    starts = ", ".join(map(str, profile.starts))
+    text = (
+        f"{profile.name} covers {profile.size} slots and may start only at {starts}; each of these meets"
+        f" {', '.join(map(_at, blockers))}, although {free} slots are free"
+    )
+    return Conflict(profile.name, "starts", text, blockers)
+
+
+def _overlap(profile: Profile, start: int, held: Placement) -> bool:
+    return start < held.start + held.size and held.start < start + profile.size
+
+
+def _at(placement: Placement) -> str:
+    return f"{placement.profile} at {placement.start}"
