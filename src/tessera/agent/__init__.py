@@ -1,1 +1,1 @@
-"""The node process: the one owner of the node's NVML."""
+"""The node process: cards, slices, device plugins and CDI of one node, from one inventory."""

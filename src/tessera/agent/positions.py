@@ -1,0 +1,36 @@
+"""Where a slice can lie on a node: card, profile, first memory slot. Also the device plugin's name for it."""
+
+import msgspec
+
+from tessera.api.names import device_id
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """One legal place of a slice. ``profile`` is in the resource's spelling (``1g.5gb.me``) everywhere in the agent."""
+
+    gpu: str
+    profile: str
+    start: int
+
+    @property
+    def device_id(self) -> str:
+        """The device plugin's ID; at most 57 characters (kubelet allows 63)."""
+        return device_id(self.gpu, self.profile, self.start)
+
+
+def parse_device_id(text: str) -> Position:
+    """The position that a device ID names.
+
+    Raises:
+        ValueError: the text is not ``<card>:<profile>:<start>``.
+    """
+    gpu, _, rest = text.partition(":")
+    profile, _, start = rest.rpartition(":")
+    if not (gpu and profile and start.isascii() and start.isdigit()):
+        raise ValueError(f"device ID {text!r}: not of the form GPU-UUID:PROFILE:START")
+    return Position(gpu, profile, int(start))
+
+
+def spelled(profile: str) -> str:
+    """A profile's name in the resource's spelling: ``1g.5gb+me`` as ``1g.5gb.me``."""
+    return profile.replace("+", ".")
