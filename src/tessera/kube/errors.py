@@ -1,0 +1,215 @@
+"""What an API server answers when it refuses, as exceptions that read like kubectl's messages.
+
+The class follows ``Status.reason`` first and the HTTP code second, because the reason is the finer of the two: 409 is
+both ``AlreadyExists`` and ``Conflict``. Breaks of the connection are not here: they stay ``ConnectionError`` and
+``TimeoutError``, since nothing is known about what the server did.
+"""
+
+# ruff: noqa: N818 - the classes carry the reasons' own names from k8s.io/apimachinery StatusReason
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class StatusCause(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault of one field."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The object that a Status is about; ``kind`` holds the resource's plural name."""
+
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] | None = ()
+    retry_after_seconds: int = 0
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """``metav1.Status`` of a failure."""
+
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: StatusDetails | None = None
+
+
+class ApiError(Exception):
+    """The server answered and refused.
+
+    Attributes:
+        status: what it said.
+        retry_after: seconds it asks to wait before another try, ``None`` if it does not ask.
+    """
+
+    def __init__(self, status: Status, *, retry_after: float | None = None) -> None:
+        super().__init__(status)
+        self.status = status
+        details = status.details
+        if retry_after is None and details is not None and details.retry_after_seconds > 0:
+            retry_after = float(details.retry_after_seconds)
+        self.retry_after = retry_after
+
+    @property
+    def code(self) -> int:
+        """The HTTP status code."""
+        return self.status.code
+
+    @property
+    def reason(self) -> str:
+        """The machine-readable reason, ``""`` where the server gave none."""
+        return self.status.reason
+
+    @property
+    def message(self) -> str:
+        """The server's own sentence."""
+        return self.status.message
+
+    @property
+    def causes(self) -> tuple[StatusCause, ...]:
+        """The faults of single fields (of an ``Invalid``)."""
+        details = self.status.details
+        return (details.causes or ()) if details else ()
+
+    def __str__(self) -> str:
+        where = f" ({self.reason})" if self.reason else ""
+        return f"Error from server{where}: {self.message}"
+
+
+class BadRequest(ApiError):
+    """400: the request makes no sense to the server."""
+
+
+class Unauthorized(ApiError):
+    """401: the credentials are missing, expired or unknown."""
+
+
+class Forbidden(ApiError):
+    """403: RBAC, admission or a quota says no."""
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such resource on this server."""
+
+
+class MethodNotAllowed(ApiError):
+    """405: the resource has no such verb."""
+
+
+class AlreadyExists(ApiError):
+    """409 on create: the name is taken."""
+
+
+class Conflict(ApiError):
+    """409 on a write: the object changed since, a precondition failed, or another manager owns a field."""
+
+
+class Expired(ApiError):
+    """410: the resourceVersion or the continue token is too old; list again."""
+
+
+class UnsupportedMediaType(ApiError):
+    """415: the server does not take this kind of body."""
+
+
+class Invalid(ApiError):
+    """422: the object breaks its schema; :attr:`ApiError.causes` says where."""
+
+
+class TooManyRequests(ApiError):
+    """429: slow down, or (on eviction) a disruption budget forbids it now."""
+
+
+class InternalError(ApiError):
+    """500."""
+
+
+class ServiceUnavailable(ApiError):
+    """503."""
+
+
+class ServerTimeout(ApiError):
+    """504: the server gave up; the write may or may not have happened."""
+
+
+class BrokenAnswer(ApiError):
+    """The server did what was asked, but its answer does not fit the type that was expected."""
+
+
+_BY_REASON: Mapping[str, type[ApiError]] = {
+    "BadRequest": BadRequest,
+    "Unauthorized": Unauthorized,
+    "Forbidden": Forbidden,
+    "NotFound": NotFound,
+    "MethodNotAllowed": MethodNotAllowed,
+    "AlreadyExists": AlreadyExists,
+    "Conflict": Conflict,
+    "Expired": Expired,
+    "Gone": Expired,
+    "UnsupportedMediaType": UnsupportedMediaType,
+    "Invalid": Invalid,
+    "TooManyRequests": TooManyRequests,
+    "InternalError": InternalError,
+    "ServiceUnavailable": ServiceUnavailable,
+    "ServerTimeout": ServerTimeout,
+    "Timeout": ServerTimeout,
+}
+
+_BY_CODE: Mapping[int, type[ApiError]] = {
+    400: BadRequest,
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    405: MethodNotAllowed,
+    409: Conflict,
+    410: Expired,
+    415: UnsupportedMediaType,
+    422: Invalid,
+    429: TooManyRequests,
+    500: InternalError,
+    503: ServiceUnavailable,
+    504: ServerTimeout,
+}
+
+#: Longest piece of a body that is not a Status and is shown to the user, characters.
+_SHOWN = 300
+
+
+def error_from_status(status: Status, *, retry_after: float | None = None) -> ApiError:
+    """The exception for a Status; an unknown reason and code give a plain :class:`ApiError`."""
+    kind = _BY_REASON.get(status.reason) or _BY_CODE.get(status.code) or ApiError
+    return kind(status, retry_after=retry_after)
+
+
+def error_from_response(code: int, headers: Mapping[str, str], body: bytes) -> ApiError:
+    """The exception for an answer with an HTTP status of 400 or more.
+
+    A body that is no Status (a proxy's page, an aggregated server) is quoted, cut to 300 characters.
+    """
+    return error_from_status(_status_of(code, body), retry_after=_retry_after(headers))
+
+
+def _status_of(code: int, body: bytes) -> Status:
+    try:
+        status = msgspec.json.decode(body, type=Status)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        status = Status()
+    if status.message or status.reason:
+        return msgspec.structs.replace(status, code=status.code or code)
+    text = body.decode(errors="replace").strip()[:_SHOWN] or "empty answer"
+    kind = _BY_CODE.get(code)
+    return Status(code=code, reason=kind.__name__ if kind else "", message=f"HTTP status {code}: {text}")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds; Kubernetes never sends the date form, which is read as no answer."""
+    try:
+        return float(headers["retry-after"])
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,86 @@
+"""A mirrored resource for many readers: one reflector, one cache with indexes, any number of handlers."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from tessera.clock import Clock
+from tessera.kube.cache import Cache, Event, EventKind, IndexFunction
+from tessera.kube.client import Client
+from tessera.kube.meta import Resource
+from tessera.kube.reflector import Reflector
+
+__all__ = ["Cache", "Event", "EventKind", "Informer"]
+
+T = TypeVar("T")
+
+
+class Informer(Generic[T]):
+    """Keeps ``cache`` equal to the server and tells every handler what changes.
+
+    Args:
+        client: who asks.
+        resource: what is mirrored.
+        clock: for pauses.
+        rng: for jitter.
+        namespace: mirror one namespace only.
+        label_selector: mirror only what matches.
+        field_selector: mirror only what matches, e.g. ``spec.nodeName=n1``.
+        indexes: name -> function of an object, e.g. ``{"node": lambda pod: (pod.spec.node_name,)}``.
+
+    Attributes:
+        cache: ``cache.get("ns/name")``, ``cache.by("node", "n1")``, ``cache.values()``. Only to be read.
+        reflector: its counters and version.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+    ) -> None:
+        self.cache: Cache[T] = Cache(indexes)
+        self._handlers: list[Callable[[Event[T]], None]] = []
+        self.reflector = Reflector(
+            client,
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            on_event=self._tell,
+            clock=clock,
+            rng=rng,
+            cache=self.cache,
+        )
+
+    def add_handler(self, handler: Callable[[Event[T]], None]) -> None:
+        """Calls ``handler`` for every change from now on, and first for what the cache holds, as ADDED.
+
+        The handler must be quick and must not raise: it runs between two lines of the watch.
+        """
+        for item in self.cache.values():
+            handler(Event(EventKind.ADDED, item))
+        self._handlers.append(handler)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list has been told to the handlers."""
+        return self.reflector.synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Returns once the first list has been told to the handlers."""
+        await self.reflector.synced.wait()
+
+    async def run(self) -> None:
+        """Mirrors until cancelled."""
+        await self.reflector.run()
+
+    def _tell(self, event: Event[T]) -> None:
+        for handler in self._handlers:
+            handler(event)

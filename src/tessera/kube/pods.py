@@ -1,0 +1,186 @@
+"""The parts of a Pod that decide where and whether it runs, and what became of it (core/v1)."""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+import msgspec
+
+from tessera.kube.meta import ObjectMeta, Wire
+
+
+class EnvVar(Wire, frozen=True, kw_only=True):
+    """An environment variable; ``value`` is empty where it comes from elsewhere."""
+
+    name: str = ""
+    value: str = ""
+
+
+class ResourceRequirements(Wire, frozen=True, kw_only=True):
+    """Quantities by resource name. kube-apiserver always writes them as texts."""
+
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+
+
+class Container(Wire, frozen=True, kw_only=True):
+    """A container of any of a pod's three lists. ``restart_policy`` ``Always`` marks a sidecar among the init ones."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str = ""
+
+
+class SchedulingGate(Wire, frozen=True, kw_only=True):
+    """While a pod has one, the scheduler does not look at it."""
+
+    name: str = ""
+
+
+class NodeSelectorRequirement(Wire, frozen=True, kw_only=True):
+    """One test on a node's label or field; operators: In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Wire, frozen=True, kw_only=True):
+    """All tests must hold; an empty term matches no node."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Wire, frozen=True, kw_only=True):
+    """One of the terms must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(Wire, frozen=True, kw_only=True):
+    """A wish with a weight from 1 to 100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Wire, frozen=True, kw_only=True):
+    """Which nodes a pod may and would like to run on."""
+
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class Affinity(Wire, frozen=True, kw_only=True):
+    """Node affinity only: pod affinity is the scheduler's business."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(Wire, frozen=True, kw_only=True):
+    """A taint that the pod puts up with; an empty ``key`` with ``Exists`` is every taint."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class PodSpec(Wire, frozen=True, kw_only=True):
+    """What was asked."""
+
+    node_name: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
+    restart_policy: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    priority: int = 0
+    priority_class_name: str = ""
+    termination_grace_period_seconds: int | None = None
+    overhead: dict[str, str] = {}
+    scheduler_name: str = ""
+    runtime_class_name: str = ""
+    service_account_name: str = ""
+    host_network: bool = False
+    resources: ResourceRequirements | None = None
+
+
+class ContainerStateWaiting(Wire, frozen=True, kw_only=True):
+    """Not running yet, or not again yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateRunning(Wire, frozen=True, kw_only=True):
+    """Running since ``started_at``."""
+
+    started_at: str | None = None
+
+
+class ContainerStateTerminated(Wire, frozen=True, kw_only=True):
+    """Ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerState(Wire, frozen=True, kw_only=True):
+    """At most one of the three is set; none means waiting."""
+
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Wire, frozen=True, kw_only=True):
+    """What kubelet says of one container."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class Condition(Wire, frozen=True, kw_only=True):
+    """A condition of any kind of object; ``status`` is ``True``, ``False`` or ``Unknown``."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(Wire, frozen=True, kw_only=True):
+    """What kubelet and the scheduler last said. ``phase`` ends in ``Succeeded`` or ``Failed``."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Wire, frozen=True, kw_only=True):
+    """A pod, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
