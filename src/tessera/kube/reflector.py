@@ -152,7 +152,7 @@ class Reflector(Generic[T]):
     # Watching
 
     async def _watch(self) -> bool:
-        """Follows one stream to its end. False for one that ended at once and empty: asking again at once would spin."""
+        """Follows one stream to its end; False if it ended at once and empty, so that asking again would spin."""
         began = self._clock.monotonic()
         fruitful = False
         async with self._client.watch(

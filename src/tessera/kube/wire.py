@@ -73,7 +73,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 Line = Change[T] | Bookmark | Failure | Poison
 
 
-class _ListMeta(msgspec.Struct, rename={"resource_version": "resourceVersion", "token": "continue"}):
+class _ListMeta(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "token": "continue"}):
     resource_version: str = ""
     token: str = ""
 
