@@ -1,0 +1,121 @@
+"""The cluster's cards as one would draw them: every position of every card, whose it is and in which state.
+
+Pure: made from Instaslice objects alone, so it shows what Tessera believes and needs no right but to read those.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice
+
+
+class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """One slice on a card.
+
+    Attributes:
+        start: first memory slot.
+        size: memory slots.
+        profile: NVIDIA's name of the slice; empty when a foreign slice's is not known.
+        pod: ``namespace/name``; empty for a foreign slice.
+        uid: the pod's UID.
+        state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted`` or ``foreign``.
+    """
+
+    start: int
+    size: int
+    profile: str
+    pod: str = ""
+    uid: str = ""
+    state: str
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One card; ``possible`` counts for each profile how many more slices of it alone would fit now."""
+
+    index: int
+    uuid: str
+    model: str
+    memory: str
+    slots: int
+    used: int
+    tiles: tuple[Tile, ...]
+    possible: dict[str, int]
+
+
+class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One node and its cards in the order of the driver's indexes."""
+
+    node: str
+    cards: tuple[Card, ...]
+
+
+def cards_of(instaslices: Iterable[Instaslice]) -> list[NodeCards]:
+    """What is to be drawn, nodes in the order of their names."""
+    ordered = sorted(instaslices, key=lambda each: each.metadata.name)
+    return [NodeCards(node=each.metadata.name, cards=_cards(each)) for each in ordered]
+
+
+def _cards(instaslice: Instaslice) -> tuple[Card, ...]:
+    resources = instaslice.status.node_resources
+    tiles = _tiles(instaslice)
+    return tuple(
+        _card(index, gpu, resources.placements_of(gpu), tiles.get(gpu.gpu_uuid, ()))
+        for index, gpu in enumerate(resources.node_gpus)
+    )
+
+
+def _card(index: int, gpu: NodeGpu, placements: dict[str, ProfilePlacements], tiles: Sequence[Tile]) -> Card:
+    ends = (position.start + position.size for each in placements.values() for position in each.placements)
+    return Card(
+        index=index,
+        uuid=gpu.gpu_uuid,
+        model=gpu.gpu_name,
+        memory=gpu.gpu_memory,
+        slots=max(ends, default=0),
+        used=sum(tile.size for tile in tiles),
+        tiles=tuple(sorted(tiles, key=lambda tile: tile.start)),
+        possible={profile: _more_of(each, tiles) for profile, each in sorted(placements.items())},
+    )
+
+
+def _more_of(profile: ProfilePlacements, tiles: Sequence[Tile]) -> int:
+    """How many slices of one profile fit beside what is there; starts of one profile never overlap when spaced."""
+    taken = {slot for tile in tiles for slot in range(tile.start, tile.start + tile.size)}
+    count = 0
+    for position in sorted(profile.placements, key=lambda each: each.start):
+        slots = set(range(position.start, position.start + position.size))
+        if not slots & taken:
+            taken |= slots
+            count += 1
+    return count if profile.max_count is None else min(count, profile.max_count)
+
+
+def _tiles(instaslice: Instaslice) -> dict[str, list[Tile]]:
+    """The tiles by card: promised slices, and what others hold."""
+    found: dict[str, list[Tile]] = {}
+    for uid, request in instaslice.spec.pod_allocation_requests.items():
+        state = _state(instaslice, uid)
+        for each in request.slices:
+            pod = f"{request.pod_ref.namespace}/{request.pod_ref.name}"
+            found.setdefault(each.gpu_uuid, []).append(_tile(each, pod, uid, state))
+    for other in instaslice.status.node_resources.foreign:
+        tile = Tile(start=other.start, size=other.size, profile=other.profile, state="foreign")
+        found.setdefault(other.gpu_uuid, []).append(tile)
+    return found
+
+
+def _tile(each: Slice, pod: str, uid: str, state: str) -> Tile:
+    return Tile(start=each.start, size=each.size, profile=each.profile, pod=pod, uid=uid, state=state)
+
+
+def _state(instaslice: Instaslice, uid: str) -> str:
+    """The state to show: the agent's word once it has one, except that deleting goes before created."""
+    result = instaslice.status.pod_allocation_results.get(uid)
+    if result is None:
+        return "creating"
+    controller = result.allocation_status.allocation_status_controller
+    daemonset = result.allocation_status.allocation_status_daemonset
+    if daemonset == "deleted" or (controller != "deleting" and daemonset):
+        return daemonset
+    return controller

@@ -1,0 +1,104 @@
+"""The ``tessera`` command, also reachable as ``kubectl tessera``.
+
+A command's module is imported when it runs or when its own help is asked for, never before: starting the command line
+costs Python, click and nothing else. Exit codes are kubectl's: 0, or 1 with one line on standard error.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import click
+
+#: Command name -> (module, one line for the overview). Order is the order of the overview.
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "demo": ("tessera.cli.demo", "Watch a slice being made on demand, on simulated cards."),
+    "map": ("tessera.cli.map", "Show the cards as tiles: which pod has which slice, and what is free."),
+    "why": ("tessera.cli.why", "Say why a pod waits, and what would let it run."),
+    "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
+    "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
+    "webhook": ("tessera.cli.webhook", "Run admission: gates pods that ask for a slice."),
+    "agent": ("tessera.cli.agent", "Run the node process: makes slices and hands them to kubelet."),
+}
+
+EPILOG = """\b
+Try it without a GPU or a cluster:
+  tessera demo
+\b
+On a cluster (kubeconfig as for kubectl):
+  tessera map
+  tessera why my-pod -n my-namespace
+"""
+
+
+class LazyCommands(click.Group):
+    """Knows its commands' names and summaries; imports a command's module when it is needed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names in the order of the overview."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command itself, from the module's ``command``."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the overview without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from tessera import __version__
+
+        click.echo(f"tessera {__version__}")
+        ctx.exit()
+
+
+@click.command(
+    cls=LazyCommands,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=True,
+)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+def tessera() -> None:
+    """Slices of NVIDIA GPUs on demand, for Kubernetes."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs one command.
+
+    Args:
+        args: the command line without the program's name; the process's own if None.
+
+    Returns:
+        The exit code: 0, or 1 when anything went wrong (130 when interrupted).
+    """
+    name = "kubectl tessera" if os.path.basename(sys.argv[0]).startswith("kubectl-") else "tessera"  # noqa: PTH119
+    try:
+        result = tessera.main(args=None if args is None else list(args), prog_name=name, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 1
+    except click.Abort:
+        return 130
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`tessera map | head`); nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

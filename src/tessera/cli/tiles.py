@@ -1,0 +1,98 @@
+"""Draws cards as rows of tiles, one column group a memory slot.
+
+Plain text by default; with colour each pod keeps one colour of a small palette. Wide enough for a terminal of 100
+columns at eight slots; a label that does not fit its tile is cut, and the table below the cards tells it in full.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tessera.cli.cards import Card, NodeCards, Tile
+
+#: Columns of one memory slot, borders included. 8 slots x 9 columns leave room for the card's name in 100 columns.
+SLOT_COLUMNS = 9
+#: Columns of one memory slot on cards of 12 slots.
+NARROW_COLUMNS = 6
+
+#: ANSI background colours, readable with black text on dark and light terminals.
+PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216", "48;5;149", "48;5;147")
+FOREIGN = "48;5;245"
+
+
+def draw(nodes: Sequence[NodeCards], *, colour: bool) -> Iterator[str]:
+    """Lines of the whole picture; one line says so if there is nothing to draw."""
+    if not nodes:
+        yield "No node gives its cards to on-demand slicing."
+        yield "Join one: kubectl label node NODE nvidia.com/mig.config=dynamic"
+        return
+    for number, node in enumerate(nodes):
+        if number:
+            yield ""
+        yield from _draw_node(node, colour=colour)
+
+
+def _draw_node(node: NodeCards, *, colour: bool) -> Iterator[str]:
+    used, slots = sum(card.used for card in node.cards), sum(card.slots for card in node.cards)
+    yield f"{node.node}   {_models(node)}   {used} of {slots} memory slots used"
+    if not node.cards:
+        yield "  no card of this node can be sliced"
+        return
+    letters = _letters(node)
+    for card in node.cards:
+        yield f"  GPU {card.index:<2} {_row(card, letters, colour=colour)}"
+    for uid, letter in letters.items():
+        yield from _legend(node, uid, letter)
+    yield from _foreign(node)
+
+
+def _models(node: NodeCards) -> str:
+    counts: dict[str, int] = {}
+    for card in node.cards:
+        counts[card.model] = counts.get(card.model, 0) + 1
+    return ", ".join(f"{count} x {model}" for model, count in counts.items()) or "no cards"
+
+
+def _letters(node: NodeCards) -> dict[str, str]:
+    """A short name for each pod of the node: a, b, ... z, a1, b1, ..."""
+    uids = dict.fromkeys(tile.uid for card in node.cards for tile in card.tiles if tile.uid)
+    return {uid: chr(ord("a") + n % 26) + (str(n // 26) if n >= 26 else "") for n, uid in enumerate(uids)}
+
+
+def _row(card: Card, letters: dict[str, str], *, colour: bool) -> str:
+    columns = SLOT_COLUMNS if card.slots <= 8 else NARROW_COLUMNS
+    starts = {tile.start: tile for tile in card.tiles}
+    parts, slot = [], 0
+    while slot < card.slots:
+        tile = starts.get(slot)
+        if tile is None:
+            parts.append(f"[{'':{columns - 2}}]")
+            slot += 1
+        else:
+            parts.append(_tile(tile, letters, columns, colour=colour))
+            slot += tile.size
+    return "".join(parts)
+
+
+def _tile(tile: Tile, letters: dict[str, str], columns: int, *, colour: bool) -> str:
+    width = tile.size * columns - 2
+    label = f"{letters[tile.uid]} {tile.profile}" if tile.uid else f"- {tile.profile or 'foreign'}"
+    text = f"[{label[:width]:{width}}]"
+    if not colour:
+        return text
+    paint = PALETTE[list(letters).index(tile.uid) % len(PALETTE)] if tile.uid else FOREIGN
+    return f"\x1b[{paint};38;5;16m{text}\x1b[0m"
+
+
+def _legend(node: NodeCards, uid: str, letter: str) -> Iterator[str]:
+    for card in node.cards:
+        for tile in card.tiles:
+            if tile.uid == uid:
+                where = f"GPU {card.index} start {tile.start} size {tile.size}"
+                yield f"  {letter:>3}  {tile.profile:<12} {where:<22} {tile.state:<9} {tile.pod}"
+
+
+def _foreign(node: NodeCards) -> Iterator[str]:
+    for card in node.cards:
+        for tile in card.tiles:
+            if not tile.uid:
+                where = f"GPU {card.index} start {tile.start} size {tile.size}"
+                yield f"    -  {tile.profile or '?':<12} {where:<22} {'foreign':<9} not made by Tessera, left alone"

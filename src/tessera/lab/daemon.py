@@ -1,0 +1,195 @@
+"""A lab that goes on in the background: one process, one folder.
+
+The folder holds everything: the lock that the running lab keeps (so a lab that was killed is known to be gone), what it
+says of itself (``lab.json``), its kubeconfig, its log, and a subfolder a node. Ending the lab removes the folder. A
+folder that is not a lab's is never touched.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+#: Seconds within which a lab must have started, or ended.
+PATIENCE = 60.0
+
+#: The longest name of a socket below a lab's folder; Linux allows 107 bytes in all.
+_LONGEST_SOCKET = len("/n/node-1000/dp/tessera-mig-1g.24gb.me.all-00.sock")
+_SOCKET_LIMIT = 107
+
+
+class LabError(Exception):
+    """A lab cannot be started, found or ended; the text says why and what to do."""
+
+
+class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a running lab says of itself.
+
+    Attributes:
+        pid: its process.
+        server: the API server's address.
+        kubeconfig: file for kubectl.
+        nodes: as given to ``--nodes``.
+        virtual_time: whether simulated waiting is leapt over.
+        started: RFC 3339.
+    """
+
+    pid: int
+    server: str
+    kubeconfig: str
+    nodes: str
+    virtual_time: bool
+    started: str
+
+
+def default_folder() -> Path:
+    """``$TESSERA_LAB``, or ``~/.tessera/lab``."""
+    given = os.environ.get("TESSERA_LAB")
+    return Path(given) if given else Path.home() / ".tessera" / "lab"
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder whose path leaves no room for the sockets in it, or that holds something else.
+
+    Raises:
+        LabError: says which.
+    """
+    room = _SOCKET_LIMIT - _LONGEST_SOCKET
+    if len(os.fsencode(folder)) > room:
+        raise LabError(
+            f"lab folder {folder}: longer than {room} bytes, unix sockets would not fit; choose a shorter --dir"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "lock").exists():
+        raise LabError(f"lab folder {folder}: holds something that is not a lab; choose another --dir")
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keeps the folder's lock, as the running lab does.
+
+    Raises:
+        LabError: another lab has it.
+    """
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down") from None
+        yield
+
+
+def announce(folder: Path, state: LabState) -> None:
+    """Called by the lab once it can be used: writes its state and wakes who waits in :func:`start`."""
+    (folder / "lab.json").write_bytes(msgspec.json.encode(state))
+    ready = os.environ.get("TESSERA_LAB_READY")
+    if ready is not None:
+        os.write(int(ready), b"ready")
+        os.close(int(ready))
+
+
+def running(folder: Path) -> LabState | None:
+    """The lab that runs in the folder, None if none does."""
+    if not _is_locked(folder):
+        return None
+    try:
+        return msgspec.json.decode((folder / "lab.json").read_bytes(), type=LabState)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        with (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def start(folder: Path, arguments: Sequence[str]) -> LabState:
+    """Starts ``tessera lab serve`` with the arguments in the background and waits until it can be used.
+
+    Raises:
+        LabError: it runs already, or did not come up; the text holds the end of its log.
+    """
+    if running(folder) is not None:
+        raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down")
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "lock").touch()
+    reader, writer = os.pipe()
+    with (folder / "lab.log").open("wb") as log:
+        child = subprocess.Popen(  # noqa: S603 - our own program with checked arguments
+            [sys.executable, "-m", "tessera", "lab", "serve", "--dir", str(folder), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=[writer],
+            env={**os.environ, "TESSERA_LAB_READY": str(writer)},
+            start_new_session=True,
+        )
+    os.close(writer)
+    ready = _told(reader)
+    state = running(folder) if ready else None
+    if state is None:
+        child.kill()
+        child.wait()
+        raise LabError(f"the lab did not start: {_last_words(folder)}")
+    return state
+
+
+def _told(reader: int) -> bool:
+    """Whether the word ``ready`` came before the lab ended or patience did."""
+    try:
+        readable, _, _ = select.select([reader], [], [], PATIENCE)
+        return bool(readable) and os.read(reader, 5) == b"ready"
+    finally:
+        os.close(reader)
+
+
+def _last_words(folder: Path) -> str:
+    lines = (folder / "lab.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it said nothing; see {folder / 'lab.log'}"
+
+
+def stop(folder: Path) -> bool:
+    """Ends the lab in the folder and removes the folder.
+
+    Returns:
+        False if none was running; what a killed lab left behind is removed all the same.
+
+    Raises:
+        LabError: it did not end in time.
+    """
+    state = running(folder)
+    if state is not None:
+        _end(state.pid)
+    if (folder / "lock").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    return state is not None
+
+
+def _end(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        ended, _, _ = select.select([handle], [], [], PATIENCE)
+        if not ended:
+            raise LabError(f"the lab (process {pid}) did not end within {PATIENCE:.0f} seconds; kill it")
+    finally:
+        os.close(handle)

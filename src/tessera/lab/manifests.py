@@ -1,0 +1,49 @@
+"""The manifests that install Tessera, the very files of ``deploy/``, as objects for the lab's API server.
+
+Knows as much of kustomize as ``deploy/kustomization.yaml`` uses: the list of ``resources`` and the image tags.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+#: Beside the package in a wheel, at the top of the repository in a checkout.
+_PLACES = (Path(__file__).parent.parent / "_deploy", Path(__file__).parents[3] / "deploy")
+
+
+def deploy_folder() -> Path:
+    """Where the manifests are.
+
+    Raises:
+        FileNotFoundError: this installation has none.
+    """
+    for place in _PLACES:
+        if (place / "kustomization.yaml").is_file():
+            return place
+    raise FileNotFoundError(f"no deploy manifests at {' or '.join(map(str, _PLACES))}; the installation is incomplete")
+
+
+def install_manifests() -> list[dict[str, Any]]:
+    """All objects of ``kubectl apply -k deploy/`` in the order of the files."""
+    folder = deploy_folder()
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    tags = {image["name"]: image["newTag"] for image in kustomization.get("images", ())}
+    objects: list[dict[str, Any]] = []
+    for resource in kustomization["resources"]:
+        objects += [each for each in yaml.safe_load_all((folder / resource).read_text()) if each]
+    for each in objects:
+        for container in _containers(each):
+            container["image"] = _tagged(container["image"], tags)
+    return objects
+
+
+def _containers(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    yield from pod.get("initContainers", ())
+    yield from pod.get("containers", ())
+
+
+def _tagged(image: str, tags: dict[str, str]) -> str:
+    return f"{image}:{tags[image]}" if image in tags else image
