@@ -1,0 +1,88 @@
+"""`tessera map` shows each card's slices where they are, whose they are, and what is free."""
+
+import msgspec
+import pytest
+
+from tessera.api.instaslice import Instaslice
+from tessera.cli.cards import cards_of
+from tessera.cli.tiles import draw
+
+GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
+A100 = {
+    "1g.5gb": {"placements": [{"start": s, "size": 1} for s in range(7)], "giProfileId": 0, "ciProfileId": 0},
+    "3g.20gb": {"placements": [{"start": s, "size": 4} for s in (0, 4)], "giProfileId": 2, "ciProfileId": 2},
+    "7g.40gb": {"placements": [{"start": 0, "size": 8}], "giProfileId": 4, "ciProfileId": 4},
+}
+
+
+def node(*slices: tuple[str, str, int, int], foreign: tuple[tuple[int, int], ...] = ()) -> Instaslice:
+    """One node with one A100 whose slices are (pod, profile, start, size)."""
+    requests = {
+        f"uid-{pod}": {
+            "profile": profile,
+            "resources": {},
+            "podRef": {"kind": "Pod", "namespace": "default", "name": pod, "uid": f"uid-{pod}"},
+            "slices": [{"id": "0", "profile": profile, "gpuUUID": GPU, "start": start, "size": size}],
+        }
+        for pod, profile, start, size in slices
+    }
+    results = {
+        f"uid-{pod}": {
+            "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
+            "configMapResourceIdentifier": "a",
+            "gpuUUID": GPU,
+            "migPlacement": {"start": start, "size": size},
+            "nodename": "n1",
+        }
+        for pod, _, start, size in slices
+    }
+    return msgspec.convert(
+        {
+            "metadata": {"name": "n1", "namespace": "instaslice-system"},
+            "spec": {"podAllocationRequests": requests},
+            "status": {
+                "podAllocationResults": results,
+                "nodeResources": {
+                    "nodeGpus": [{"gpuUuid": GPU, "gpuName": "NVIDIA A100-SXM4-40GB", "gpuMemory": "40Gi"}],
+                    "migPlacement": A100,
+                    "foreign": [{"gpuUUID": GPU, "start": s, "size": z} for s, z in foreign],
+                },
+            },
+        },
+        Instaslice,
+    )
+
+
+def test_a_slice_is_drawn_as_wide_as_its_memory() -> None:
+    lines = list(draw(cards_of([node(("vllm", "3g.20gb", 0, 4))]), colour=False))
+    assert lines[0] == "n1   1 x NVIDIA A100-SXM4-40GB   4 of 8 memory slots used"
+    assert lines[1] == f"  GPU 0  [{'a 3g.20gb':34}]" + "[       ]" * 4
+    assert lines[2].split() == ["a", "3g.20gb", "GPU", "0", "start", "0", "size", "4", "created", "default/vllm"]
+
+
+def test_a_slice_that_others_made_is_marked() -> None:
+    lines = list(draw(cards_of([node(foreign=((4, 4),))]), colour=False))
+    assert "[- foreign" in lines[1]
+    assert "not made by Tessera" in lines[2]
+
+
+def test_no_joined_node_is_said_with_what_to_do() -> None:
+    assert "nvidia.com/mig.config=dynamic" in "\n".join(draw([], colour=False))
+
+
+def test_plain_text_has_no_escapes_and_colour_has() -> None:
+    nodes = cards_of([node(("vllm", "3g.20gb", 4, 4))])
+    assert "\x1b" not in "\n".join(draw(nodes, colour=False))
+    assert "\x1b[" in "\n".join(draw(nodes, colour=True))
+
+
+@pytest.mark.parametrize(
+    ("slices", "possible"),
+    [
+        ((), {"1g.5gb": 7, "3g.20gb": 2, "7g.40gb": 1}),
+        ((("a", "3g.20gb", 0, 4),), {"1g.5gb": 3, "3g.20gb": 1, "7g.40gb": 0}),
+        ((("a", "1g.5gb", 3, 1), ("b", "1g.5gb", 4, 1)), {"1g.5gb": 5, "3g.20gb": 0, "7g.40gb": 0}),
+    ],
+)
+def test_what_still_fits_is_counted(slices: tuple[tuple[str, str, int, int], ...], possible: dict[str, int]) -> None:
+    assert cards_of([node(*slices)])[0].cards[0].possible == possible
