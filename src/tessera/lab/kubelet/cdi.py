@@ -1,0 +1,99 @@
+"""Container Device Interface as the container runtime applies it: names in, edits of the container out.
+
+Reads every JSON file of the node's CDI folders when a container is created, as containerd does, and applies the edits
+of the devices asked for. Only what a simulated container can show is kept: environment, device nodes and mounts.
+Source: CNCF container-device-interface specification 0.8.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+
+class CdiError(Exception):
+    """The runtime cannot create the container; the text is containerd's."""
+
+
+class Edits(msgspec.Struct, frozen=True, kw_only=True):
+    """What CDI adds to a container."""
+
+    env: Mapping[str, str] = {}
+    device_nodes: tuple[str, ...] = ()
+    mounts: tuple[str, ...] = ()
+
+
+class CdiRegistry:
+    """The CDI devices of one node.
+
+    Args:
+        folders: where the files lie, in rising priority (``/etc/cdi``, ``/var/run/cdi``).
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = tuple(folders)
+        self._read: dict[str, tuple[tuple[int, int, int], Mapping[str, list[Any]]]] = {}
+
+    def edits(self, names: Sequence[str]) -> Edits:
+        """The edits of the devices ``vendor/class=device``, in order.
+
+        Raises:
+            CdiError: no file describes one of them.
+        """
+        if not names:
+            return Edits()
+        devices = self._devices()
+        missing = [name for name in names if name not in devices]
+        if missing:
+            raise CdiError(
+                "failed to generate spec: CDI device injection failed: unresolvable CDI devices " + ", ".join(missing)
+            )
+        env: dict[str, str] = {}
+        nodes: list[str] = []
+        mounts: list[str] = []
+        for edit in (edit for name in names for edit in devices[name]):
+            env.update(entry.split("=", 1) for entry in edit.get("env") or () if "=" in entry)
+            nodes += [node["path"] for node in edit.get("deviceNodes") or ()]
+            mounts += [mount["containerPath"] for mount in edit.get("mounts") or ()]
+        return Edits(env=env, device_nodes=tuple(dict.fromkeys(nodes)), mounts=tuple(dict.fromkeys(mounts)))
+
+    def _devices(self) -> dict[str, list[Any]]:
+        found: dict[str, list[Any]] = {}
+        seen: set[str] = set()
+        for folder in self._folders:
+            try:
+                entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+            except FileNotFoundError:
+                continue
+            for entry in entries:
+                if entry.name.endswith(".json"):
+                    seen.add(entry.path)
+                    found.update(self._file(entry))
+        self._read = {path: read for path, read in self._read.items() if path in seen}
+        return found
+
+    def _file(self, entry: os.DirEntry[str]) -> Mapping[str, list[Any]]:
+        """A file's devices; one that is not valid CDI is passed over, as the runtime does."""
+        try:
+            status = entry.stat()
+            identity = (status.st_mtime_ns, status.st_size, status.st_ino)
+            known = self._read.get(entry.path)
+            if known is None or known[0] != identity:
+                known = self._read[entry.path] = (identity, _parse(Path(entry.path).read_bytes()))
+        except FileNotFoundError:
+            return {}
+        return known[1]
+
+
+def _parse(content: bytes) -> Mapping[str, list[Any]]:
+    try:
+        spec = msgspec.json.decode(content)
+        shared = [spec["containerEdits"]] if spec.get("containerEdits") else []
+        return {
+            f"{spec['kind']}={device['name']}": [*shared, device.get("containerEdits") or {}]
+            for device in spec["devices"]
+        }
+    except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,118 @@
+"""What a simulated node is told from outside, and what it tells a container that runs for real.
+
+Tessera's own processes are not simulated: a container whose command is ``tessera agent|controller|webhook`` is run by
+the injected :data:`Entrypoint` with a :class:`ContainerContext`, as a container runtime would run its image.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tessera.clock import Clock
+from tessera.kubelet.direct import DirectBus
+
+
+@dataclass(frozen=True)
+class NodeDirectories:
+    """A node's folders, which its processes share.
+
+    Attributes:
+        plugins: kubelet's device-plugin folder, ``/var/lib/kubelet/device-plugins`` on a real node.
+        pod_resources: the folder of the pod-resources socket.
+        cdi: where CDI files lie, ``/var/run/cdi`` on a real node.
+        state: free for the node's agent.
+    """
+
+    plugins: Path
+    pod_resources: Path
+    cdi: Path
+    state: Path
+
+    @classmethod
+    def under(cls, root: Path) -> "NodeDirectories":
+        """The folders of one node below ``root``; they are made. Keep ``root`` short: sockets' paths are limited."""
+        directories = cls(root / "device-plugins", root / "pod-resources", root / "cdi", root / "state")
+        for folder in (directories.plugins, directories.pod_resources, directories.cdi, directories.state):
+            folder.mkdir(parents=True, exist_ok=True)
+        return directories
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct:
+    """Device plugins join in this process. ``cdi`` is the CDI folder, None for a node without one."""
+
+    bus: DirectBus = field(default_factory=DirectBus)
+    cdi: Path | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grpc:
+    """Device plugins join over the unix sockets in these directories, as on a real node."""
+
+    directories: NodeDirectories
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubeletOptions:
+    """How a simulated node behaves; times in seconds.
+
+    Attributes:
+        labels: added to the Node object's own at registration.
+        taints: set at registration.
+        cpu: CPU capacity as a quantity; all of it is allocatable.
+        memory: memory capacity as a quantity.
+        max_pods: kubelet's ``--max-pods``.
+        pull_seconds: how long an image takes to arrive that the node does not have yet.
+        publish_every: publishes capacity on this period as a real kubelet does (10 s); None at once after a change.
+        lease_seconds: Lease renewal period (10 s on a real node); None for no Lease.
+        gpu_memory: bytes that a container's simulated process takes on each MIG device it was given.
+        pod_network: first two bytes of pod addresses.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, Any], ...] = ()
+    cpu: str = "64"
+    memory: str = "256Gi"
+    max_pods: int = 250
+    pull_seconds: float = 0.0
+    publish_every: float | None = None
+    lease_seconds: float | None = None
+    gpu_memory: int = 1 << 30
+    pod_network: str = "10.244"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerContext:
+    """A container that runs for real.
+
+    Attributes:
+        argv: command and arguments with ``$(VAR)`` expanded.
+        env: its environment, downward API resolved.
+        namespace: the pod's; ``pod``, ``pod_uid``, ``container`` name it and the container.
+        service_account: under whose name it calls the API server, in ``namespace``.
+        node: the node's name.
+        pod_ip: the pod's address.
+        machine: the node's simulated machine.
+        plugins: how device plugins join this node.
+        clock: the node's clock.
+        log: adds a line to the container's log.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    namespace: str
+    pod: str
+    pod_uid: str
+    container: str
+    service_account: str
+    node: str
+    pod_ip: str
+    machine: Any
+    plugins: Direct | Grpc
+    clock: Clock
+    log: Callable[[str], None]
+
+
+#: Runs a container for real and returns its exit code; cancelled when the container must stop.
+Entrypoint = Callable[[ContainerContext], Awaitable[int]]

@@ -1,0 +1,134 @@
+r"""What a simulated container's command does: how long it runs, its exit code, what it prints.
+
+Understood are ``sleep`` (seconds, suffixes ``smhd``, ``infinity``), ``true``, ``false``, ``exit``, ``echo``, tools that
+end at once, and ``sh -c`` / ``bash -c`` scripts made of these with ``;``, ``&&``, ``||`` and newlines. A loop runs for
+ever. Any other program is taken for a server and runs for ever too, as does an image whose own command is not known;
+the container's log says so, so that nobody takes it for the real thing.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+import msgspec
+
+#: Programs that print something and end.
+SHORT_TOOLS = frozenset(
+    {
+        "cat",
+        "date",
+        "env",
+        "hostname",
+        "id",
+        "ls",
+        "mkdir",
+        "nvidia-smi",
+        "printenv",
+        "ps",
+        "pwd",
+        "set",
+        "test",
+        "touch",
+    }
+)
+
+#: Images whose own command ends by itself, by a part of their name.
+SHORT_IMAGES = ("vectoradd", "hello-world", "cuda-sample")
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_SHELLS = frozenset({"sh", "bash", "ash", "dash"})
+_LOOP = re.compile(r"\b(while|until|for)\b")
+_PIECES = re.compile(r"(&&|\|\||;|\n)")
+
+
+class Program(msgspec.Struct, frozen=True, kw_only=True):
+    """What a command does.
+
+    Attributes:
+        seconds: how long it runs; None for ever.
+        exit_code: its exit code when it ends by itself.
+        output: the lines it prints.
+    """
+
+    seconds: float | None
+    exit_code: int = 0
+    output: tuple[str, ...] = ()
+
+
+def program(image: str, argv: Sequence[str]) -> Program:
+    """What the container does with this command and these arguments.
+
+    Args:
+        image: the image's name, which decides when there is no command.
+        argv: command and arguments after ``$(VAR)`` was expanded.
+    """
+    if not argv:
+        if any(part in image for part in SHORT_IMAGES):
+            return Program(seconds=1.0, output=(f"simulated: image {image} ends after 1 s",))
+        return Program(seconds=None, output=(f"simulated: image {image} runs until it is stopped",))
+    name = argv[0].rsplit("/", 1)[-1]
+    if name in _SHELLS and len(argv) > 2 and argv[1].startswith("-") and argv[1].endswith("c"):
+        return _script(argv[2])
+    return _command(argv, last=True)
+
+
+def _command(argv: Sequence[str], *, last: bool) -> Program:
+    name, rest = argv[0].rsplit("/", 1)[-1], argv[1:]
+    match name:
+        case "sleep":
+            return _sleep(rest)
+        case "true" | ":":
+            return Program(seconds=0)
+        case "false":
+            return Program(seconds=0, exit_code=1)
+        case "exit":
+            return Program(seconds=0, exit_code=int(rest[0]) % 256 if rest and rest[0].isdigit() else 0)
+        case "echo":
+            return Program(seconds=0, output=(" ".join(rest),))
+        case "exec" if rest:
+            return _command(rest, last=True)
+        case _ if name in SHORT_TOOLS or not last:
+            return Program(seconds=0, output=(f"simulated: {shlex.join(argv)}",))
+        case _:
+            return Program(seconds=None, output=(f"simulated: {shlex.join(argv)} runs until it is stopped",))
+
+
+def _sleep(arguments: Sequence[str]) -> Program:
+    total = 0.0
+    for text in arguments:
+        if text == "infinity":
+            return Program(seconds=None)
+        unit = _UNITS.get(text[-1:], 0)
+        try:
+            total += float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            return Program(seconds=0, exit_code=1, output=(f"sleep: invalid time interval '{text}'",))
+    if not arguments:
+        return Program(seconds=0, exit_code=1, output=("sleep: missing operand",))
+    return Program(seconds=total)
+
+
+def _script(text: str) -> Program:
+    if _LOOP.search(text):
+        return Program(seconds=None, output=("simulated: a script with a loop runs until it is stopped",))
+    seconds, code = 0.0, 0
+    output: list[str] = []
+    pieces = [piece.strip(" \t") for piece in _PIECES.split(text)]
+    for index in range(0, len(pieces), 2):
+        joint = pieces[index - 1] if index else ";"
+        if not pieces[index] or (joint == "&&" and code) or (joint == "||" and not code):
+            continue
+        try:
+            words = shlex.split(pieces[index], comments=True)
+        except ValueError as error:
+            return Program(seconds=seconds, exit_code=2, output=(*output, f"sh: syntax error: {error}"))
+        if not words:
+            continue
+        step = _command(words, last=not any(pieces[index + 1 :]))
+        output += step.output
+        if step.seconds is None:
+            return Program(seconds=None, output=tuple(output))
+        seconds, code = seconds + step.seconds, step.exit_code
+        if words[0] == "exit":
+            break
+    return Program(seconds=seconds, exit_code=code, output=tuple(output))
