@@ -1,0 +1,105 @@
+"""String formats and patterns of OpenAPI schemas, as kube-apiserver reads them.
+
+A format that Kubernetes does not know is ignored, so it is here. Patterns are Go's RE2 there and Python's ``re`` here:
+``go_pattern`` translates what differs and refuses what cannot be told.
+"""
+
+import base64
+import binascii
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from datetime import date
+from functools import cache
+
+from tessera.clock import parse_rfc3339
+
+_HOSTNAME = re.compile(r"^(?=.{1,255}$)[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*\.?$")
+_UUID = re.compile(r"(?i)^[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}$")
+_EMAIL = re.compile(r"^[^@\s]+@[^@\s]+$")
+_MAC = re.compile(r"(?i)^[0-9a-f]{2}([:-][0-9a-f]{2}){5}$")
+_DURATION = re.compile(
+    r"^[+-]?((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h|d|w|hr|hour|hours|min|minutes|sec|seconds|days|weeks))+$"
+)
+_URI = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*:.+|/.*)$")
+
+#: POSIX classes inside brackets, which Python has not.
+_POSIX = {
+    "[:alpha:]": "A-Za-z",
+    "[:digit:]": "0-9",
+    "[:alnum:]": "A-Za-z0-9",
+    "[:upper:]": "A-Z",
+    "[:lower:]": "a-z",
+    "[:space:]": r"\s",
+    "[:xdigit:]": "0-9A-Fa-f",
+    "[:word:]": r"\w",
+}
+_GO_END = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\$|\(\?P?<|\(\?[=!]|\(\?<[=!]", re.DOTALL)
+
+
+def _raises(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    def fits(text: str) -> bool:
+        try:
+            parse(text)
+        except (ValueError, binascii.Error):
+            return False
+        return True
+
+    return fits
+
+
+def _matches(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.match(text) is not None
+
+
+def _date_time(text: str) -> None:
+    if "T" not in text.upper():
+        raise ValueError(text)
+    parse_rfc3339(text)
+
+
+FORMATS: Mapping[str, Callable[[str], bool]] = {
+    "byte": _raises(lambda text: base64.b64decode(text, validate=True)),
+    "cidr": _raises(lambda text: ipaddress.ip_network(text, strict=False) if "/" in text else int("")),
+    "date": _raises(date.fromisoformat),
+    "date-time": _raises(_date_time),
+    "datetime": _raises(_date_time),
+    "duration": _matches(_DURATION),
+    "email": _matches(_EMAIL),
+    "hostname": _matches(_HOSTNAME),
+    "ipv4": _raises(ipaddress.IPv4Address),
+    "ipv6": _raises(ipaddress.IPv6Address),
+    "mac": _matches(_MAC),
+    "uri": _matches(_URI),
+    "uuid": _matches(_UUID),
+}
+
+
+def fits(kind: str, text: str) -> bool:
+    """Whether the text has the format; true for formats that Kubernetes does not check."""
+    check = FORMATS.get(kind)
+    return check is None or check(text)
+
+
+def _translate(found: re.Match[str]) -> str:
+    text = found.group()
+    if text == "$":
+        return r"\Z"
+    if text in ("(?=", "(?!", "(?<=", "(?<!"):
+        raise re.error("invalid or unsupported Perl syntax: `" + text + "`")
+    if text == "(?<":
+        return "(?P<"
+    if text.startswith("["):
+        for name, chars in _POSIX.items():
+            text = text.replace(name, chars)
+    return {r"\z": r"\Z", r"\pL": r"[^\W\d_]", r"\pN": r"\d"}.get(text, text)
+
+
+@cache
+def go_pattern(pattern: str) -> re.Pattern[str]:
+    """A pattern of Go's regexp, to be used with ``search``.
+
+    Raises:
+        re.error: the pattern is not valid, or has something that Go refuses.
+    """
+    return re.compile(_GO_END.sub(_translate, pattern), re.ASCII)
