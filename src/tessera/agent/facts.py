@@ -80,6 +80,12 @@ class CardLost(msgspec.Struct, frozen=True):
     retry: float
 
 
+class Idle(msgspec.Struct, frozen=True):
+    """No process uses the slice at a position any more."""
+
+    position: Position
+
+
 class Started(msgspec.Struct, frozen=True):
     """Object, pods and cards have all been seen once: decisions may begin."""
 
@@ -140,7 +146,7 @@ class CallFailed(msgspec.Struct, frozen=True):
     now: float
 
 
-Fact = ObjectSeen | PodSeen | PodGone | CardRead | CardLost | Started | CallFailed
+Fact = ObjectSeen | PodSeen | PodGone | CardRead | CardLost | Idle | Started | CallFailed
 
 
 class State(Enum):

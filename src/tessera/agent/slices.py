@@ -35,6 +35,7 @@ from tessera.agent.facts import (
     DestroyGpuInstance,
     Fact,
     Failure,
+    Idle,
     Instruction,
     Journal,
     Made,
@@ -56,6 +57,8 @@ from tessera.api.names import PodUid
 RETRY_FIRST, RETRY_MOST = 0.2, 30.0
 #: The same while a process still uses a slice: the pod has ended, so it is a matter of moments.
 BUSY_FIRST, BUSY_MOST = 0.1, 5.0
+#: Seconds after which a card is read again on which a foreign instance is in the way; NVML has no event for its end.
+FOREIGN_RECHECK = 10.0
 
 
 class _Card:
@@ -65,6 +68,7 @@ class _Card:
         self.starts: Mapping[str, tuple[int, ...]] = {}
         self.instances: dict[Position, Made] = {}
         self.retry: float | None = None
+        self.blocked = False
 
 
 class _Trouble(msgspec.Struct, frozen=True):
@@ -99,7 +103,8 @@ class Book:
         self._cards: dict[str, _Card] = {}
         self._troubles: dict[Position, _Trouble] = {}
         self._notices: list[Notice] = []
-        self._noticed: dict[PodUid, str] = {}
+        self._noticed: dict[PodUid, Notice] = {}
+        self._unbound: set[str] = set()
         self._started = False
 
     # Facts ------------------------------------------------------------------------------------------------------
@@ -123,6 +128,8 @@ class Book:
                 self._cards.setdefault(fact.gpu, _Card()).retry = fact.retry
             case CallFailed():
                 self._failed(fact)
+            case Idle():
+                self._retry_now(fact.position)
             case Started():
                 self._adopt()
                 self._started = True
@@ -193,16 +200,19 @@ class Book:
     def _release(self, pod: PodUid) -> None:
         if pod not in self._released:
             self._released.add(pod)
-            self._bindings.pop(pod, None)
+            self._unbound |= self._bindings.pop(pod, {}).keys()
             self._noticed.pop(pod, None)
             self._hurry(pod)
 
     def _hurry(self, pod: PodUid) -> None:
         """Tries a pod's slices again at once: what was in the way of them may have ended with it."""
         for position in self.positions_of(pod):
-            trouble = self._troubles.get(position)
-            if trouble is not None:
-                self._troubles[position] = msgspec.structs.replace(trouble, tries=0, until=0.0)
+            self._retry_now(position)
+
+    def _retry_now(self, position: Position) -> None:
+        trouble = self._troubles.get(position)
+        if trouble is not None:
+            self._troubles[position] = msgspec.structs.replace(trouble, tries=0, until=0.0)
 
     # Decisions --------------------------------------------------------------------------------------------------
 
@@ -214,6 +224,7 @@ class Book:
         if card.retry is not None:
             return Rest(card.retry)
         self._forget(gpu, card)
+        card.blocked = False
         for call in self._due(gpu, card):
             trouble = self._troubles.get(call.position)
             if trouble is None or trouble.lets(call, now):
@@ -221,6 +232,8 @@ class Book:
                     self._owners[call.position] = call.pod
                 return call
         waits = [t.until for p, t in self._troubles.items() if p.gpu == gpu and t.until > now]
+        if card.blocked:
+            waits.append(now + FOREIGN_RECHECK)
         return Rest(min(waits) if waits else None)
 
     def _due(self, gpu: str, card: _Card) -> Iterator[Call]:
@@ -253,6 +266,7 @@ class Book:
                     f"{made.position.profile} that Tessera did not make"
                 )
                 self._notice(promise.pod, "SliceBlocked", text)
+                card.blocked = True
         if not in_the_way:
             yield CreateGpuInstance(position, promise.pod)
 
@@ -298,9 +312,10 @@ class Book:
         return None if card is None else card.instances.get(position)
 
     def _notice(self, pod: PodUid, reason: str, text: str) -> None:
-        if self._noticed.get(pod) != reason + text:
-            self._noticed[pod] = reason + text
-            self._notices.append(Notice(pod, reason, text))
+        notice = Notice(pod, reason, text)
+        if self._noticed.get(pod) != notice:
+            self._noticed[pod] = notice
+            self._notices.append(notice)
 
     # What others read -------------------------------------------------------------------------------------------
 
@@ -364,6 +379,17 @@ class Book:
     def bind(self, pod: PodUid, bindings: Mapping[str, Position]) -> None:
         """Notes what device IDs mean, replacing what was noted for the pod."""
         self._bindings[pod] = dict(bindings)
+
+    def take_unbound(self) -> list[str]:
+        """Device IDs that no pod holds any more, since the last call."""
+        bound = {device for devices in self._bindings.values() for device in devices}
+        unbound, self._unbound = sorted(self._unbound - bound), set()
+        return unbound
+
+    def last_notice(self, pod: PodUid) -> str:
+        """The last thing that went wrong with a pod's slices; empty if nothing did."""
+        notice = self._noticed.get(pod)
+        return notice.text if notice else ""
 
     def take_notices(self) -> list[Notice]:
         """What users should read since the last call."""

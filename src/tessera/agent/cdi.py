@@ -1,0 +1,113 @@
+"""CDI files: what the container runtime gives to a container that was allocated our devices.
+
+One file per device ID. kubelet gives an ID to one running container at a time, and a name that stands in two CDI
+files cannot be resolved at all, so the claim of the next container replaces the file of the one before, by atomic
+rename. Every file carries the MIG UUIDs of *all* slices of the container that it was written for: the runtime merges
+the files of a container's devices, and the variables agree.
+
+Only this agent's files are touched; they are known by their prefix. Simulated cards have no device files, so their
+containers get the environment alone.
+
+Specification: container-device-interface 0.6.0 (SPEC.md).
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tessera.api.names import CDI_KIND, DEVICE_ENV
+from tessera.nvml.interface import DeviceFile
+
+_log = logging.getLogger(__name__)
+
+#: Lowest version that has all that we use; containerd 1.7 and CRI-O 1.28 read it.
+VERSION = "0.6.0"
+_PREFIX = CDI_KIND.replace("/", "-") + "_"
+
+
+class _Node(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    type: str = "c"
+    major: int
+    minor: int
+    permissions: str = "rw"
+
+
+class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[_Node, ...] = ()
+
+
+class _Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    container_edits: _Edits
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cdi_version: str
+    kind: str
+    devices: tuple[_Device, ...]
+
+
+def qualified(device_id: str) -> str:
+    """The name that Allocate answers: ``tessera.dev/mig=<device ID>``."""
+    return f"{CDI_KIND}={device_id}"
+
+
+def file_name(device_id: str) -> str:
+    """The file that defines a device; a device ID has no character that a file name may not have."""
+    return f"{_PREFIX}{device_id}.json"
+
+
+def environment(mig_uuids: Sequence[str]) -> dict[str, str]:
+    """The variables through which CUDA and NVIDIA's runtime find a container's slices."""
+    return dict.fromkeys(DEVICE_ENV, ",".join(mig_uuids))
+
+
+class CdiFolder:
+    """Our files in the folder that the container runtime reads.
+
+    Args:
+        path: the folder; made when needed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, device_id: str, mig_uuids: Sequence[str], device_files: Sequence[DeviceFile] = ()) -> None:
+        """Defines a device for the container that starts next.
+
+        Args:
+            device_id: the device.
+            mig_uuids: all slices of the container, this one's among them.
+            device_files: what the container must be able to open to use this device's slice.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        env = tuple(f"{name}={value}" for name, value in environment(mig_uuids).items())
+        nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in device_files)
+        device = _Device(name=device_id, container_edits=_Edits(env=env, device_nodes=nodes))
+        data = msgspec.json.encode(_Spec(cdi_version=VERSION, kind=CDI_KIND, devices=(device,)))
+        target = self._path / file_name(device_id)
+        if target.exists() and target.read_bytes() == data:
+            return
+        self._path.mkdir(parents=True, exist_ok=True)
+        fresh = self._path / f".{target.name}.new"
+        fresh.write_bytes(data)
+        fresh.replace(target)
+
+    def remove(self, device_ids: Iterable[str]) -> None:
+        """Undefines devices; those that are not defined are passed over."""
+        for device_id in device_ids:
+            (self._path / file_name(device_id)).unlink(missing_ok=True)
+
+    def keep_only(self, device_ids: Iterable[str]) -> None:
+        """Removes files of ours that a former agent left for pods that are gone."""
+        kept = {file_name(device_id) for device_id in device_ids}
+        for path in list(self._path.glob(f"{_PREFIX}*.json")) + list(self._path.glob(f".{_PREFIX}*.new")):
+            if path.name not in kept:
+                _log.info("removing stale CDI file %s", path)
+                path.unlink(missing_ok=True)

@@ -1,0 +1,315 @@
+"""PreStartContainer: from the devices that kubelet picked to the slices that the pod was promised.
+
+kubelet says only IDs. Which pod holds them is asked of its pod-resources API:
+
+1.  A container that holds exactly these IDs is the one that starts. Its environment names all its slices, those of
+    other profiles too.
+2.  A container that holds some of them: an ordinary init container starts, which that API does not list; its app
+    containers take the devices over. Its IDs of several profiles come in several calls, one after the other, and are
+    put together as they come.
+3.  Nobody holds any of them: an init container none of whose devices are taken over, or kubelet is slow. After a
+    short wait the devices go to the pod on this node that was promised them and has not claimed them, the one whose
+    own positions these are first, else the oldest promise: slices of one profile are alike.
+
+A pod without a promise is refused: it came around the webhook. The wait for a slice is bounded, and a refusal is not
+the end: kubelet starts the container again after a while and asks again.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tessera.agent.binding import TooManyDevices, bind
+from tessera.agent.cdi import CdiFolder
+from tessera.agent.facts import Journal
+from tessera.agent.metrics import Metrics
+from tessera.agent.positions import Position, parse_device_id
+from tessera.agent.slices import Book
+from tessera.agent.wakeup import Changes
+from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
+from tessera.clock import Clock
+from tessera.kube.resources import Pod
+from tessera.kubelet.seam import ContainerResources, Kubelet, PluginError, PodResources
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuUuid
+from tessera.nvml.worker import AsyncNvml
+
+_log = logging.getLogger(__name__)
+
+#: Pauses in seconds before pod-resources is asked again for a pod that it does not list yet.
+_LISTING_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.0)
+
+
+class PodDirectory(Protocol):
+    """What the API server knows about this node's pods."""
+
+    def live(self) -> Sequence[Pod]:
+        """The pods bound to this node that are not over."""
+        ...
+
+    async def has_promise(self, pod: PodUid) -> bool:
+        """Asks the server itself whether slices are promised to a pod; the watch may be behind.
+
+        Raises:
+            ConnectionError: it did not answer.
+        """
+        ...
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """Whose devices they are; ``container`` only if the API lists the container itself."""
+
+    pod: PodUid
+    container: ContainerResources | None = None
+    listed: tuple[str, ...] = ()
+
+
+class Claims:
+    """Hands slices to containers.
+
+    Args:
+        kubelet: knows who holds which devices.
+        book: knows which slices exist and for whom.
+        pods: the pods of this node, and the API server's word on their promises.
+        cdi: where devices are defined.
+        save: writes the journal.
+        hardware: tells the device files of a slice.
+        changes: wakes waiters.
+        clock: for pauses and durations.
+        metrics: counts.
+        timeout: seconds to wait for a slice.
+    """
+
+    def __init__(
+        self,
+        *,
+        kubelet: Kubelet,
+        book: Book,
+        pods: PodDirectory,
+        cdi: CdiFolder,
+        save: Callable[[Journal], None],
+        hardware: AsyncNvml,
+        changes: Changes,
+        clock: Clock,
+        metrics: Metrics,
+        timeout: float,
+    ) -> None:
+        self._kubelet = kubelet
+        self._book = book
+        self._pods = pods
+        self._cdi = cdi
+        self._save = save
+        self._hardware = hardware
+        self._changes = changes
+        self._clock = clock
+        self._metrics = metrics
+        self._timeout = timeout
+        self._unlisted: dict[PodUid, dict[str, tuple[str, ...]]] = {}
+
+    def unclaimed(self, resource: str) -> list[Position]:
+        """Promised positions of a resource that no container has claimed, oldest promise first."""
+        profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+        return [
+            position
+            for pod in self._book.promises
+            for position in _free(self._book, pod)
+            if position.profile == profile
+        ]
+
+    async def claim(self, resource: str, device_ids: Sequence[str]) -> None:
+        """Returns when the container that holds these devices can be started.
+
+        Raises:
+            PluginError: it cannot; the text says why and what to do.
+        """
+        began = self._clock.monotonic()
+        outcome = "refused"
+        try:
+            holder = await self._holder(resource, device_ids)
+            await self._promised(holder.pod)
+            container = self._bind(resource, tuple(device_ids), holder)
+            await self._made(holder.pod, container.values())
+            await self._define(holder.pod, container)
+            outcome = "ready"
+        finally:
+            self._metrics.claimed(outcome, self._clock.monotonic() - began)
+
+    # Whose devices these are ------------------------------------------------------------------------------------
+
+    async def _holder(self, resource: str, device_ids: Sequence[str]) -> _Holder:
+        for pause in _LISTING_PAUSES:
+            seen = self._changes.count
+            found = await self._listed_holder(resource, frozenset(device_ids))
+            if found is not None:
+                return found
+            if pause:
+                await self._changes.wait(seen, pause)
+        found = self._unlisted_holder(resource, device_ids)
+        if found is None:
+            raise PluginError(
+                f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
+                f"unclaimed promise of {resource} could hold them; the container is tried again"
+            )
+        return found
+
+    async def _listed_holder(self, resource: str, device_ids: frozenset[str]) -> _Holder | None:
+        """Rules 1 and 2; ``None`` also while the API server's watch does not know the pod yet."""
+        try:
+            listing = await self._kubelet.pod_resources()
+        except ConnectionError as error:
+            raise PluginError(f"kubelet's pod-resources API did not answer, so the pod is unknown: {error}") from error
+        live = {(pod.metadata.namespace, pod.metadata.name): PodUid(pod.metadata.uid) for pod in self._pods.live()}
+        partly: _Holder | None = None
+        for pod, container, held in _holding(listing, resource, device_ids):
+            uid = live.get((pod.namespace, pod.name))
+            if uid is None:
+                continue
+            listed = tuple(_mig_devices(pod.containers))
+            if held == device_ids:
+                return _Holder(uid, container, listed)
+            partly = partly or _Holder(uid, None, listed)
+        return partly
+
+    def _unlisted_holder(self, resource: str, device_ids: Sequence[str]) -> _Holder | None:
+        """Rule 3."""
+        profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+        live = {PodUid(pod.metadata.uid): pod for pod in self._pods.live()}
+        for uid in live:
+            if device_ids and self._book.bindings(uid).keys() >= set(device_ids):
+                return _Holder(uid)
+        could = [
+            uid
+            for uid in self._book.promises
+            if uid in live and sum(p.profile == profile for p in _free(self._book, uid)) >= len(device_ids)
+        ]
+        asking = [uid for uid in could if _init_containers(live[uid], resource, len(device_ids))]
+        if not asking:
+            return _Holder(could[0]) if len(could) == 1 else None
+        own = {parse_device_id(device) for device in device_ids}
+        return _Holder(next((uid for uid in asking if own <= set(_free(self._book, uid))), asking[0]))
+
+    async def _promised(self, pod: PodUid) -> None:
+        if self._book.slices_of(pod):
+            return
+        if self._book.released(pod):
+            raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
+        try:
+            promised = await self._pods.has_promise(pod)
+        except ConnectionError as error:
+            raise PluginError(f"the API server did not say whether slices are promised to the pod: {error}") from error
+        if not promised:
+            raise PluginError(
+                f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
+                "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
+            )
+        if not await self._changes.until(lambda: bool(self._book.slices_of(pod)), self._timeout):
+            raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
+
+    def _name(self, pod: PodUid) -> str:
+        named = [
+            f"{p.metadata.namespace}/{p.metadata.name}" for p in self._pods.live() if PodUid(p.metadata.uid) == pod
+        ]
+        return named[0] if named else pod
+
+    # What they mean ---------------------------------------------------------------------------------------------
+
+    def _bind(self, resource: str, device_ids: tuple[str, ...], holder: _Holder) -> Mapping[str, Position]:
+        """Binds all that is known of the pod, and returns what the starting container has."""
+        slices = self._book.slices_of(holder.pod)
+        try:
+            bound = bind(dict.fromkeys((*holder.listed, *device_ids)), slices, self._book.bindings(holder.pod))
+        except TooManyDevices as error:
+            raise PluginError(f"pod {self._name(holder.pod)}: {error}") from error
+        self._book.bind(holder.pod, bound)
+        if holder.container is not None:
+            return {device: bound[device] for device in _mig_devices([holder.container])}
+        return {device: bound[device] for device in self._collected(resource, device_ids, holder.pod)}
+
+    def _collected(self, resource: str, device_ids: tuple[str, ...], pod: PodUid) -> list[str]:
+        """The devices of an init container that came in this call and in those just before it."""
+        self._unlisted = {uid: calls for uid, calls in self._unlisted.items() if self._book.slices_of(uid)}
+        calls = self._unlisted.setdefault(pod, {})
+        calls[resource] = device_ids
+        spec = next((each for each in self._pods.live() if PodUid(each.metadata.uid) == pod), None)
+        asks = _init_containers(spec, resource, len(device_ids)) if spec is not None else []
+        together = {other: count for other, count in asks[0].items() if other != resource} if asks else {}
+        devices = list(device_ids)
+        for other, count in together.items():
+            if len(calls.get(other, ())) == count:
+                devices += calls[other]
+        return devices
+
+    async def _made(self, pod: PodUid, positions: Iterable[Position]) -> None:
+        needed = list(positions)
+        if not await self._changes.until(
+            lambda: all(self._book.device(pod, position) for position in needed) or self._book.released(pod),
+            self._timeout,
+        ):
+            missing = ", ".join(p.device_id for p in needed if self._book.device(pod, p) is None)
+            why = self._book.last_notice(pod) or "NVML is still at it"
+            raise PluginError(
+                f"slices not ready after {self._timeout:.0f} s: {missing}: {why}; the start is tried again"
+            )
+        if self._book.released(pod):
+            raise PluginError(f"pod {self._name(pod)} has ended; its slices are given back")
+
+    async def _define(self, pod: PodUid, container: Mapping[str, Position]) -> None:
+        """Writes the CDI files of a container whose slices are made."""
+        made = {device: self._book.device(pod, position) for device, position in container.items()}
+        order = {position: number for number, position in enumerate(self._book.slices_of(pod))}
+        ready = [each for each in made.values() if each is not None]
+        uuids = [each.computes[0][1] for each in sorted(ready, key=lambda each: order.get(each.position, 0))]
+        try:
+            self._save(self._book.journal())
+            for device, each in made.items():
+                if each is not None:
+                    ci_id = each.computes[0][0]
+                    files = await self._hardware.device_files(GpuUuid(each.position.gpu), each.gi_id, ci_id)
+                    self._cdi.write(device, uuids, files)
+        except (NvmlError, OSError) as error:
+            raise PluginError(f"the slices of pod {self._name(pod)} cannot be handed over: {error}") from error
+
+
+def _free(book: Book, pod: PodUid) -> list[Position]:
+    claimed = book.bindings(pod).values()
+    return [position for position in book.slices_of(pod) if position not in claimed]
+
+
+def _mig_devices(containers: Iterable[ContainerResources]) -> Iterator[str]:
+    """The device IDs of our kind that containers hold."""
+    for container in containers:
+        for devices in container.devices:
+            if devices.resource_name.startswith(MIG_RESOURCE_PREFIX):
+                yield from (device for device in devices.device_ids if _is_ours(device))
+
+
+def _is_ours(device_id: str) -> bool:
+    try:
+        parse_device_id(device_id)
+    except ValueError:  # of a plugin that served this resource before, e.g. ``MIG-<uuid>``
+        return False
+    return True
+
+
+def _holding(
+    listing: Sequence[PodResources], resource: str, device_ids: frozenset[str]
+) -> Iterator[tuple[PodResources, ContainerResources, frozenset[str]]]:
+    """Every container that holds one of the devices, with all its devices of the resource."""
+    for pod in listing:
+        for container in pod.containers:
+            of_resource = (each.device_ids for each in container.devices if each.resource_name == resource)
+            held = frozenset(device for ids in of_resource for device in ids)
+            if held & device_ids:
+                yield pod, container, held
+
+
+def _init_containers(pod: Pod, resource: str, count: int) -> list[dict[str, int]]:
+    """What the ordinary init containers ask for that ask for so many of a resource."""
+    asks = [
+        {name: int(text) for name, text in each.resources.limits.items() if name.startswith(MIG_RESOURCE_PREFIX)}
+        for each in pod.spec.init_containers
+        if each.restart_policy != "Always"
+    ]
+    return [ask for ask in asks if ask.get(resource) == count]

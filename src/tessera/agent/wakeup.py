@@ -1,0 +1,47 @@
+"""One signal for all parts of an agent: "a fact changed, look again"."""
+
+import asyncio
+from collections.abc import Callable
+
+
+class Changes:
+    """Wakes everybody who waits. Waiters look at the facts themselves, so several changes may be one wake-up."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Event] = set()
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many changes there were; equal counts mean that nothing happened in between."""
+        return self._count
+
+    def notify(self) -> None:
+        """Says that a fact changed."""
+        self._count += 1
+        for waiter in self._waiters:
+            waiter.set()
+
+    async def wait(self, seen: int, seconds: float | None = None) -> None:
+        """Returns at the first change after ``seen`` (a former :attr:`count`), or after ``seconds``."""
+        if self._count != seen:
+            return
+        waiter = asyncio.Event()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(seconds):
+                await waiter.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._waiters.discard(waiter)
+
+    async def until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Waits until a condition holds; ``False`` if it still does not after ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not holds():
+                    await self.wait(self._count)
+        except TimeoutError:
+            return holds()
+        return True
