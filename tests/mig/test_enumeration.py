@@ -9,23 +9,21 @@ S7_BASE = ["1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"]
 
 
 @pytest.mark.parametrize(
-    ("model", "profiles", "layout_count", "maximal", "multiset_count", "maximal_multiset_count"),
+    ("model", "profiles", "counts"),
     [
-        ("A100-40GB", S7_BASE, 298, 19, 37, 12),
-        ("A100-40GB", [*S7_BASE, "1g.10gb"], 723, 78, 77, 28),
-        ("A100-40GB", [*S7_BASE, "1g.10gb", "1g.5gb+me"], 2319, 239, 127, 44),
-        ("A30", ["1g.6gb", "2g.12gb", "4g.24gb"], 26, 5, 9, 4),
-        ("RTX-PRO-6000", ["1g.24gb", "2g.48gb", "4g.96gb"], 26, 5, 9, 4),
+        ("A100-40GB", S7_BASE, (298, 19, 37, 12)),
+        ("A100-40GB", [*S7_BASE, "1g.10gb"], (723, 78, 77, 28)),
+        ("A100-40GB", [*S7_BASE, "1g.10gb", "1g.5gb+me"], (2319, 239, 127, 44)),
+        ("A30", ["1g.6gb", "2g.12gb", "4g.24gb"], (26, 5, 9, 4)),
+        ("RTX-PRO-6000", ["1g.24gb", "2g.48gb", "4g.96gb"], (26, 5, 9, 4)),
     ],
 )
-def test_the_counts_of_a_table(
-    model: str, profiles: list[str], layout_count: int, maximal: int, multiset_count: int, maximal_multiset_count: int
+def test_layouts_maximal_layouts_multisets_and_maximal_multisets_of_a_table(
+    model: str, profiles: list[str], counts: tuple[int, int, int, int]
 ) -> None:
     geometry = model_by_short_name(model).geometry.restrict(profiles)
-    assert len(layouts(geometry)) == layout_count
-    assert len(maximal_layouts(geometry)) == maximal
-    assert len(multisets(geometry)) == multiset_count
-    assert len(maximal_multisets(geometry)) == maximal_multiset_count
+    found = (layouts(geometry), maximal_layouts(geometry), multisets(geometry), maximal_multisets(geometry))
+    assert tuple(map(len, found)) == counts
 
 
 def test_the_twelve_maximal_multisets_of_the_seven_slice_base_table() -> None:

@@ -1,0 +1,27 @@
+"""What waits for slices, and how nodes are asked whether they take it."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from tessera.placement.reasons import Refusal
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What waits for slices: usually one pod.
+
+    Attributes:
+        key: who it is, unique in a batch.
+        profiles: one entry per slice, as after ``nvidia.com/mig-`` (``1g.5gb.me``) or as NVIDIA writes it.
+        priority: higher goes first.
+        arrival: among equals, lower goes first.
+    """
+
+    key: str
+    profiles: tuple[str, ...]
+    priority: int = 0
+    arrival: float = 0.0
+
+
+NodeAllows = Callable[[Demand, str], Refusal | None]
+"""Says whether a node takes a demand as far as everything but slices goes: ``None``, or why not."""

@@ -1,0 +1,342 @@
+"""The cards of a cluster and what stands on them.
+
+Beside the plain record (node, card, allocations) the fleet keeps a histogram: cards that are alike, that is of one
+geometry, one occupancy and one pending multiset, stand in one group. A decision looks at groups, of which there are at
+most a few hundred whatever the number of cards. Within a group, nodes are sorted by how full they are, so that ties go
+to the fullest node and whole nodes stay free for requests of several slices.
+
+The fleet is a cache of hardware and API objects. It does not know pods, time, or which node admits whom.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+import msgspec
+
+from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.occupancy import free_slots, occupied_by
+from tessera.placement.policy import CardTable, Pending
+
+Filed = TypeVar("Filed")
+
+
+class CardPlacement(msgspec.Struct, frozen=True, order=True):
+    """One GPU instance in the fleet.
+
+    Attributes:
+        node: node name.
+        gpu: the card's UUID.
+        profile: the profile's name.
+        start: first memory slot.
+        size: memory slots.
+    """
+
+    node: str
+    gpu: str
+    profile: str
+    start: int
+    size: int
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """A placement and who holds it.
+
+    Attributes:
+        placement: where.
+        owner: whose it is, for messages and for freeing: a pod's key, or a description of a foreign instance.
+    """
+
+    placement: CardPlacement
+    owner: str
+
+
+class NoSuchCard(KeyError):  # noqa: N818 - the name says what is wrong
+    """A node or card that the fleet does not have."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Occupied(ValueError):  # noqa: N818 - the name says what is wrong
+    """Slots or media engines that another allocation holds."""
+
+
+class Card:
+    """One card, as the fleet files it. Changed by the fleet only.
+
+    Attributes:
+        node: node name.
+        gpu: UUID.
+        table: costs and arrangements of its geometry.
+        occupancy: what is fixed, see ``tessera.mig.geometry``.
+        pending: what the batch being planned gave it; empty outside of ``plan``.
+        allocations: by start.
+    """
+
+    __slots__ = ("allocations", "gpu", "node", "occupancy", "pending", "table")
+
+    def __init__(self, node: "Node", gpu: str, table: CardTable) -> None:
+        self.node = node
+        self.gpu = gpu
+        self.table = table
+        self.occupancy = 0
+        self.pending: Pending = ()
+        self.allocations: dict[int, Allocation] = {}
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the card can be cut into."""
+        return self.table.geometry
+
+
+class Node:
+    """A node's cards and its free memory slots, those of pending instances already taken off."""
+
+    __slots__ = ("cards", "free", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cards: dict[str, Card] = {}
+        self.free = 0
+
+
+class Group:
+    """Cards that are alike: free slots of the node -> node name -> UUID -> card."""
+
+    __slots__ = ("by_free",)
+
+    def __init__(self) -> None:
+        self.by_free: dict[int, dict[str, dict[str, Card]]] = {}
+
+    def nodes(self) -> Iterator[dict[str, Card]]:
+        """The alike cards of each node, fullest node first."""
+        for free in sorted(self.by_free):
+            yield from self.by_free[free].values()
+
+
+class Fleet:
+    """All cards that slices may go to."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+        self._tables: dict[Geometry, CardTable] = {}
+        self._groups: dict[CardTable, dict[tuple[int, Pending], Group]] = {}
+        self._nodes_by_free: dict[int, dict[str, Node]] = {}
+
+    # What is there
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that have cards."""
+        return tuple(self._nodes)
+
+    def __len__(self) -> int:
+        return sum(len(node.cards) for node in self._nodes.values())
+
+    def __contains__(self, node: object) -> bool:
+        return node in self._nodes
+
+    def cards(self, node: str | None = None) -> Iterator[Card]:
+        """The cards of a node, or of all nodes."""
+        found = self._nodes.values() if node is None else [self._node(node)]
+        for one in found:
+            yield from one.cards.values()
+
+    def card(self, node: str, gpu: str) -> Card:
+        """A card.
+
+        Raises:
+            NoSuchCard: the fleet does not have it.
+        """
+        card = self._node(node).cards.get(gpu)
+        if card is None:
+            raise NoSuchCard(f"node {node} has no card {gpu}; its cards are {', '.join(self._nodes[node].cards)}")
+        return card
+
+    def allocations(self) -> Iterator[Allocation]:
+        """Everything that is held, card by card."""
+        for card in self.cards():
+            yield from card.allocations.values()
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Every profile that some card has, sorted."""
+        return tuple(sorted({name for table in self._groups for name in table.geometry.names}))
+
+    # Changes
+
+    def add_card(self, node: str, gpu: str, geometry: Geometry) -> None:
+        """Adds an empty card, and its node with the first one.
+
+        Raises:
+            ValueError: the node has a card of that UUID.
+        """
+        home = self._nodes.get(node)
+        if home is None:
+            home = self._nodes[node] = Node(node)
+            self._nodes_by_free.setdefault(0, {})[node] = home
+        if gpu in home.cards:
+            raise ValueError(f"node {node} has card {gpu} already; remove it before adding it anew")
+        card = Card(home, gpu, self._table(geometry))
+        home.cards[gpu] = card
+        self._file(card)
+        self._resize(home, geometry.slots)
+
+    def remove_card(self, node: str, gpu: str) -> tuple[Allocation, ...]:
+        """Takes a card away, and its node with the last one; returns what stood on it.
+
+        Raises:
+            NoSuchCard: the fleet does not have it.
+        """
+        card = self.card(node, gpu)
+        self._resize(card.node, -free_slots(card.geometry, card.occupancy))
+        self._unfile(card)
+        del card.node.cards[gpu]
+        if not card.node.cards:
+            self._drop(self._nodes_by_free, card.node.free, node)
+            del self._nodes[node]
+        return tuple(card.allocations.values())
+
+    def remove_node(self, node: str) -> tuple[Allocation, ...]:
+        """Takes a node and its cards away; returns what stood on them. A node that is not there is no error."""
+        cards = list(self._nodes[node].cards) if node in self._nodes else []
+        return tuple(allocation for gpu in cards for allocation in self.remove_card(node, gpu))
+
+    def occupy(self, placement: CardPlacement, owner: str) -> None:
+        """Records that an instance stands on a card, ours or foreign.
+
+        Raises:
+            NoSuchCard: the fleet does not have the card.
+            Occupied: slots or media engines are held already.
+            ValueError: the placement leaves the card.
+        """
+        card = self.card(placement.node, placement.gpu)
+        bits = occupied_by(card.geometry, Placement(placement.profile, placement.start, placement.size))
+        if bits & card.occupancy:
+            raise Occupied(self._collision(card, placement, bits))
+        card.allocations[placement.start] = Allocation(placement, owner)
+        self.refile(card, card.occupancy | bits, card.pending)
+
+    def occupy_all(self, placements: Iterable[CardPlacement], owner: str) -> None:
+        """Records one owner's placements, all of them or, when one is refused, none.
+
+        Raises:
+            NoSuchCard, Occupied, ValueError: as ``occupy``.
+        """
+        done: list[CardPlacement] = []
+        try:
+            for placement in placements:
+                self.occupy(placement, owner)
+                done.append(placement)
+        except (NoSuchCard, ValueError):
+            for placement in done:
+                self.release(placement.node, placement.gpu, placement.start)
+            raise
+
+    def release(self, node: str, gpu: str, start: int) -> Allocation:
+        """Forgets the allocation that begins at a slot, and returns it.
+
+        Raises:
+            NoSuchCard: the fleet does not have the card, or nothing begins there.
+        """
+        card = self.card(node, gpu)
+        allocation = card.allocations.pop(start, None)
+        if allocation is None:
+            raise NoSuchCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
+        held = allocation.placement
+        bits = occupied_by(card.geometry, Placement(held.profile, held.start, held.size))
+        self.refile(card, card.occupancy & ~bits, card.pending)
+        return allocation
+
+    # For plan.py: the histogram
+
+    @property
+    def tables(self) -> tuple[CardTable, ...]:
+        """The geometries present."""
+        return tuple(self._groups)
+
+    def groups(self, table: CardTable) -> dict[tuple[int, Pending], Group]:
+        """The cards of one geometry by (occupancy, pending). Not to be changed by the caller."""
+        return self._groups[table]
+
+    def fullest_nodes(self) -> Iterator[Node]:
+        """Nodes with a free slot at least, fullest first."""
+        for free in sorted(self._nodes_by_free):
+            if free:
+                yield from self._nodes_by_free[free].values()
+
+    def refile(self, card: Card, occupancy: int, pending: Pending) -> None:
+        """Gives a card another occupancy and pending multiset, and files it where it now belongs."""
+        before, after = card.table.room(card.occupancy, card.pending), card.table.room(occupancy, pending)
+        self._unfile(card)
+        card.occupancy, card.pending = occupancy, pending
+        self._file(card)
+        self._resize(card.node, after - before)
+
+    # How it is kept
+
+    def _table(self, geometry: Geometry) -> CardTable:
+        table = self._tables.get(geometry)
+        if table is None:
+            table = self._tables[geometry] = CardTable(geometry, len(self._tables))
+        return table
+
+    def _node(self, name: str) -> Node:
+        node = self._nodes.get(name)
+        if node is None:
+            raise NoSuchCard(f"the fleet has no node {name}")
+        return node
+
+    def _file(self, card: Card) -> None:
+        groups = self._groups.setdefault(card.table, {})
+        group = groups.setdefault((card.occupancy, card.pending), Group())
+        node = card.node
+        group.by_free.setdefault(node.free, {}).setdefault(node.name, {})[card.gpu] = card
+
+    def _unfile(self, card: Card) -> None:
+        groups = self._groups[card.table]
+        key = (card.occupancy, card.pending)
+        by_free = groups[key].by_free
+        node = card.node
+        alike = by_free[node.free][node.name]
+        del alike[card.gpu]
+        if not alike:
+            self._drop(by_free, node.free, node.name)
+            if not by_free:
+                del groups[key]
+                if not groups:
+                    del self._groups[card.table]
+
+    def _resize(self, node: Node, change: int) -> None:
+        """Moves a node, in every group that has cards of it, to another count of free slots."""
+        if not change:
+            return
+        before, after = node.free, node.free + change
+        keys = {(card.table, card.occupancy, card.pending) for card in node.cards.values()}
+        for table, occupancy, pending in keys:
+            by_free = self._groups[table][occupancy, pending].by_free
+            alike = by_free[before][node.name]
+            self._drop(by_free, before, node.name)
+            by_free.setdefault(after, {})[node.name] = alike
+        self._drop(self._nodes_by_free, before, node.name)
+        self._nodes_by_free.setdefault(after, {})[node.name] = node
+        node.free = after
+
+    @staticmethod
+    def _drop(by_free: dict[int, dict[str, Filed]], free: int, node: str) -> None:
+        del by_free[free][node]
+        if not by_free[free]:
+            del by_free[free]
+
+    @staticmethod
+    def _collision(card: Card, placement: CardPlacement, bits: int) -> str:
+        holders = [
+            f"{held.placement.profile} at {held.placement.start} of {held.owner}"
+            for held in card.allocations.values()
+            if bits
+            & occupied_by(card.geometry, Placement(held.placement.profile, held.placement.start, held.placement.size))
+        ]
+        return (
+            f"node {placement.node}, card {placement.gpu}: {placement.profile} at {placement.start} meets"
+            f" {', '.join(holders)}; an instance shares neither slots nor media engines"
+        )

@@ -1,0 +1,112 @@
+"""Several slices on one node: which of its cards take which.
+
+A branch-and-bound search over alike cards with the exact packing test. "No" means that no division over the node's
+cards exists; the division found is the cheapest unless the search ran long, then the cheapest so far.
+"""
+
+from collections.abc import Sequence
+
+from tessera.placement.fleet import Card, Fleet, Node
+from tessera.placement.policy import CardTable, Pending, with_one
+
+_STEPS = 2000
+# Card-and-profile trials after which a division that was found is good enough.
+
+_Class = tuple[CardTable, int, Pending]
+
+
+def fit_on_node(node: Node, profiles: Sequence[str]) -> tuple[float, tuple[Card, ...]] | None:
+    """Divides slices over a node's cards.
+
+    Args:
+        node: the node, with what its cards hold and were given in this batch.
+        profiles: the slices asked for, in any spelling.
+
+    Returns:
+        The growth of fragmentation and one card per profile, in the order of ``profiles``; ``None`` when no division
+        exists.
+    """
+    cards = list(node.cards.values())
+    found = divide([(card.table, card.occupancy, card.pending) for card in cards], profiles)
+    return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
+
+
+def fits_when_empty(fleet: Fleet, profiles: Sequence[str]) -> bool:
+    """Whether some node could hold the slices if all of its cards were empty."""
+    tried: set[tuple[int, ...]] = set()
+    for name in fleet.nodes:
+        tables = sorted((card.table for card in fleet.cards(name)), key=lambda table: table.number)
+        shape = tuple(table.number for table in tables)
+        if shape not in tried:
+            tried.add(shape)
+            if divide([(table, 0, ()) for table in tables], profiles) is not None:
+                return True
+    return False
+
+
+def divide(cards: Sequence[_Class], profiles: Sequence[str]) -> tuple[float, tuple[int, ...]] | None:
+    """Divides slices over cards given as (table, occupancy, pending).
+
+    Returns:
+        The growth of fragmentation and one card's index per profile; ``None`` when no division exists.
+    """
+    order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
+    search = _Search(list(cards), [profiles[index] for index in order])
+    search.extend(0, 0.0)
+    if search.best is None:
+        return None
+    cost, chosen = search.best
+    by_profile = dict(zip(order, chosen, strict=True))
+    return cost, tuple(by_profile[index] for index in range(len(profiles)))
+
+
+def _share(cards: Sequence[_Class], profile: str) -> float:
+    shares = [table.size_of(name) / table.geometry.slots for table, _, _ in cards if (name := table.name_of(profile))]
+    return min(shares, default=0.0)
+
+
+class _Search:
+    """Profiles go to cards one after the other; equal situations are entered once, at their lowest cost."""
+
+    def __init__(self, cards: list[_Class], profiles: list[str]) -> None:
+        self._cards = cards
+        self._profiles = profiles
+        self._chosen: list[int] = []
+        self._entered: dict[tuple[int, tuple[tuple[int, int, Pending], ...]], float] = {}
+        self._steps = 0
+        self.best: tuple[float, tuple[int, ...]] | None = None
+
+    def extend(self, depth: int, cost: float) -> None:
+        if depth == len(self._profiles):
+            if self.best is None or cost < self.best[0]:
+                self.best = (cost, tuple(self._chosen))
+            return
+        situation = (depth, tuple(sorted((table.number, state, given) for table, state, given in self._cards)))
+        if self._entered.get(situation, float("inf")) <= cost:
+            return
+        self._entered[situation] = cost
+        for growth, index, name in self._choices(self._profiles[depth]):
+            if self.best is not None and self._steps > _STEPS:
+                return
+            self._steps += 1
+            before = self._cards[index]
+            self._cards[index] = (before[0], before[1], with_one(before[2], name))
+            self._chosen.append(index)
+            self.extend(depth + 1, cost + growth)
+            self._chosen.pop()
+            self._cards[index] = before
+
+    def _choices(self, profile: str) -> list[tuple[float, int, str]]:
+        """One card of each kind that has room for the profile, cheapest first, fullest among equals."""
+        choices = []
+        seen: set[_Class] = set()
+        for index, card in enumerate(self._cards):
+            table, state, given = card
+            name = table.name_of(profile)
+            if name is None or card in seen:
+                continue
+            seen.add(card)
+            growth = table.cost(state, given, name)
+            if growth is not None:
+                choices.append((growth, table.room(state, given), index, name))
+        return [(growth, index, name) for growth, _, index, name in sorted(choices)]

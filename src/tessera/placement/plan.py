@@ -1,0 +1,313 @@
+"""Decides for everything that waits: which node, card and start, or why not.
+
+Rules:
+
+- What waits together is packed together. A card that got something in this batch keeps its starts open; what it got
+  must stay exactly packable beside what is fixed. Starts are chosen when the batch ends.
+- Nobody goes short for the sake of packing. Demands are first packed large to small; only if all of them fit is that
+  the plan. Otherwise they are admitted by priority, then arrival; one that finds no room may have those admitted before
+  it packed anew, large to small, but never takes one's place.
+- All slices of a demand go to one node, on any of its cards.
+- Which node admits whom is the caller's business. It is asked lazily, best node first, once per demand and attempt.
+
+The fleet is left as it was; the caller records what it accepts (``Fleet.occupy_all``). Cost per demand of one slice
+does not depend on the number of cards: it looks at groups of alike cards.
+"""
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop
+
+import msgspec
+
+from tessera.mig.geometry import closest_profile
+from tessera.placement.demand import Demand, NodeAllows
+from tessera.placement.explain import Explainer
+from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
+from tessera.placement.node_fit import fit_on_node, fits_when_empty
+from tessera.placement.policy import CardTable, Pending, with_one
+from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason, Refusal
+
+_NODES_COMPARED = 32
+# A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
+_REPACKS = 8
+# Attempts per batch to make room by packing anew; each costs as much as the batch.
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What was decided.
+
+    Attributes:
+        assignments: demand's key to its placements, in the order of its profiles.
+        refusals: demand's key to the reason. Every demand is in one of the two.
+    """
+
+    assignments: dict[str, tuple[CardPlacement, ...]]
+    refusals: dict[str, Reason]
+
+
+def plan(
+    fleet: Fleet,
+    demands: Sequence[Demand],
+    node_allows: NodeAllows | None = None,
+    *,
+    on_take: Callable[[Demand, str], None] | None = None,
+    on_give_back: Callable[[Demand, str], None] | None = None,
+) -> Plan:
+    """Plans a batch.
+
+    Args:
+        fleet: where; unchanged afterwards.
+        demands: what waits, in any order.
+        node_allows: asked lazily per demand and candidate node; by default every node takes everybody.
+        on_take: told when a demand is given a node while planning, so that ``node_allows`` can count the node's other
+            resources (CPU, memory) as used by it.
+        on_give_back: told when that is undone. On return exactly the assigned demands are taken.
+
+    Raises:
+        ValueError: two demands of one key, or one that asks for nothing.
+    """
+    _check(demands)
+    ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
+    batch = _Batch(fleet, node_allows or _every_node, on_take, on_give_back)
+    try:
+        return batch.run(ordered)
+    finally:
+        batch.forget()
+
+
+def _every_node(_demand: Demand, _node: str) -> None:
+    return None
+
+
+def _check(demands: Sequence[Demand]) -> None:
+    seen: set[str] = set()
+    for demand in demands:
+        if demand.key in seen:
+            raise ValueError(f"demand {demand.key} stands twice in a batch; keys must differ")
+        if not demand.profiles:
+            raise ValueError(f"demand {demand.key} asks for no slice; leave it out of the batch")
+        seen.add(demand.key)
+
+
+class _Batch:
+    """One run of ``plan``: the pending multisets on the fleet's cards, and who put them there."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        node_allows: NodeAllows,
+        on_take: Callable[[Demand, str], None] | None,
+        on_give_back: Callable[[Demand, str], None] | None,
+    ) -> None:
+        self._fleet = fleet
+        self._allows = node_allows
+        self._on_take = on_take
+        self._on_give_back = on_give_back
+        self._given: dict[str, tuple[Demand, tuple[Card, ...]]] = {}
+        self._refused: dict[str, dict[str, Refusal]] = {}
+
+    def run(self, ordered: Sequence[Demand]) -> Plan:
+        reasons, possible = self._sort_out(ordered)
+        short = self._admit(possible)
+        assignments, settled = self._settle()
+        explainer = Explainer(self._fleet, self._allows, settled)
+        for demand in short:
+            reasons[demand.key] = explainer.reason(demand, self._refused.get(demand.key, {}))
+        return Plan(assignments, reasons)
+
+    def forget(self) -> None:
+        """Takes all pending instances off the cards again, without telling the caller's books."""
+        for _, cards in self._given.values():
+            for card in cards:
+                if card.pending:
+                    self._fleet.refile(card, card.occupancy, ())
+        self._given.clear()
+
+    # Admission
+
+    def _sort_out(self, ordered: Sequence[Demand]) -> tuple[dict[str, Reason], list[Demand]]:
+        """Refuses what can never fit on this fleet; returns those reasons and the rest."""
+        reasons: dict[str, Reason] = {}
+        possible: list[Demand] = []
+        judged: dict[tuple[str, ...], Reason | None] = {}
+        for demand in ordered:
+            if demand.profiles not in judged:
+                judged[demand.profiles] = self._never(demand.profiles)
+            reason = judged[demand.profiles]
+            if reason is None:
+                possible.append(demand)
+            else:
+                reasons[demand.key] = reason
+        return reasons, possible
+
+    def _never(self, profiles: tuple[str, ...]) -> Reason | None:
+        for profile in profiles:
+            if not any(table.name_of(profile) for table in self._fleet.tables):
+                known = self._fleet.profiles
+                return NoSuchProfile(profile, known, closest_profile(profile, known))
+        if len(profiles) > 1 and not fits_when_empty(self._fleet, profiles):
+            return NeverFits(profiles)
+        return None
+
+    def _admit(self, ordered: Sequence[Demand]) -> list[Demand]:
+        """Gives as many demands as the order allows a place; returns those that found none."""
+        if len(ordered) > 1 and self._pack(ordered):
+            return []
+        short: list[Demand] = []
+        admitted: list[Demand] = []
+        hopeless: set[tuple[str, ...]] = set()
+        repacks = _REPACKS if len(ordered) > 1 else 0
+        for demand in ordered:
+            if self._place(demand):
+                admitted.append(demand)
+                continue
+            shape = tuple(sorted(demand.profiles))
+            if repacks and admitted and shape not in hopeless and self._free_slots_reach(demand):
+                repacks -= 1
+                if self._pack_anew([*admitted, demand]):
+                    admitted.append(demand)
+                    continue
+                hopeless.add(shape)
+            short.append(demand)
+        return short
+
+    def _pack(self, demands: Sequence[Demand]) -> bool:
+        """Places all demands, large to small; places none when one finds no room."""
+        for demand in sorted(demands, key=self._largest_first):
+            if not self._place(demand):
+                self._undo()
+                return False
+        return True
+
+    def _pack_anew(self, demands: Sequence[Demand]) -> bool:
+        before = dict(self._given)
+        self._undo()
+        if self._pack(demands):
+            return True
+        for demand, cards in before.values():
+            self._give(demand, cards)
+        return False
+
+    def _undo(self) -> None:
+        for demand, cards in self._given.values():
+            if self._on_give_back:
+                self._on_give_back(demand, cards[0].node.name)
+        self.forget()
+
+    def _largest_first(self, demand: Demand) -> tuple[float, float]:
+        shares = [self._share(profile) for profile in demand.profiles]
+        return (-max(shares), -sum(shares))
+
+    def _share(self, profile: str) -> float:
+        """How much of a card the profile takes at least."""
+        found = [(table, table.name_of(profile)) for table in self._fleet.tables]
+        return min(table.size_of(name) / table.geometry.slots for table, name in found if name)
+
+    def _free_slots_reach(self, demand: Demand) -> bool:
+        """Whether some node has as many free slots as the demand needs: without, packing anew is in vain."""
+        roomiest = max((node.free for node in self._fleet.fullest_nodes()), default=0)
+        need = sum(
+            min(table.size_of(name) for table in self._fleet.tables if (name := table.name_of(profile)))
+            for profile in demand.profiles
+        )
+        return roomiest >= need
+
+    # One demand
+
+    def _place(self, demand: Demand) -> bool:
+        cards = self._one_card(demand) if len(demand.profiles) == 1 else self._one_node(demand)
+        if cards is None:
+            return False
+        self._give(demand, cards)
+        return True
+
+    def _give(self, demand: Demand, cards: tuple[Card, ...]) -> None:
+        for card, profile in zip(cards, demand.profiles, strict=True):
+            name = card.table.name_of(profile)
+            assert name is not None
+            self._fleet.refile(card, card.occupancy, with_one(card.pending, name))
+        self._given[demand.key] = (demand, cards)
+        if self._on_take:
+            self._on_take(demand, cards[0].node.name)
+
+    def _one_card(self, demand: Demand) -> tuple[Card] | None:
+        """The card that loses least by one slice: over all groups, fullest card, then fullest node."""
+        candidates = self._candidates(demand.profiles[0])
+        heapify(candidates)
+        while candidates:
+            _, _, _, occupancy, pending, table = heappop(candidates)
+            for alike in self._fleet.groups(table)[occupancy, pending].nodes():
+                card = next(iter(alike.values()))
+                if self._admits(demand, card.node.name):
+                    return (card,)
+        return None
+
+    def _candidates(self, profile: str) -> list[tuple[float, int, int, int, Pending, CardTable]]:
+        """The groups with room for a profile, as (cost, free slots, table's number, occupancy, pending, table)."""
+        found = []
+        for table in self._fleet.tables:
+            name = table.name_of(profile)
+            if name is None:
+                continue
+            for occupancy, pending in self._fleet.groups(table):
+                cost = table.cost(occupancy, pending, name)
+                if cost is not None:
+                    room = table.room(occupancy, pending)
+                    found.append((cost, room, table.number, occupancy, pending, table))
+        return found
+
+    def _one_node(self, demand: Demand) -> tuple[Card, ...] | None:
+        """Cards of the node that loses least by several slices, among the fullest that have room."""
+        best: tuple[float, tuple[Card, ...]] | None = None
+        compared = 0
+        judged: dict[tuple[tuple[int, int, Pending], ...], bool] = {}
+        for node in self._fleet.fullest_nodes():
+            shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
+            if judged.get(shape) is False:
+                continue
+            found = fit_on_node(node, demand.profiles)
+            judged[shape] = found is not None
+            if found is None or not self._admits(demand, node.name):
+                continue
+            if best is None or found[0] < best[0]:
+                best = found
+            compared += 1
+            if compared == _NODES_COMPARED:
+                break
+        return best and best[1]
+
+    def _admits(self, demand: Demand, node: str) -> bool:
+        refusal = self._allows(demand, node)
+        if refusal is not None:
+            self._refused.setdefault(demand.key, {})[node] = refusal
+        return refusal is None
+
+    # The end of the batch
+
+    def _settle(self) -> tuple[dict[str, tuple[CardPlacement, ...]], dict[Card, tuple[Allocation, ...]]]:
+        """Fixes the starts on every card that was given something.
+
+        Returns:
+            Placements by demand, and by card what stands on it once they are carried out.
+        """
+        waiting: dict[tuple[Card, str], list[int]] = {}
+        settled: dict[Card, tuple[Allocation, ...]] = {}
+        for _, cards in self._given.values():
+            for card in cards:
+                if card not in settled:
+                    settled[card] = tuple(card.allocations.values())
+                    for one in card.table.arrangement(card.occupancy, card.pending) or ():
+                        waiting.setdefault((card, one.profile), []).append(one.start)
+        assignments: dict[str, tuple[CardPlacement, ...]] = {}
+        for demand, cards in self._given.values():
+            placements = []
+            for card, profile in zip(cards, demand.profiles, strict=True):
+                name = card.table.name_of(profile)
+                assert name is not None
+                starts = waiting[card, name]
+                starts.sort(reverse=True)
+                placed = CardPlacement(card.node.name, card.gpu, name, starts.pop(), card.table.size_of(name))
+                settled[card] = (*settled[card], Allocation(placed, demand.key))
+                placements.append(placed)
+            assignments[demand.key] = tuple(placements)
+        return assignments, settled

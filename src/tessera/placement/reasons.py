@@ -1,0 +1,133 @@
+"""Why a demand has no place, as data with a text for people.
+
+The controller puts the text into events, ``tessera why`` prints it, tests compare the data.
+"""
+
+import msgspec
+
+from tessera.placement.fleet import Allocation
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why one node does not take one demand.
+
+    Attributes:
+        rule: the rule in a few words that are the same for every node, ``untolerated taint {gpu: down}``; refusals
+            are counted by it.
+        text: the particulars of this node, for logs.
+    """
+
+    rule: str
+    text: str = ""
+
+
+class NoSuchProfile(msgspec.Struct, frozen=True, tag=True):
+    """No card of the fleet has a profile that the demand names.
+
+    Attributes:
+        profile: the name as it was asked for.
+        known: the profiles that the fleet's cards have.
+        closest: the known profile whose spelling is closest, if any is close.
+    """
+
+    profile: str
+    known: tuple[str, ...]
+    closest: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        if not self.known:
+            return f'no card can make "{self.profile}": no node offers slices on demand'
+        meant = f'; did you mean "{self.closest}"?' if self.closest else ";"
+        return f'no card has a profile "{self.profile}"{meant} the cards have {", ".join(self.known)}'
+
+
+class NeverFits(msgspec.Struct, frozen=True, tag=True):
+    """No node could hold the demand even if all of its cards were empty.
+
+    Attributes:
+        profiles: what the demand asks for.
+    """
+
+    profiles: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        wanted = ", ".join(self.profiles)
+        return (
+            f"no node's cards can hold {wanted} together, even empty; a pod's slices must be on one node: ask for fewer"
+        )
+
+
+class NoNode(msgspec.Struct, frozen=True, tag=True):
+    """Nodes refuse the demand by their rules.
+
+    Attributes:
+        counts: rule to the number of nodes that refuse by it, most frequent first.
+        no_room: further nodes, not asked because their cards have no room for the demand.
+    """
+
+    counts: tuple[tuple[str, int], ...]
+    no_room: int = 0
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        refused = ", ".join(f"{count} {rule}" for rule, count in self.counts)
+        total = sum(count for _, count in self.counts) + self.no_room
+        room = f", {self.no_room} without room" if self.no_room else ""
+        return f"0 of {total} nodes can take it: {refused}{room}"
+
+
+class Full(msgspec.Struct, frozen=True, tag=True):
+    """No card has as many usable memory slots free as the demand needs.
+
+    Attributes:
+        profiles: what the demand asks for.
+        frees: the smallest set of allocations, all on one node, whose end makes room; empty when more than a few
+            would have to end.
+    """
+
+    profiles: tuple[str, ...]
+    frees: tuple[Allocation, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return f"every card is full for {', '.join(self.profiles)}; {_freed_by(self.frees)}"
+
+
+class Fragmented(msgspec.Struct, frozen=True, tag=True):
+    """Enough memory slots are free, but not where the profiles may start.
+
+    Attributes:
+        profiles: what the demand asks for.
+        free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
+        frees: as in ``Full``.
+    """
+
+    profiles: tuple[str, ...]
+    free_slots: int
+    frees: tuple[Allocation, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        wanted = ", ".join(self.profiles)
+        return (
+            f"memory slots are free (up to {self.free_slots} together), but not at a start that is legal for {wanted};"
+            f" {_freed_by(self.frees)}"
+        )
+
+
+Reason = NoSuchProfile | NeverFits | NoNode | Full | Fragmented
+
+
+def _freed_by(frees: tuple[Allocation, ...]) -> str:
+    if not frees:
+        return "several allocations would have to end to make room"
+    parts = [f"{one.owner} ({one.placement.profile} at {one.placement.start})" for one in frees]
+    where = frees[0].placement
+    return f"room comes when {' and '.join(parts)} on node {where.node} ends"
