@@ -1,0 +1,259 @@
+"""One leader among several processes, by a Lease, with nobody acting after its lease may have run out.
+
+Rules:
+
+1. The lease changes hands by compare-and-swap only: every write carries the resourceVersion that was read.
+2. Another's lease has run out when it has not changed for its duration *as seen here*, by the monotonic clock. Times
+   written by others are never compared with ours, so skewed clocks do no harm.
+3. What we hold is counted from the moment *before* the last acknowledged write was sent. The leader's task is cancelled
+   and awaited when ``deadline`` has passed since then; ``duration - deadline`` is the time it has to stop before
+   another may begin. That needs no answer from the server, so a hanging API makes no difference.
+4. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
+   over at once.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock, rfc3339_micro
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from tessera.kube.resources import LEASES, Lease, LeaseSpec
+
+_log = logging.getLogger(__name__)
+
+#: What the API may do to a request.
+_TROUBLE = (ApiError, ConnectionError, TimeoutError)
+
+
+class LeaseTiming(msgspec.Struct, frozen=True):
+    """Seconds. Defaults are client-go's for kube-controller-manager and kube-scheduler.
+
+    Attributes:
+        duration: how long others leave an unchanged lease alone; whole seconds, as the API stores it.
+        deadline: how long we act after the last renewal that was sent and acknowledged.
+        retry: pause between tries, jittered by a fifth.
+    """
+
+    duration: int = 15
+    deadline: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry < self.deadline < self.duration:
+            raise ValueError(f"lease timing {self}: 0 < retry < deadline < duration must hold")
+
+
+class LeaderElector:
+    """Takes part in the election for one lease.
+
+    Args:
+        client: who writes.
+        namespace: of the lease.
+        name: of the lease.
+        identity: must differ between any two processes, and between two runs of one; pod name and a random part.
+        clock: its monotonic time decides.
+        rng: for jitter.
+        timing: see :class:`LeaseTiming`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        rng: random.Random,
+        timing: LeaseTiming | None = None,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._clock = clock
+        self._rng = rng
+        self._timing = timing or LeaseTiming()
+        self._held_until = float("-inf")
+        self._version = ""
+        self._spec = LeaseSpec()
+        self._unchanged_since = float("-inf")
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether we may act at this very moment. Cheap: ask it before each write."""
+        return self._clock.monotonic() < self._held_until
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs ``lead()`` whenever we are the leader, until it returns or raises by itself, or until cancelled.
+
+        When the lease is lost, ``lead()`` is cancelled and awaited, and the next election begins.
+        """
+        while True:
+            await self._acquire()
+            if not self.is_leader:
+                continue  # the answer came so late that what it grants may have run out
+            _log.info("%s leads %s/%s", self._identity, self._namespace, self._name)
+            if await self._reign(lead):
+                return
+            _log.warning("%s lost %s/%s", self._identity, self._namespace, self._name)
+
+    async def _reign(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """One time of leadership; whether it ended because ``lead()`` did."""
+        work = asyncio.create_task(lead())
+        renewals = asyncio.create_task(self._renew_until_lost())
+        try:
+            await asyncio.wait({work, renewals}, return_when=asyncio.FIRST_COMPLETED)
+            finished = work.done()
+        finally:
+            await _stop(work)
+            await _stop(renewals)
+            await self._release()
+        if not finished:
+            return False
+        work.result()
+        return True
+
+    # Getting it
+
+    async def _acquire(self) -> None:
+        while True:
+            try:
+                if await self._try_to_acquire():
+                    return
+            except _TROUBLE as error:
+                _log.info("lease %s/%s: %s", self._namespace, self._name, error)
+            await self._clock.sleep(self._pause())
+
+    async def _try_to_acquire(self) -> bool:
+        try:
+            self._observe(await self._client.get(LEASES, self._name, self._namespace))
+        except NotFound:
+            return await self._create()
+        if self._is_taken():
+            return False
+        try:
+            await self._write(self._claim())
+        except Conflict:
+            return False
+        return True
+
+    async def _create(self) -> bool:
+        sent = self._clock.monotonic()
+        body = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": self._claim()}
+        try:
+            lease = await self._client.create(LEASES, body, self._namespace)
+        except AlreadyExists:
+            return False
+        self._acknowledge(lease, sent)
+        return True
+
+    def _is_taken(self) -> bool:
+        holder = self._spec.holder_identity
+        if not holder or holder == self._identity:
+            return False
+        duration = self._spec.lease_duration_seconds or self._timing.duration
+        return self._clock.monotonic() < self._unchanged_since + duration
+
+    # Keeping it
+
+    async def _renew_until_lost(self) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(self._held_until - self._clock.monotonic()):
+                    await self._clock.sleep(self._pause())
+                    while not await self._renew():
+                        await self._clock.sleep(self._pause())
+        except (_LostError, TimeoutError) as error:
+            _log.warning("lease %s/%s: %s", self._namespace, self._name, str(error) or "not renewed in time")
+            self._held_until = float("-inf")
+
+    async def _renew(self) -> bool:
+        """One try; ``False`` if it failed and another makes sense."""
+        try:
+            await self._write({"renewTime": self._now()})
+        except NotFound as error:
+            raise _LostError("it was deleted") from error
+        except Conflict:
+            return await self._look_who_holds()
+        except _TROUBLE as error:
+            _log.info("lease %s/%s: %s", self._namespace, self._name, error)
+            return False
+        return True
+
+    async def _look_who_holds(self) -> bool:
+        """After a conflict: a write of ours whose answer was lost, or somebody else's. Never a renewal."""
+        try:
+            self._observe(await self._client.get(LEASES, self._name, self._namespace))
+        except _TROUBLE as error:
+            _log.info("lease %s/%s: %s", self._namespace, self._name, error)
+            return False
+        if self._spec.holder_identity != self._identity:
+            raise _LostError(f"{self._spec.holder_identity or 'nobody'} holds it")
+        return False
+
+    async def _release(self) -> None:
+        if not self.is_leader:
+            return
+        left = self._held_until - self._clock.monotonic()
+        self._held_until = float("-inf")
+        try:
+            async with asyncio.timeout(left):
+                # A duration of 1 s, because the API does not take 0; an empty holder counts as free anyway.
+                await self._write(
+                    {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}, hold=False
+                )
+        except _TROUBLE as error:
+            _log.info("lease %s/%s is left to run out: %s", self._namespace, self._name, error)
+
+    # Writing
+
+    async def _write(self, spec: dict[str, Any], *, hold: bool = True) -> None:
+        sent = self._clock.monotonic()
+        lease = await self._client.merge_patch(
+            LEASES, self._name, {"spec": spec}, self._namespace, resource_version=self._version
+        )
+        self._acknowledge(lease, sent if hold else float("-inf"))
+
+    def _claim(self) -> dict[str, Any]:
+        mine = self._spec.holder_identity == self._identity
+        now = self._now()
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._timing.duration,
+            "acquireTime": (self._spec.acquire_time if mine else None) or now,
+            "renewTime": now,
+            "leaseTransitions": (self._spec.lease_transitions or 0) + (0 if mine or not self._version else 1),
+        }
+
+    def _acknowledge(self, lease: Lease, sent: float) -> None:
+        self._observe(lease)
+        self._held_until = sent + self._timing.deadline
+
+    def _observe(self, lease: Lease) -> None:
+        self._version = lease.metadata.resource_version
+        if lease.spec != self._spec:
+            self._spec = lease.spec
+            self._unchanged_since = self._clock.monotonic()
+
+    def _pause(self) -> float:
+        return self._timing.retry * self._rng.uniform(0.8, 1.2)
+
+    def _now(self) -> str:
+        return rfc3339_micro(self._clock.now())
+
+
+class _LostError(Exception):
+    """Another holds the lease, or nobody does."""
+
+
+async def _stop(task: asyncio.Task[None]) -> None:
+    """Cancels a task and waits for its end; its own outcome is for its owner to look at."""
+    task.cancel()
+    await asyncio.wait({task})

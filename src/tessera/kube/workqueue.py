@@ -1,0 +1,136 @@
+"""Keys to be worked on: each by one worker at a time, each at most once in the queue, failures again after a pause.
+
+A handler is told only *that* something about a key changed and looks at the newest state itself; that is why a key may
+be dropped when it waits already, and why a key that is added while it is worked on is worked on once more.
+Timers are the event loop's, so they follow virtual time where the loop does.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from tessera.kube.backoff import LONGEST, SHORTEST, Backoff
+
+K = TypeVar("K", bound=Hashable)
+
+_log = logging.getLogger(__name__)
+
+
+class WorkQueue(Generic[K]):
+    """A queue with its workers.
+
+    Args:
+        handle: works on one key; returns seconds after which it wants the key again, or ``None``. An exception is
+            logged and counted, and the key comes again after a growing, jittered pause.
+        rng: for jitter.
+        workers: keys worked on at the same time.
+        shortest: first pause after a failure, seconds.
+        longest: longest pause after a failure, seconds.
+
+    Attributes:
+        failures: handler calls that raised.
+        handled: handler calls that did not.
+    """
+
+    def __init__(
+        self,
+        handle: Callable[[K], Awaitable[float | None]],
+        *,
+        rng: random.Random,
+        workers: int = 8,
+        shortest: float = SHORTEST,
+        longest: float = LONGEST,
+    ) -> None:
+        self.failures = 0
+        self.handled = 0
+        self._handle = handle
+        self._rng = rng
+        self._workers = workers
+        self._bounds = (shortest, longest)
+        self._ready: asyncio.Queue[K] = asyncio.Queue()
+        self._waiting: set[K] = set()
+        self._active: set[K] = set()
+        self._again: set[K] = set()
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+        self._backoffs: dict[K, Backoff] = {}
+
+    def __len__(self) -> int:
+        """Keys that are ready and not yet worked on."""
+        return len(self._waiting) + len(self._again)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is ready or being worked on; a key may still wait for its timer."""
+        return not (self._waiting or self._active)
+
+    @property
+    def delayed(self) -> int:
+        """Keys that wait for their timer."""
+        return len(self._timers)
+
+    def add(self, key: K) -> None:
+        """Has the key worked on soon, and at any rate after this call."""
+        if key in self._active:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._ready.put_nowait(key)
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Adds the key after a while; of several timers of one key the earliest counts."""
+        loop = asyncio.get_running_loop()
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= loop.time() + seconds:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_later(seconds, self._ring, key)
+
+    async def run(self) -> None:
+        """Works until cancelled; keys being worked on are then cancelled too."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._workers):
+                    group.create_task(self._work())
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+            self._timers.clear()
+
+    def _ring(self, key: K) -> None:
+        del self._timers[key]
+        self.add(key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._ready.get()
+            self._waiting.discard(key)
+            self._active.add(key)
+            try:
+                await self._once(key)
+            finally:
+                self._active.discard(key)
+                if key in self._again:
+                    self._again.discard(key)
+                    self.add(key)
+
+    async def _once(self, key: K) -> None:
+        try:
+            again = await self._handle(key)
+        except Exception as error:  # noqa: BLE001 - one key's failure, whatever it is, must not stop the other keys
+            self.failures += 1
+            pause = self._backoffs.setdefault(key, self._new_backoff()).next()
+            _log.warning("%s failed, again in %.1f s: %s: %s", key, pause, type(error).__name__, error)
+            _log.debug("%s failed", key, exc_info=error)
+            self.add_after(key, pause)
+        else:
+            self.handled += 1
+            self._backoffs.pop(key, None)
+            if again is not None:
+                self.add_after(key, again)
+
+    def _new_backoff(self) -> Backoff:
+        shortest, longest = self._bounds
+        return Backoff(self._rng, shortest=shortest, longest=longest)
