@@ -1,0 +1,69 @@
+"""What was asked of the server and how it answered: counters, and the latest requests in order.
+
+Tests and benchmarks read it: writes per pod, verbs per service account. It decides nothing.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterator
+
+import msgspec
+
+_READS = frozenset({"get", "list", "watch"})
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. ``resource`` is qualified (``deployments.apps``); ``path`` only when it is no resource's."""
+
+    at: float
+    user: str
+    verb: str
+    resource: str
+    subresource: str
+    namespace: str
+    name: str
+    code: int
+    path: str = ""
+    dry_run: bool = False
+
+    @property
+    def is_write(self) -> bool:
+        """Whether it may have changed something."""
+        return self.verb not in _READS and not self.path and not self.dry_run
+
+
+class AuditLog:
+    """Every request, counted; the latest ``keep`` of them also one by one."""
+
+    def __init__(self, keep: int = 200_000) -> None:
+        self._entries: deque[Entry] = deque(maxlen=keep)
+        #: Requests by (user, verb, qualified resource, subresource).
+        self.verbs: Counter[tuple[str, str, str, str]] = Counter()
+        #: Requests by HTTP status.
+        self.codes: Counter[int] = Counter()
+
+    def note(self, entry: Entry) -> None:
+        """Records a request; a watch when it starts."""
+        self._entries.append(entry)
+        self.verbs[entry.user, entry.verb, entry.resource, entry.subresource] += 1
+        self.codes[entry.code] += 1
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def writes(self, *, user: str | None = None, resource: str | None = None, name: str | None = None) -> list[Entry]:
+        """Writes that the server accepted, oldest first."""
+        return [
+            e
+            for e in self._entries
+            if e.is_write
+            and e.code < 300
+            and user in {None, e.user}
+            and resource in {None, e.resource}
+            and name in {None, e.name}
+        ]
+
+    def clear(self) -> None:
+        """Forgets everything, so that a test counts from here on."""
+        self._entries.clear()
+        self.verbs.clear()
+        self.codes.clear()

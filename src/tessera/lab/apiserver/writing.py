@@ -1,0 +1,320 @@
+"""create, update, patch, delete: from a decoded body to the store.
+
+Every write runs the same way: make the wanted object, fill in defaults, mutating admission, what the kind's strategy
+restores, validation, validating admission, quota, commit. Admission may wait for webhooks; if the stored object has
+changed meanwhile the write starts again from the new state, unless the client named a resourceVersion: then 409.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.lab.apiserver.admission import Admission
+from tessera.lab.apiserver.bodies import check_place, check_type
+from tessera.lab.apiserver.core import Ask, Core
+from tessera.lab.apiserver.lifecycle import (
+    SUFFIX_LETTERS,
+    born,
+    carried_over,
+    completes_delete,
+    counts_as_spec_change,
+    doomed,
+    generated_name,
+    metadata_causes,
+    new_finalizers,
+)
+from tessera.lab.apiserver.seams import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
+from tessera.lab.apiserver.status import (
+    MODIFIED,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+)
+from tessera.lab.apiserver.storage import Stale, Store, Stored, copied
+from tessera.lab.apiserver.strategies import name_rule, strategy_of
+
+QUOTAS = GroupResource("", "resourcequotas")
+#: How often a write starts again because the object changed under it; then 409 (kube-apiserver: 5 for patches).
+RETRIES = 32
+#: How many generated names are tried (``rest.Create``: 8).
+NAME_TRIES = 8
+
+#: Makes the wanted object from a private copy of the stored one.
+Transform = Callable[[Obj], Obj]
+
+
+class Writing:
+    """The verbs that change something."""
+
+    def __init__(self, core: Core, admission: Admission) -> None:
+        self._core = core
+        self._admission = admission
+
+    # -- create ---------------------------------------------------------------------------------------------------
+
+    async def create(self, ask: Ask, obj: Obj) -> Stored:
+        """Stores a new object.
+
+        Raises:
+            StatusError: refused.
+        """
+        check_type(obj, ask.resource.api_version, ask.resource.kind)
+        check_place(obj, ask.resource, ask.namespace, ask.route.name)
+        for attempt in range(NAME_TRIES):
+            try:
+                return await self._create_once(ask, copied(obj))
+            except Stale:
+                generated = bool(obj["metadata"].get("generateName")) and not obj["metadata"].get("name")
+                if generated and attempt + 1 < NAME_TRIES:
+                    continue
+                raise self._taken(ask, obj) from None
+        raise AssertionError("the loop returns or raises")
+
+    def _taken(self, ask: Ask, obj: Obj) -> StatusError:
+        name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
+        return already_exists(ask.resource.group, ask.resource.plural, name)
+
+    async def _create_once(self, ask: Ask, obj: Obj) -> Stored:
+        strategy = strategy_of(ask.resource)
+        self._conform(ask, obj)
+        request = self._admission_request(ask, "CREATE", obj, None)
+        admitted = await self._admission.mutate(request)
+        ask.warnings.extend(admitted.warnings)
+        obj = admitted.obj or obj
+        meta = obj["metadata"]
+        if not meta.get("name") and meta.get("generateName"):
+            suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
+            meta["name"] = generated_name(meta["generateName"], suffix)
+        if ask.resource.status_subresource:
+            obj.pop("status", None)
+        born(obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation)
+        strategy.prepare_create(obj)
+        self._conform(ask, obj, quiet=True)
+        if self._core.store.find(ask.resource.storage, ask.namespace, str(meta.get("name", ""))):
+            raise Stale
+        self._check(ask, obj, [*metadata_causes(obj, name_rule(ask.resource)), *self._causes(ask, obj, None)])
+        ask.warnings.extend(await self._admission.validate(self._admission_request(ask, "CREATE", obj, None)))
+        used = self._admission.quota(self._admission_request(ask, "CREATE", obj, None))
+        return self._commit(ask, obj, None, used)
+
+    # -- update ---------------------------------------------------------------------------------------------------
+
+    async def change(self, ask: Ask, transform: Transform, *, put: bool = False) -> Stored:
+        """Replaces the stored object with what ``transform`` makes of it; an equal one is not written.
+
+        Args:
+            ask: the request, which names the object.
+            transform: makes the wanted object from a private copy of the stored one.
+            put: the body is a whole object, so that some kinds demand its resourceVersion.
+
+        Raises:
+            StatusError: refused.
+        """
+        for _ in range(RETRIES):
+            found = self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name)
+            if found is None:
+                raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
+            try:
+                return await self._change_once(ask, found, transform, put=put)
+            except Stale:
+                continue
+        raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
+
+    async def _change_once(self, ask: Ask, found: Stored, transform: Transform, *, put: bool) -> Stored:
+        old = self._core.shown_form(ask.resource, found)
+        obj = transform(copied(old))
+        check_type(obj, ask.resource.api_version, ask.resource.kind)
+        check_place(obj, ask.resource, ask.namespace, ask.route.name)
+        self._check_versions(ask, obj, old, put=put)
+        self._conform(ask, obj)
+        obj = self._restored(ask, obj, old)
+        admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
+        ask.warnings.extend(admitted.warnings)
+        obj = self._restored(ask, admitted.obj or obj, old)
+        self._conform(ask, obj, quiet=True)
+        self._check(ask, obj, self._update_causes(ask, obj, old))
+        request = self._admission_request(ask, "UPDATE", obj, old)
+        ask.warnings.extend(await self._admission.validate(request))
+        if obj == old and not completes_delete(obj):
+            return found
+        if ask.resource.generation and counts_as_spec_change(obj, old):
+            obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        return self._commit(ask, obj, found, self._admission.quota(request))
+
+    def _check_versions(self, ask: Ask, obj: Obj, old: Mapping[str, Any], *, put: bool) -> None:
+        meta, was, group, plural = obj["metadata"], old["metadata"], ask.resource.group, ask.resource.plural
+        if meta.get("uid") not in {None, "", was["uid"]}:
+            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {was['uid']}"
+            raise conflict(group, plural, ask.route.name, why)
+        version = meta.get("resourceVersion")
+        if version in {None, "", "0"}:
+            if put and not strategy_of(ask.resource).unconditional:
+                text = "Invalid value: 0x0: must be specified for an update"
+                cause = Cause(field="metadata.resourceVersion", reason="FieldValueInvalid", message=text)
+                raise invalid(group, ask.resource.kind, ask.route.name, [cause])
+        elif version != was["resourceVersion"]:
+            raise conflict(group, plural, ask.route.name, MODIFIED)
+
+    def _restored(self, ask: Ask, obj: Obj, old: Obj) -> Obj:
+        """The object with everything put back that this subresource may not change."""
+        obj.setdefault("metadata", {})
+        if ask.route.subresource == "status":
+            restored = {**copied(old), **({"status": obj["status"]} if "status" in obj else {})}
+            if "status" not in obj:
+                restored.pop("status", None)
+            if ask.resource.storage in _STATUS_WRITES_METADATA:
+                for key in ("labels", "annotations"):
+                    _carry(restored["metadata"], obj["metadata"], key)
+            _carry(restored["metadata"], obj["metadata"], "managedFields")
+            return restored
+        carried_over(obj, old)
+        if ask.resource.status_subresource and ask.route.subresource == "":
+            _carry(obj, copied(old), "status")
+            strategy_of(ask.resource).prepare_update(obj, old)
+        return obj
+
+    # -- delete ---------------------------------------------------------------------------------------------------
+
+    async def delete(self, ask: Ask, name: str) -> tuple[Stored, bool]:
+        """Deletes or marks; returns the last state and whether the object is gone.
+
+        Raises:
+            StatusError: refused.
+        """
+        for _ in range(RETRIES):
+            found = self._core.store.find(ask.resource.storage, ask.namespace, name)
+            if found is None:
+                raise not_found(ask.resource.group, ask.resource.plural, name)
+            _check_preconditions(ask, found, name)
+            old = self._core.shown_form(ask.resource, found)
+            request = self._admission_request(ask, "DELETE", None, old, name=name)
+            await self._admission.mutate(request)
+            ask.warnings.extend(await self._admission.validate(request))
+            doom = doomed(copied(found.obj), ask.options, self._core.clock.now())
+            strategy = strategy_of(ask.resource)
+            if not doom.gone:
+                strategy.prepare_delete(doom.state)
+            if not doom.gone and doom.state == found.obj:
+                return found, False
+            if ask.dry_run:
+                return Stored(doom.state, found.rv), doom.gone
+            try:
+                if doom.gone:
+                    return self._core.store.remove(ask.resource.storage, doom.state, found), True
+                return self._core.store.put(ask.resource.storage, doom.state, found), False
+            except Stale:
+                continue
+        raise conflict(ask.resource.group, ask.resource.plural, name, MODIFIED)
+
+    # -- shared steps ---------------------------------------------------------------------------------------------
+
+    def _conform(self, ask: Ask, obj: Obj, *, quiet: bool = False) -> None:
+        """Brings the object into its schema's shape: unknown fields, then defaults."""
+        schema = ask.resource.schema
+        if schema is not None:
+            if not quiet:
+                self._field_validation(ask, schema.unknown_fields(obj))
+            schema.prune(obj)
+            schema.default(obj)
+        strategy_of(ask.resource).default(obj)
+
+    def _field_validation(self, ask: Ask, unknown: Sequence[str]) -> None:
+        wanted = ask.options.get("fieldValidation") or "Warn"
+        if not unknown or wanted == "Ignore":
+            return
+        found = [f'unknown field "{path}"' for path in unknown]
+        if wanted == "Strict":
+            kind = ask.resource.kind
+            raise bad_request(
+                f'{kind} in version "{ask.resource.version}" cannot be handled as a {kind}: '
+                f"strict decoding error: {', '.join(found)}"
+            )
+        ask.warnings.extend(text for text in found if text not in ask.warnings)
+
+    def _causes(self, ask: Ask, obj: Obj, old: Mapping[str, Any] | None) -> Sequence[Cause]:
+        schema = ask.resource.schema
+        shape = schema.validate(obj, old) if schema else ()
+        return shape or strategy_of(ask.resource).validate(obj)
+
+    def _update_causes(self, ask: Ask, obj: Obj, old: Obj) -> Sequence[Cause]:
+        strategy = strategy_of(ask.resource)
+        if obj == old:
+            return ()
+        causes = [*metadata_causes(obj, name_rule(ask.resource)), *new_finalizers(obj, old)]
+        if ask.route.subresource == "status":
+            schema = ask.resource.schema
+            shape = schema.validate(obj, old) if schema else ()
+            return [*causes, *shape, *strategy.validate_status(obj, old)]
+        return [*causes, *self._causes(ask, obj, old), *strategy.validate_update(obj, old)]
+
+    def _check(self, ask: Ask, obj: Obj, causes: Sequence[Cause]) -> None:
+        if causes:
+            meta = obj["metadata"]
+            name = meta.get("name") or meta.get("generateName", "")
+            raise invalid(ask.resource.group, ask.resource.kind, name, causes)
+
+    def _admission_request(
+        self, ask: Ask, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
+    ) -> AdmissionRequest:
+        attributes = ask.attributes
+        if name or not attributes.name:
+            named = name or ((obj or old or {}).get("metadata") or {}).get("name", "")
+            attributes = msgspec.structs.replace(attributes, name=named)
+        return AdmissionRequest(
+            attributes=attributes,
+            operation=operation,
+            kind=ask.resource.kind,
+            obj=obj,
+            old=old,
+            dry_run=ask.dry_run,
+            options=ask.options,
+        )
+
+    def _commit(self, ask: Ask, obj: Obj, replaces: Stored | None, used: Sequence[QuotaUpdate]) -> Stored:
+        kept = self._core.stored_form(ask.resource, obj)
+        if ask.dry_run:
+            return Stored(kept, replaces.rv if replaces else 0)
+        store = self._core.store
+        if replaces is not None and completes_delete(kept):
+            return store.remove(ask.resource.storage, kept, replaces)
+        stored = store.put(ask.resource.storage, kept, replaces)
+        for update in used:
+            _use_quota(store, update)
+        return stored
+
+
+#: Kinds whose status subresource writes labels and annotations too.
+_STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
+
+
+def _carry(to: Obj, source: Mapping[str, Any], key: str) -> None:
+    if key in source:
+        to[key] = source[key]
+    else:
+        to.pop(key, None)
+
+
+def _use_quota(store: Store, update: QuotaUpdate) -> None:
+    found = store.find(QUOTAS, update.namespace, update.name)
+    if found is None:
+        return
+    obj = copied(found.obj)
+    obj.setdefault("status", {})["used"] = dict(update.used)
+    obj["status"].setdefault("hard", copied(obj["spec"].get("hard", {})))
+    store.put(QUOTAS, obj, found)
+
+
+def _check_preconditions(ask: Ask, found: Stored, name: str) -> None:
+    wanted = ask.options.get("preconditions") or {}
+    meta = found.obj["metadata"]
+    for key, shown, value in (
+        ("uid", "UID", meta["uid"]),
+        ("resourceVersion", "ResourceVersion", meta["resourceVersion"]),
+    ):
+        if wanted.get(key) not in {None, value}:
+            why = f"Precondition failed: {shown} in precondition: {wanted[key]}, {shown} in object meta: {value}"
+            raise conflict(ask.resource.group, ask.resource.plural, name, why)
