@@ -1,0 +1,88 @@
+"""How a command reaches the cluster, and how it says that something went wrong: both as kubectl does."""
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from tessera.clock import SystemClock
+from tessera.kube.client import Client
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def connected(
+    component: str, kubeconfig: Path | None = None, context: str | None = None
+) -> AsyncIterator[Client]:
+    """A client for the cluster that kubectl would use: the given file, ``$KUBECONFIG``, ``~/.kube/config``.
+
+    Inside a pod without any of these, the pod's own service account is used.
+    """
+    from tessera.kube.config import load_config
+    from tessera.kube.http import HttpTransport
+
+    clock = SystemClock()
+    config = load_config(clock=clock, kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
+    client = Client(HttpTransport(config), field_manager=component, clock=clock)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def cluster_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds ``--kubeconfig`` and ``--context``; kubectl refuses global flags before a plugin's name, so we read them."""
+    function = click.option(
+        "--context", metavar="NAME", help="Context of the kubeconfig; the current one if left out."
+    )(function)
+    return click.option(
+        "--kubeconfig",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Kubeconfig file; $KUBECONFIG or ~/.kube/config if left out.",
+    )(function)
+
+
+def reported(function: Callable[P, T]) -> Callable[P, T]:
+    """Turns what can go wrong at a cluster into one line on standard error and exit code 1."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            text = _said(error)
+            if text is None:
+                raise
+            raise Failure(text) from error
+
+    return wrapper
+
+
+class Failure(click.ClickException):
+    """One line for the user, without click's ``Error:``; ours say where the error came from themselves."""
+
+    def show(self, file: object = None) -> None:
+        """Writes the line to standard error."""
+        del file
+        click.echo(self.message, err=True)
+
+
+def _said(error: BaseException) -> str | None:
+    """The line for an error that a user can do something about; None for our own faults."""
+    from tessera.kube.config import ConfigError
+    from tessera.kube.errors import ApiError
+    from tessera.lab.daemon import LabError
+
+    if isinstance(error, BaseExceptionGroup):
+        lines = [_said(each) for each in error.exceptions]
+        return next((line for line in lines if line is not None), None) if all(lines) else None
+    if isinstance(error, ApiError):
+        return str(error)
+    if isinstance(error, ConfigError | LabError | TimeoutError | ConnectionError | FileNotFoundError | ValueError):
+        return f"error: {error}"
+    return None

@@ -1,0 +1,233 @@
+"""``tessera demo``: a Deployment asks for a slice, gets it, and gives it back, on a simulated cluster of its own.
+
+Everything below the command is what runs in production: API client, webhook, controller, agent, device plugin over
+gRPC. Only the cluster and the cards are simulated, and everything shown says so. The times are measured in the run.
+"""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import msgspec
+
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
+from tessera.cli.cards import cards_of
+from tessera.cli.connect import connected, reported
+from tessera.cli.progress import Progress
+from tessera.cli.tiles import draw
+from tessera.cli.until import Watched
+from tessera.clock import Clock, SystemClock
+from tessera.kube.cache import Event
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
+from tessera.lab import daemon
+
+NODE = "node-1"
+CARDS = "4xA100-40GB"
+PROFILE = "3g.20gb"
+#: Latencies of the simulated world, seconds; they make visible that pulling and slicing overlap.
+PULL, SLICE = 1.0, 0.4
+#: Longer than any step takes on a slow machine; a step that takes longer has failed.
+PATIENCE = 60.0
+
+DEPLOYMENT = {
+    "metadata": {"name": "vllm", "namespace": "default", "labels": {"app": "vllm"}},
+    "spec": {
+        "replicas": 1,
+        "selector": {"matchLabels": {"app": "vllm"}},
+        "template": {
+            "metadata": {"labels": {"app": "vllm"}},
+            "spec": {
+                "terminationGracePeriodSeconds": 1,
+                "containers": [
+                    {
+                        "name": "vllm",
+                        "image": "vllm/vllm-openai:latest",
+                        "resources": {"limits": {resource_of(PROFILE): 1}},
+                    }
+                ],
+            },
+        },
+    },
+}
+
+NEXT = """
+The simulated cluster goes on running. Try:
+  export KUBECONFIG={kubeconfig}
+  kubectl get nodes
+  kubectl scale deployment vllm --replicas 9      # eight fit four cards, one waits
+  tessera map
+  tessera why "$(kubectl get pods -o name | tail -1)"
+  kubectl get instaslice {node} -n instaslice-system -o json | jq .status.podAllocationResults
+  kubectl delete deployment vllm
+End it with:
+  tessera lab down
+"""
+
+
+class Timeline:
+    """When what happened to the demo's pod, in seconds of the clock, as its watches tell it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.times: dict[str, float] = {}
+
+    def saw(self, what: str) -> None:
+        """Notes the first time of something."""
+        self.times.setdefault(what, self._clock.monotonic())
+
+    def pod(self, event: Event[Pod]) -> None:
+        """A change of a pod."""
+        pod = event.object
+        if pod.metadata.labels.get("app") != "vllm":
+            return
+        self.saw("created")
+        gates = {gate.name for gate in pod.spec.scheduling_gates}
+        self.saw("held" if GATE in gates else "ungated")
+        if pod.spec.node_name:
+            self.saw("scheduled")
+        if pod.status.phase == "Running":
+            self.saw("running")
+
+    def instaslice(self, event: Event[Instaslice]) -> None:
+        """A change of a node's slices."""
+        for result in event.object.status.pod_allocation_results.values():
+            self.saw("promised")
+            if result.allocation_status.allocation_status_daemonset == "created":
+                self.saw("slice")
+
+    def between(self, first: str, last: str) -> float:
+        """Seconds from one thing to another."""
+        return self.times[last] - self.times[first]
+
+
+@click.command()
+@click.option("--keep", is_flag=True, help="Leave the simulated cluster running and say what to try next.")
+@reported
+def command(keep: bool) -> None:
+    """Watch a slice being made on demand, on simulated cards.
+
+    Starts a simulated Kubernetes cluster with four A100s on this machine, installs Tessera in it, and lets a
+    Deployment ask for nvidia.com/mig-3g.20gb: it is held, a slice is made for it, it runs, it is deleted, and the
+    slice is gone. Needs no GPU, no cluster and no rights. Takes about ten seconds.
+    """
+    clock = SystemClock()
+    progress = Progress(clock)
+    print("Tessera demo: production code on a simulated cluster with simulated cards\n")
+    with _lab(progress, keep=keep) as lab:
+        asyncio.run(_play(lab, progress, clock, keep=keep))
+        if keep:
+            print(NEXT.format(kubeconfig=lab.kubeconfig, node=NODE))
+    _summary(progress)
+
+
+@contextmanager
+def _lab(progress: Progress, *, keep: bool) -> Iterator[daemon.LabState]:
+    """A lab that is gone afterwards, or the default one that stays."""
+    arguments = ["--nodes", CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
+    if keep:
+        folder = daemon.default_folder()
+        with progress.step("starting the simulated cluster", f"simulated cluster is up: 1 node, {CARDS}"):
+            lab = daemon.start(folder, arguments)
+        yield lab
+        return
+    with tempfile.TemporaryDirectory(prefix="tessera-demo-", ignore_cleanup_errors=True) as top:
+        folder = Path(top, "lab")
+        try:
+            with progress.step("starting the simulated cluster", f"simulated cluster is up: 1 node, {CARDS}"):
+                lab = daemon.start(folder, arguments)
+            yield lab
+        finally:
+            daemon.stop(folder)
+
+
+async def _play(lab: daemon.LabState, progress: Progress, clock: Clock, *, keep: bool) -> None:
+    async with connected("tessera-demo", Path(lab.kubeconfig)) as client:
+        rng = random.Random(0)
+        nodes = Informer(client, NODES, clock=clock, rng=rng)
+        pods = Informer(client, PODS, clock=clock, rng=rng, namespace="default")
+        slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
+        timeline = Timeline(clock)
+        pods.add_handler(timeline.pod)
+        slices.add_handler(timeline.instaslice)
+        watched = Watched(nodes, pods, slices)
+        async with watched.running():
+            with progress.step("installing Tessera (deploy/)", f"{NODE} has joined and offers {resource_of(PROFILE)}"):
+                await watched.until(lambda: _offered(nodes), PATIENCE, f"{NODE} offers {resource_of(PROFILE)}")
+            await _run(client, watched, timeline, slices, progress)
+            _show(lab, slices)
+            if not keep:
+                await _delete(client, watched, pods, slices, progress)
+                _show(lab, slices)
+
+
+def _offered(nodes: Informer[Node]) -> bool:
+    node = nodes.cache.get(NODE)
+    return node is not None and node.status.allocatable.get(resource_of(PROFILE), "0") != "0"
+
+
+async def _run(
+    client: Client, watched: Watched, timeline: Timeline, slices: Informer[Instaslice], progress: Progress
+) -> None:
+    """Creates the Deployment and tells what happens until its pod runs on its slice."""
+    with progress.step("creating deployment/vllm", f"deployment/vllm asks for {resource_of(PROFILE)}: 1"):
+        await client.create(DEPLOYMENTS, DEPLOYMENT, "default")
+        await watched.until(lambda: "created" in timeline.times, PATIENCE, "the pod is created")
+    with progress.step("waiting for the pod to run on its slice", "the pod runs on its slice"):
+        done = {"running", "slice"}
+        await watched.until(lambda: done <= timeline.times.keys() and _settled(slices), PATIENCE, "the pod runs")
+    progress.steps.pop()
+    progress.finish("  held by its gate, then promised a place and ungated", timeline.between("created", "ungated"))
+    progress.finish(f"  slice made on the card (simulated: {SLICE} s)", timeline.between("ungated", "slice"))
+    progress.finish(f"  image pulled meanwhile (simulated: {PULL} s), pod runs", timeline.between("ungated", "running"))
+
+
+def _settled(slices: Informer[Instaslice]) -> bool:
+    node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
+    states = [] if node is None else [each.allocation_status for each in node.status.pod_allocation_results.values()]
+    return bool(states) and all(
+        (each.allocation_status_controller, each.allocation_status_daemonset) == ("ungated", "created")
+        for each in states
+    )
+
+
+async def _delete(
+    client: Client, watched: Watched, pods: Informer[Pod], slices: Informer[Instaslice], progress: Progress
+) -> None:
+    """Deletes the Deployment and waits until pod and slice are gone."""
+    with progress.step("deleting deployment/vllm", "deployment/vllm deleted, its pod is gone"):
+        await client.delete(DEPLOYMENTS, "vllm", "default", propagation="Background")
+        await watched.until(lambda: not list(pods.cache.values()), PATIENCE, "the pod is gone")
+    with progress.step("waiting for the slice to go", "the slice is gone, the card is whole again"):
+        await watched.until(lambda: _empty(slices), PATIENCE, "the slice is gone")
+
+
+def _empty(slices: Informer[Instaslice]) -> bool:
+    node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
+    return node is not None and not node.status.pod_allocation_results and not node.spec.pod_allocation_requests
+
+
+def _show(lab: daemon.LabState, slices: Informer[Instaslice]) -> None:
+    """The object, the card listing and the map, as a user of the cluster would see them."""
+    from tessera.lab.hardware import listing
+
+    node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
+    if node is None:
+        return
+    results = msgspec.json.format(msgspec.json.encode(node.status.pod_allocation_results), indent=2).decode()
+    print(f"\n$ kubectl get instaslice {NODE} -o json | jq .status.podAllocationResults\n{results}")
+    print(f"\n$ nvidia-smi -L      (simulated cards)\n{listing(Path(lab.kubeconfig).parent, NODE)}")
+    print("\n$ tessera map")
+    print("\n".join(draw(cards_of([node]), colour=Progress(SystemClock()).live)) + "\n", flush=True)
+
+
+def _summary(progress: Progress) -> None:
+    print("Measured in this run, on this machine, with simulated hardware:")
+    for step in progress.steps:
+        print(f"  {step.seconds:6.2f} s  {step.text.strip()}")

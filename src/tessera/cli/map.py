@@ -1,0 +1,52 @@
+"""``tessera map``: every card as a row of tiles."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+
+from tessera.cli.cards import NodeCards, cards_of
+from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.tiles import draw
+
+
+@click.command()
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="How to show it.")
+@click.option("--colour/--no-colour", "--color/--no-color", default=None, help="Colour; by default on a terminal only.")
+@cluster_options
+@reported
+def command(
+    nodes: tuple[str, ...], output: str, colour: bool | None, kubeconfig: Path | None, context: str | None
+) -> None:
+    """Show the cards as tiles: which pod has which slice, and what is free.
+
+    Each row is a card, each column group one of its memory slots. A slice is as wide as its memory; the list below
+    the cards says whose it is. Without NODE all nodes that give their cards to on-demand slicing are shown.
+
+    \b
+    Examples:
+      tessera map
+      tessera map gpu-node-1
+      tessera map -o json | jq '.nodes[].cards[].possible'
+    """
+    found = asyncio.run(_read(kubeconfig, context))
+    missing = set(nodes) - {each.node for each in found}
+    if missing:
+        names = ", ".join(each.node for each in found) or "none"
+        raise click.ClickException(f"node {min(missing)!r} has no sliced cards; nodes that have: {names}")
+    shown = [each for each in found if not nodes or each.node in nodes]
+    if output == "json":
+        print(msgspec.json.format(msgspec.json.encode({"nodes": shown}), indent=2).decode())
+        return
+    print("\n".join(draw(shown, colour=sys.stdout.isatty() if colour is None else colour)))
+
+
+async def _read(kubeconfig: Path | None, context: str | None) -> list[NodeCards]:
+    from tessera.api.instaslice import INSTASLICES
+    from tessera.api.names import INSTASLICE_NAMESPACE
+
+    async with connected("tessera-map", kubeconfig, context) as client:
+        return cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
