@@ -185,7 +185,7 @@ class Book:
                         self._owners.setdefault(wanted.position, pod)
 
     def _release_what_ended(self) -> None:
-        for pod in self._promises:
+        for pod in self._promises.keys() | self._records.keys():
             record = self._records.get(pod)
             if self._pods.get(pod, False) or (record is not None and record.controller == "deleting"):
                 self._release(pod)
@@ -380,10 +380,13 @@ class Book:
         """Notes what device IDs mean, replacing what was noted for the pod."""
         self._bindings[pod] = dict(bindings)
 
+    def bound_devices(self) -> set[str]:
+        """All device IDs that pods hold."""
+        return {device for devices in self._bindings.values() for device in devices}
+
     def take_unbound(self) -> list[str]:
         """Device IDs that no pod holds any more, since the last call."""
-        bound = {device for devices in self._bindings.values() for device in devices}
-        unbound, self._unbound = sorted(self._unbound - bound), set()
+        unbound, self._unbound = sorted(self._unbound - self.bound_devices()), set()
         return unbound
 
     def last_notice(self, pod: PodUid) -> str:
