@@ -20,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -51,59 +52,9 @@ _FIRST_VERSION = 1_000_000_000
 def pod(number: int, version: int) -> dict[str, Any]:
     """A pod of a ReplicaSet as kube-apiserver serves it."""
     name = f"inference-{number // 40:05d}-7d9c6b5f48-{number:05d}"
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "name": name[:-6],
-        "uid": _uid(number // 40),
-        "controller": True,
-    }
-    app = f"inference-{number // 40:05d}"
-    resources = {"limits": {"nvidia.com/mig-3g.20gb": "1", "cpu": "4", "memory": "16Gi"}}
-    probe = {"httpGet": {"path": "/healthz", "port": 8080, "scheme": "HTTP"}, "timeoutSeconds": 1, "periodSeconds": 10}
-    container = {
-        "name": "server",
-        "image": "registry.example/models/server:2026.11.2",
-        "args": ["--model", "/models/llama", "--port", "8080"],
-        "env": [{"name": f"SETTING_{i}", "value": f"value-of-setting-{i}"} for i in range(12)],
-        "resources": {**resources, "requests": resources["limits"]},
-        "livenessProbe": probe,
-        "readinessProbe": probe,
-        "volumeMounts": [{"name": "kube-api-access", "readOnly": True, "mountPath": "/var/run/secrets/serviceaccount"}],
-        "terminationMessagePath": "/dev/termination-log",
-        "imagePullPolicy": "IfNotPresent",
-    }
-    kinds = ("Initialized", "PodReadyToStartContainers", "Ready", "ContainersReady", "PodScheduled")
+    app = name[:-17]
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name[:-6], "uid": _uid(number // 40)}
     started = "2026-11-20T10:11:12Z"
-    status = {
-        "phase": "Running",
-        "conditions": [{"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": started} for kind in kinds],
-        "hostIP": "10.0.0.1",
-        "podIP": f"10.1.{number // 250 % 250}.{number % 250}",
-        "startTime": started,
-        "containerStatuses": [
-            {"name": "server", "state": {"running": {"startedAt": started}}, "lastState": {}, "ready": True, "restartCount": 0,
-             "image": container["image"], "imageID": f"registry.example/models/server@sha256:{_uid(number) * 2}", "started": True}
-        ],
-        "qosClass": "Guaranteed",
-    }  # fmt: skip
-    spec = {
-        "volumes": [{"name": "kube-api-access", "projected": {"defaultMode": 420, "sources": [{"serviceAccountToken": {"path": "token"}}]}}],
-        "containers": [container],
-        "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 30,
-        "dnsPolicy": "ClusterFirst",
-        "nodeSelector": {"kubernetes.io/hostname": f"node-{number % 100:03d}"},
-        "serviceAccountName": "default",
-        "nodeName": f"node-{number % 100:03d}",
-        "schedulerName": "default-scheduler",
-        "tolerations": [
-            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
-            for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-        ],
-        "priority": 0,
-        "enableServiceLinks": True,
-    }  # fmt: skip
     metadata = {
         "name": name,
         "generateName": name[:-5],
@@ -113,15 +64,82 @@ def pod(number: int, version: int) -> dict[str, Any]:
         "creationTimestamp": started,
         "labels": {"app": app, "pod-template-hash": "7d9c6b5f48", "team": f"team-{number % 20:02d}"},
         "annotations": {"prometheus.io/scrape": "true", "prometheus.io/port": "8080"},
-        "ownerReferences": [owner],
+        "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": True}],
     }
-    made = {"kind": "Pod", "apiVersion": "v1", "metadata": metadata, "spec": spec, "status": status}
+    made = {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": metadata,
+        "spec": _spec(number),
+        "status": _status(number, started),
+    }
     metadata["managedFields"] = _managed_fields(_POD_BYTES - len(msgspec.json.encode(made)))
     return made
 
 
+def _spec(number: int) -> dict[str, Any]:
+    limits = {"nvidia.com/mig-3g.20gb": "1", "cpu": "4", "memory": "16Gi"}
+    probe = {"httpGet": {"path": "/healthz", "port": 8080, "scheme": "HTTP"}, "timeoutSeconds": 1, "periodSeconds": 10}
+    container = {
+        "name": "server",
+        "image": "registry.example/models/server:2026.11.2",
+        "args": ["--model", "/models/llama", "--port", "8080"],
+        "env": [{"name": f"SETTING_{i}", "value": f"value-of-setting-{i}"} for i in range(12)],
+        "resources": {"limits": limits, "requests": limits},
+        "livenessProbe": probe,
+        "readinessProbe": probe,
+        "volumeMounts": [{"name": "kube-api-access", "readOnly": True, "mountPath": "/var/run/secrets/serviceaccount"}],
+        "terminationMessagePath": "/dev/termination-log",
+        "imagePullPolicy": "IfNotPresent",
+    }
+    token = {"defaultMode": 420, "sources": [{"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}]}
+    taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+    node = f"node-{number % 100:03d}"
+    return {
+        "volumes": [{"name": "kube-api-access", "projected": token}],
+        "containers": [container],
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "dnsPolicy": "ClusterFirst",
+        "nodeSelector": {"kubernetes.io/hostname": node},
+        "serviceAccountName": "default",
+        "nodeName": node,
+        "schedulerName": "default-scheduler",
+        "tolerations": [
+            {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300} for key in taints
+        ],
+        "priority": 0,
+        "enableServiceLinks": True,
+    }
+
+
+def _status(number: int, started: str) -> dict[str, Any]:
+    kinds = ("Initialized", "PodReadyToStartContainers", "Ready", "ContainersReady", "PodScheduled")
+    container = {
+        "name": "server",
+        "state": {"running": {"startedAt": started}},
+        "lastState": {},
+        "ready": True,
+        "restartCount": 0,
+        "image": "registry.example/models/server:2026.11.2",
+        "imageID": f"registry.example/models/server@sha256:{number:064x}",
+        "started": True,
+    }
+    return {
+        "phase": "Running",
+        "conditions": [
+            {"type": kind, "status": "True", "lastProbeTime": None, "lastTransitionTime": started} for kind in kinds
+        ],
+        "hostIP": "10.0.0.1",
+        "podIP": f"10.1.{number // 250 % 250}.{number % 250}",
+        "startTime": started,
+        "containerStatuses": [container],
+        "qosClass": "Guaranteed",
+    }
+
+
 def _uid(number: int) -> str:
-    return str(__import__("uuid").UUID(int=random.Random(number).getrandbits(128)))
+    return str(uuid.UUID(int=random.Random(number).getrandbits(128)))
 
 
 def _managed_fields(size: int) -> list[dict[str, Any]]:
@@ -376,7 +394,8 @@ def main() -> None:
 def _measure_all(options: argparse.Namespace) -> None:
     results = {way: measure(way, options.pods, options.events, options.runs) for way in WAYS}
     print(
-        f"{options.pods:,} pods of {_POD_BYTES:,} bytes, {options.events:,} events, {options.runs} runs, {os.cpu_count()} CPUs"
+        f"{options.pods:,} pods of {_POD_BYTES:,} bytes, {options.events:,} events,"
+        f" {options.runs} runs, {os.cpu_count()} CPUs"
     )
     print("\n".join(table(results)))
     ours = results[next(iter(WAYS))]
