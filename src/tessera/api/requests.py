@@ -1,0 +1,176 @@
+"""What slices a pod needs, read as kubelet will hand them out.
+
+Kubelet gives devices to containers one after the other: init containers in order, then the others. What an ordinary
+init container held is offered first to those that come after it; what a sidecar (an init container with
+``restartPolicy: Always``) or an app container takes stays with it. Devices of a resource are counted on their own, and
+a pod keeps all of them until it ends, so the slices of a pod are the sum over profiles of what kubelet newly takes
+(``k8s.io/kubernetes/pkg/kubelet/cm/devicemanager``, ``Allocate`` and ``devicesToReuse``).
+
+This module does not know which profiles exist: a profile here is the text after ``nvidia.com/mig-``.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.kube.quantity import parse_quantity
+from tessera.kube.resources import Container, Pod
+
+
+class SliceRequestError(Exception):
+    """A container asks for slices in a way that cannot be served; the text is written for the pod's author."""
+
+
+class ContainerSlices(msgspec.Struct, frozen=True, kw_only=True):
+    """Slices that one container asks for.
+
+    Attributes:
+        name: the container's.
+        counts: slices by profile in the resource's spelling, all positive.
+        init: it is an init container.
+        sidecar: it is an init container that keeps running.
+    """
+
+    name: str
+    counts: Mapping[str, int]
+    init: bool = False
+    sidecar: bool = False
+
+
+def container_slices(
+    name: str,
+    limits: Mapping[str, str],
+    requests: Mapping[str, str],
+    env: Iterable[str] = (),
+    *,
+    init: bool = False,
+    sidecar: bool = False,
+) -> ContainerSlices:
+    """Reads and checks one container's request.
+
+    Args:
+        name: the container's, for messages.
+        limits: its limits, resource to quantity.
+        requests: its requests; a missing entry means the limit, as the API server fills it in.
+        env: names of the environment variables that it sets.
+        init: it is an init container.
+        sidecar: it is an init container that keeps running.
+
+    Raises:
+        SliceRequestError: a count is no whole number or negative, request and limit differ, whole cards are asked for
+            beside slices, or the container chooses its devices by environment.
+    """
+    counts = {}
+    for resource in sorted({*limits, *requests}):
+        if resource.startswith(MIG_RESOURCE_PREFIX):
+            count = _count(name, resource, limits, requests)
+            if count:
+                counts[resource.removeprefix(MIG_RESOURCE_PREFIX)] = count
+    if counts:
+        _refuse_whole_cards(name, counts, limits, requests)
+        _refuse_device_env(name, counts, env)
+    return ContainerSlices(name=name, counts=counts, init=init, sidecar=sidecar)
+
+
+def _count(name: str, resource: str, limits: Mapping[str, str], requests: Mapping[str, str]) -> int:
+    where = f'container "{name}"'
+    if resource not in limits:
+        raise SliceRequestError(
+            f"{where}: {resource} is in requests but not in limits; slices cannot be overcommitted: set it in limits"
+        )
+    limit = _whole(where, "limits", resource, limits[resource])
+    if resource in requests and _whole(where, "requests", resource, requests[resource]) != limit:
+        raise SliceRequestError(
+            f"{where}: requests ask for {requests[resource]} and limits for {limits[resource]} of {resource}; "
+            "slices cannot be overcommitted: make both equal or leave requests out"
+        )
+    return limit
+
+
+def _whole(where: str, field: str, resource: str, text: Any) -> int:
+    try:
+        value = parse_quantity(str(text))
+    except ValueError:
+        raise SliceRequestError(
+            f'{where}: {field} of {resource} is "{text}", which is no quantity; write 1, 2, ...'
+        ) from None
+    if value < 0:
+        raise SliceRequestError(f"{where}: {field} of {resource} is {text}; it must not be negative")
+    if value != int(value):
+        raise SliceRequestError(
+            f"{where}: {field} of {resource} is {text}; slices come whole: write 1, or ask for a smaller profile"
+        )
+    return int(value)
+
+
+def _refuse_whole_cards(
+    name: str, counts: Mapping[str, int], limits: Mapping[str, str], requests: Mapping[str, str]
+) -> None:
+    for resource in GPU_RESOURCES:
+        if any(text not in {"0", 0} for text in (limits.get(resource, "0"), requests.get(resource, "0"))):
+            raise SliceRequestError(
+                f'container "{name}": asks for {MIG_RESOURCE_PREFIX}{next(iter(counts))} beside {resource}; CUDA uses '
+                "either slices or whole cards: use one of them, or two containers"
+            )
+
+
+def _refuse_device_env(name: str, counts: Mapping[str, int], env: Iterable[str]) -> None:
+    for variable in env:
+        if variable in DEVICE_ENV:
+            raise SliceRequestError(
+                f'container "{name}": sets {variable} and asks for {MIG_RESOURCE_PREFIX}{next(iter(counts))}; which '
+                "devices it sees follows from the slices it gets: remove the variable"
+            )
+
+
+def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
+    """The slices that kubelet will take for a pod, one entry each, as profiles in the resource's spelling.
+
+    Args:
+        containers: in kubelet's order: init containers as listed, then the others.
+    """
+    profiles = sorted({profile for container in containers for profile in container.counts})
+    return tuple(profile for profile in profiles for _ in range(_taken(containers, profile)))
+
+
+def _taken(containers: Sequence[ContainerSlices], profile: str) -> int:
+    taken = reusable = 0
+    for container in containers:
+        need = container.counts.get(profile, 0)
+        new = max(0, need - reusable)
+        taken += new
+        if container.init and not container.sidecar:
+            reusable += new
+        else:
+            reusable -= need - new
+    return taken
+
+
+def slices_of(pod: Pod) -> tuple[ContainerSlices, ...]:
+    """What each container of a pod asks for, in kubelet's order; containers without slices are left out.
+
+    Raises:
+        SliceRequestError: see :func:`container_slices`.
+    """
+    spec = pod.spec
+    every = [(c, True) for c in spec.init_containers] + [(c, False) for c in spec.containers]
+    return tuple(found for c, init in every if asks_for_slice(c) and (found := _of(c, init=init)).counts)
+
+
+def asks_for_slice(container: Container) -> bool:
+    """Whether a MIG resource is named at all; cheap, for the many pods that never do."""
+    resources = container.resources
+    return any(name.startswith(MIG_RESOURCE_PREFIX) for name in (*resources.limits, *resources.requests))
+
+
+def _of(container: Container, *, init: bool) -> ContainerSlices:
+    return container_slices(
+        container.name,
+        container.resources.limits,
+        container.resources.requests,
+        [variable.name for variable in container.env],
+        init=init,
+        sidecar=init and container.restart_policy == "Always",
+    )

@@ -1,0 +1,208 @@
+"""The life of one promise, as a table of what to write next.
+
+A promise is one pod's slices on one node. What is *recorded* of it stands in the node's Instaslice object: the request
+(``spec``), and the result (``status``) with its two states. What happens next follows from the record and from the pod
+alone, never from what this process remembers having done, so a crash between any two writes is the normal case:
+
+====================================  ===========================================  =======================
+pod                                   record                                       next
+====================================  ===========================================  =======================
+wants its slices                      no request                                   W1 write the request
+wants its slices                      request, no result                           W2 write ``creating``
+behind our gate                       request and result                           W3 pin and ungate the pod
+ungated                               controller says ``creating``                 W4 write ``ungated``
+ungated                               controller says ``ungated``                  nothing, it is settled
+gone, finished, or given up           nothing                                      forget it
+gone, finished, or given up           request, no result                           write ``deleting``
+gone, finished, or given up           agent does not say ``deleted``               W6 write ``deleting``, then wait
+gone, finished, or given up           agent says ``deleted``, or no positions      W8, W9 remove request, result
+====================================  ===========================================  =======================
+
+The slots are free again when the agent says ``deleted`` (or when nothing was ever recorded).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import NAMESPACE_URL, uuid5
+
+from tessera.api.instaslice import (
+    AllocationRequest,
+    AllocationResult,
+    AllocationStatus,
+    Instaslice,
+    PodRef,
+    Position,
+    RequestedResources,
+    Slice,
+)
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.amounts import Amounts, text
+from tessera.controller.facts import PodFacts
+
+#: Resources of the pod that a request shows.
+_SHOWN: tuple[str, ...] = ("cpu", "memory")
+
+
+class Step(Enum):
+    """What a promise needs next."""
+
+    REQUEST = "write the request"
+    CREATING = "write the result as creating"
+    UNGATE = "pin and ungate the pod"
+    UNGATED = "write the state ungated"
+    DELETING = "write the state deleting"
+    WAIT = "wait for the agent"
+    DROP_REQUEST = "remove the request"
+    DROP_RESULT = "remove the result"
+    FORGET = "forget it"
+    SETTLED = "nothing"
+
+
+@dataclass(slots=True, eq=False)
+class Allocation:
+    """One pod's slices on one node.
+
+    Attributes:
+        node: where.
+        uid: whose.
+        namespace: the pod's.
+        name: the pod's.
+        slices: the positions; never changed.
+        amounts: what the pod holds on the node besides slices.
+        sent: a request was sent and the server's state after it is not known yet.
+        requested: the request is recorded.
+        result: the recorded states (controller, agent); None without a result.
+        given_up: the pod shall not have these slices any more, although it lives.
+        freed: the positions count as free (or as somebody else's).
+    """
+
+    node: NodeName
+    uid: PodUid
+    namespace: str
+    name: str
+    slices: tuple[Slice, ...]
+    amounts: Amounts = field(default_factory=dict)
+    sent: bool = False
+    requested: bool = False
+    result: tuple[str, str] | None = None
+    given_up: bool = False
+    freed: bool = False
+
+    @property
+    def recorded(self) -> bool:
+        """Whether anything of it stands, or may stand, in the node's object."""
+        return self.sent or self.requested or self.result is not None
+
+    @property
+    def owner(self) -> str:
+        """Whose it is, for people."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def destroyed(self) -> bool:
+        """Whether the agent says that its slices are gone."""
+        return self.result is not None and self.result[1] == "deleted"
+
+
+def wanted(allocation: Allocation, pod: PodFacts | None) -> bool:
+    """Whether the pod is still to have these slices."""
+    return pod is not None and not pod.finished and not allocation.given_up
+
+
+def next_step(allocation: Allocation, pod: PodFacts | None) -> Step:
+    """The table above; ``pod`` is None once it is gone."""
+    if pod is None or not wanted(allocation, pod):
+        return _next_of_release(allocation)
+    if not allocation.requested:
+        return Step.REQUEST
+    if allocation.result is None:
+        return Step.CREATING
+    if pod.gated:
+        return Step.UNGATE
+    return Step.SETTLED if allocation.result[0] == "ungated" else Step.UNGATED
+
+
+def _next_of_release(allocation: Allocation) -> Step:
+    if not allocation.recorded:
+        return Step.FORGET
+    if allocation.destroyed or not allocation.slices:
+        return Step.DROP_REQUEST if allocation.requested else Step.DROP_RESULT
+    if allocation.result is None or allocation.result[0] != "deleting":
+        return Step.DELETING
+    return Step.WAIT
+
+
+def request_of(allocation: Allocation) -> AllocationRequest:
+    """The entry of ``spec.podAllocationRequests``."""
+    shown = {name: text(name, allocation.amounts[name]) for name in _SHOWN if name in allocation.amounts}
+    return AllocationRequest(
+        profile=allocation.slices[0].profile,
+        resources=RequestedResources(requests=shown),
+        pod_ref=PodRef(namespace=allocation.namespace, name=allocation.name, uid=allocation.uid),
+        slices=allocation.slices,
+    )
+
+
+def result_of(allocation: Allocation, state: str) -> AllocationResult:
+    """A new entry of ``status.podAllocationResults``, in that state of the controller's."""
+    first = allocation.slices[0]
+    return AllocationResult(
+        allocation_status=AllocationStatus(allocation_status_controller=state),
+        config_map_resource_identifier=str(uuid5(NAMESPACE_URL, f"pod:{allocation.uid}")),
+        gpu_uuid=first.gpu_uuid,
+        mig_placement=Position(size=first.size, start=first.start),
+        nodename=allocation.node,
+        slices=allocation.slices if len(allocation.slices) > 1 else (),
+    )
+
+
+def recorded_slices(request: AllocationRequest | None, result: AllocationResult | None) -> Sequence[Slice]:
+    """The positions of a record, also of one that the older slicer wrote without ``slices``; empty if it names none."""
+    if request is not None and request.slices:
+        return request.slices
+    if result is None:
+        return ()
+    if result.slices:
+        return result.slices
+    return (
+        Slice(
+            id="0",
+            profile=request.profile if request is not None else "",
+            gpu_uuid=result.gpu_uuid,
+            start=result.mig_placement.start,
+            size=result.mig_placement.size,
+        ),
+    )
+
+
+def adopted(node: NodeName, uid: PodUid, item: Instaslice) -> Allocation:
+    """The promise that a record of the node's object stands for."""
+    request = item.spec.pod_allocation_requests.get(uid)
+    result = item.status.pod_allocation_results.get(uid)
+    reference = request.pod_ref if request is not None else PodRef(namespace="", name="", uid=uid)
+    return Allocation(
+        node=node,
+        uid=uid,
+        namespace=reference.namespace,
+        name=reference.name,
+        slices=tuple(recorded_slices(request, result)),
+    )
+
+
+def observe(allocation: Allocation, item: Instaslice) -> None:
+    """Takes over what the node's object says about a promise."""
+    allocation.requested = allocation.uid in item.spec.pod_allocation_requests
+    allocation.sent = allocation.sent and not allocation.requested
+    result = item.status.pod_allocation_results.get(allocation.uid)
+    allocation.result = None if result is None else _states(result.allocation_status)
+
+
+def _states(status: AllocationStatus) -> tuple[str, str]:
+    return (status.allocation_status_controller, status.allocation_status_daemonset)
+
+
+def recorded_uids(item: Instaslice) -> Mapping[PodUid, None]:
+    """Every pod that the object has an entry for, in order."""
+    both = [*item.spec.pod_allocation_requests, *item.status.pod_allocation_results]
+    return dict.fromkeys(PodUid(uid) for uid in both)

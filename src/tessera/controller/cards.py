@@ -1,0 +1,70 @@
+"""A node's cards as its Instaslice object describes them.
+
+Geometry comes from the object alone, which the agent fills from NVML: the controller needs no table of models. Cards
+that share a table share one :class:`Geometry` value, because the fleet counts cards by geometry.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tessera.api.instaslice import ForeignSlice, NodeResources, ProfilePlacements, Slice
+from tessera.mig.geometry import Geometry, Placement
+from tessera.mig.occupancy import occupied_by
+
+_Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
+
+
+class Geometries:
+    """Interns geometries by their table.
+
+    Attributes:
+        faults: (card name, what is wrong) of tables that could not be read; such cards are not used.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, _Table], Geometry] = {}
+        self.faults: dict[str, str] = {}
+
+    def of(self, resources: NodeResources) -> dict[str, Geometry]:
+        """Each card's geometry by GPU UUID; a card without a readable table is left out."""
+        found: dict[str, Geometry] = {}
+        for gpu in resources.node_gpus:
+            geometry = self._geometry(gpu.gpu_name, resources.placements_of(gpu))
+            if geometry is not None:
+                found[gpu.gpu_uuid] = geometry
+        return found
+
+    def _geometry(self, family: str, rows: Mapping[str, ProfilePlacements]) -> Geometry | None:
+        table = tuple(
+            (name, row.gi_profile_id, tuple((at.start, at.size) for at in row.placements))
+            for name, row in rows.items()
+            if row.placements
+        )
+        known = self._known.get((family, table))
+        if known is not None:
+            return known
+        try:
+            geometry = Geometry.from_placements(
+                family, {name: places for name, _, places in table}, {name: number for name, number, _ in table}
+            )
+        except ValueError as error:
+            self.faults[family] = str(error)
+            return None
+        self._known[family, table] = geometry
+        return geometry
+
+
+def bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
+    """What a slice takes of a card; all of the card where the slice leaves it, which only a wrong record can say."""
+    try:
+        return occupied_by(geometry, Placement(item.profile, item.start, item.size))
+    except ValueError:
+        return geometry.full
+
+
+def foreign_bits(geometry: Geometry, gpu: str, foreign: Iterable[ForeignSlice]) -> int:
+    """What other people's slices take of one card."""
+    taken = 0
+    for item in foreign:
+        if item.gpu_uuid == gpu:
+            taken |= bits(geometry, item)
+    return taken

@@ -1,0 +1,176 @@
+"""Pods and nodes reduced to what decides about slices.
+
+An API object is read once, when it arrives; all decisions work on these values. What breaks the rules of its kind (a
+quantity that is none) is kept as a text, so that it stops one pod and not the controller.
+"""
+
+from dataclasses import dataclass, field
+
+from tessera.api.names import (
+    GATE,
+    HOSTNAME_LABEL,
+    MIG_CONFIG_DYNAMIC,
+    MIG_CONFIG_LABEL,
+    NodeName,
+    PodUid,
+)
+from tessera.api.requests import SliceRequestError, pod_slices, slices_of
+from tessera.controller.amounts import Amounts, amounts, pod_amounts
+from tessera.kube.resources import Node, NodeSelectorTerm, Pod, Taint, Toleration
+
+#: Phases after which no container of a pod runs again.
+FINISHED = frozenset({"Succeeded", "Failed"})
+#: ``spec.nodeName`` of a pod that no scheduler has bound.
+UNBOUND = NodeName("")
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """Which nodes a pod may run on. Equal constraints are decided once per node.
+
+    Attributes:
+        selector: ``spec.nodeSelector`` as sorted pairs.
+        terms: terms of the required node affinity, any of which must hold; None without any.
+        tolerations: taints that the pod puts up with.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod.
+
+    Attributes:
+        uid: its life.
+        namespace: its namespace.
+        name: its name, which another life may have had.
+        node: where it is bound; empty before.
+        hostname: the host that its node selector names; empty without.
+        gates: names of its scheduling gates.
+        profiles: the slices that it needs, profiles in the resource's spelling.
+        amounts: what it holds on its node besides slices.
+        constraints: where it may run.
+        priority: higher goes first.
+        created: creation time, RFC 3339; earlier goes first among equals.
+        finished: it has ended and will not run again.
+        leaving: its deletion was asked for.
+        fault: why its requests cannot be read; empty if they can.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    node: NodeName = UNBOUND
+    hostname: str = ""
+    gates: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    amounts: Amounts = field(default_factory=dict)
+    constraints: Constraints = Constraints()
+    priority: int = 0
+    created: str = ""
+    finished: bool = False
+    leaving: bool = False
+    fault: str = ""
+
+    @property
+    def gated(self) -> bool:
+        """Whether our gate still holds it."""
+        return GATE in self.gates
+
+    @property
+    def ready_to_place(self) -> bool:
+        """Whether it waits for us and for nobody else."""
+        return bool(self.profiles) and self.gates == (GATE,) and not self.finished and not self.leaving
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node.
+
+    Attributes:
+        name: its name.
+        hostname: its hostname label, which a pod is pinned by.
+        labels: its labels.
+        taints: its taints.
+        cordoned: marked unschedulable.
+        ready: its kubelet reports Ready.
+        allocatable: what pods may hold on it, without slices.
+    """
+
+    name: NodeName
+    hostname: str
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+    allocatable: Amounts = field(default_factory=dict)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether its cards are given to on-demand slicing."""
+        return self.labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    """What matters of a pod."""
+    spec, meta = pod.spec, pod.metadata
+    fault = ""
+    held: Amounts = {}
+    profiles: tuple[str, ...] = ()
+    try:
+        profiles = pod_slices(slices_of(pod))
+        held = pod_amounts(spec)
+    except (SliceRequestError, ValueError) as error:
+        fault = str(error)
+    return PodFacts(
+        uid=PodUid(meta.uid),
+        namespace=meta.namespace,
+        name=meta.name,
+        node=NodeName(spec.node_name),
+        hostname=spec.node_selector.get(HOSTNAME_LABEL, ""),
+        gates=tuple(gate.name for gate in spec.scheduling_gates),
+        profiles=profiles,
+        amounts=held,
+        constraints=_constraints(pod),
+        priority=spec.priority,
+        created=meta.creation_timestamp or "",
+        finished=pod.status.phase in FINISHED,
+        leaving=meta.deletion_timestamp is not None,
+        fault=fault,
+    )
+
+
+def _constraints(pod: Pod) -> Constraints:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required if affinity is not None else None
+    return Constraints(
+        selector=tuple(sorted(pod.spec.node_selector.items())),
+        terms=None if required is None else required.node_selector_terms,
+        tolerations=pod.spec.tolerations,
+    )
+
+
+def node_facts(node: Node) -> NodeFacts:
+    """What matters of a node."""
+    ready = next((c.status == "True" for c in node.status.conditions if c.type == "Ready"), False)
+    try:
+        allocatable = amounts(node.status.allocatable)
+    except ValueError:
+        allocatable = {}
+    return NodeFacts(
+        name=NodeName(node.metadata.name),
+        hostname=node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name),
+        labels=dict(node.metadata.labels),
+        taints=node.spec.taints,
+        cordoned=node.spec.unschedulable,
+        ready=ready,
+        allocatable=allocatable,
+    )

@@ -1,0 +1,111 @@
+"""What the state machine asks the act layer to do, as values.
+
+Every instruction but :class:`Tell` is answered to the machine, by what the server made of it or by a failure; until
+then nothing else is asked for the same ``key``. That is what coalesces: whatever becomes due for a node meanwhile is in
+its next patch.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tessera.api.instaslice import AllocationRequest, AllocationResult
+from tessera.api.names import NodeName, PodUid
+
+#: What is never written by two requests at a time: a half of a node's object, or a pod.
+Key = tuple[Literal["spec", "status", "pod", "object"], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchRequests:
+    """W1 and W8: sets and removes entries of a node's ``spec.podAllocationRequests``."""
+
+    node: NodeName
+    put: dict[PodUid, AllocationRequest]
+    drop: tuple[PodUid, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """The node's spec."""
+        return ("spec", self.node)
+
+    def body(self) -> dict[str, object]:
+        """The merge patch of the main resource."""
+        entries: dict[PodUid, object] = {**self.put, **dict.fromkeys(self.drop)}
+        return {"spec": {"podAllocationRequests": entries}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchResults:
+    """W2, W4, W6 and W9: sets, changes and removes entries of a node's ``status.podAllocationResults``.
+
+    Attributes:
+        node: the node.
+        put: whole new entries.
+        state: new controller states of existing entries.
+        drop: entries to remove.
+    """
+
+    node: NodeName
+    put: dict[PodUid, AllocationResult]
+    state: dict[PodUid, str]
+    drop: tuple[PodUid, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """The node's status."""
+        return ("status", self.node)
+
+    def body(self) -> dict[str, object]:
+        """The merge patch of the status subresource."""
+        entries: dict[PodUid, object] = {**self.put, **dict.fromkeys(self.drop)}
+        for uid, state in self.state.items():
+            entries[uid] = {"allocationStatus": {"allocationStatusController": state}}
+        return {"status": {"podAllocationResults": entries}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ungate:
+    """W3: pins a pod to its node and opens the last gate, in one patch of that life of the pod."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    hostname: str
+
+    @property
+    def key(self) -> Key:
+        """The pod."""
+        return ("pod", self.uid)
+
+    def body(self) -> dict[str, object]:
+        """The merge patch of the pod."""
+        return {"spec": {"nodeSelector": {"kubernetes.io/hostname": self.hostname}, "schedulingGates": []}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteObject:
+    """Removes the Instaslice object of a node that is gone."""
+
+    node: NodeName
+    uid: str
+
+    @property
+    def key(self) -> Key:
+        """The node's object."""
+        return ("object", self.node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """An Event on a pod. Best effort: it is not answered."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    reason: str
+    message: str
+    warning: bool = False
+
+
+Write = PatchRequests | PatchResults | Ungate | DeleteObject
+Instruction = Write | Tell

@@ -1,0 +1,461 @@
+"""The slicer as a state machine: observations in, instructions out, no I/O and no clock.
+
+Rules:
+
+- What is known comes from observations alone: pods, nodes, Instaslice objects, and what the server answered to writes
+  (an answer is an observation like any other). Observations may repeat; an older one of an object is ignored.
+- :meth:`Slicer.decide` is called when observations have arrived; it absorbs all of them and plans everything that waits
+  in one batch. Nothing is written before that.
+- :meth:`Slicer.take` says what to write now. For each half of a node's object, and for each pod, one write is in
+  flight at most; what becomes due meanwhile is merged into the next one.
+- What happens next with a promise is :func:`tessera.controller.allocation.next_step`, from the record and the pod.
+  A new process that observes the same objects goes on where the old one died.
+- A slot is free again only when the agent says so, or when nothing was ever written about it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tessera.api.instaslice import Instaslice, NodeResources
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.allocation import Allocation, Step, adopted, next_step, observe, recorded_uids, wanted
+from tessera.controller.amounts import Amounts
+from tessera.controller.due import Due, collect
+from tessera.controller.eligibility import refusal
+from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.instructions import DeleteObject, Instruction, Key, PatchRequests, Tell, Ungate, Write
+from tessera.controller.inventory import Inventory
+from tessera.controller.ledger import Ledger
+from tessera.controller.placing import Placed, place
+from tessera.controller.wording import lost_text, waiting_text
+from tessera.placement.reasons import Reason
+
+
+class Slicer:
+    """State of the whole cluster's slices.
+
+    Attributes:
+        pods: pods that hold something or want slices, by UID; finished ones only while a promise of theirs stands.
+        nodes: all nodes.
+        objects: the Instaslice object of each node, newest observation.
+        ledger: promises, by node and by pod.
+        inventory: the cards and what stands on them.
+        used: what pods and promises hold of each node besides slices.
+        waiting: pods that wait for a place, with the reason once planning refused them.
+        decisions: promises made so far.
+    """
+
+    def __init__(self) -> None:
+        self.pods: dict[PodUid, PodFacts] = {}
+        self.nodes: dict[NodeName, NodeFacts] = {}
+        self.objects: dict[NodeName, Instaslice] = {}
+        self.ledger = Ledger()
+        self.inventory = Inventory()
+        self.used: dict[NodeName, Amounts] = {}
+        self.waiting: dict[PodUid, Reason | None] = {}
+        self.decisions = 0
+        self._uids: dict[str, PodUid] = {}
+        self._hosts: dict[str, NodeName] = {}
+        self._cards: dict[NodeName, NodeResources] = {}
+        self._changed_nodes: set[NodeName] = set()
+        self._changed_pods: set[PodUid] = set()
+        self._due: set[NodeName] = set()
+        self._begun = False
+        self._grown = False
+        self._fresh: set[PodUid] = set()
+        self._busy: set[Key] = set()
+        self._told: dict[PodUid, str] = {}
+        self._denied: dict[PodUid, PodFacts] = {}
+        self._orphans: list[DeleteObject] = []
+        self._tell: list[Tell] = []
+        self._charged: dict[PodUid, tuple[NodeName, Amounts]] = {}
+
+    # Observations
+
+    def see_pod(self, pod: PodFacts) -> None:
+        """A pod as it is now."""
+        other = self._uids.get(pod.key)
+        if other is not None and other != pod.uid:
+            self.lose_pod(other)
+        if self.pods.get(pod.uid) == pod:
+            return
+        self._uids[pod.key] = pod.uid
+        self.pods[pod.uid] = pod
+        self._changed_pods.add(pod.uid)
+
+    def lose_pod(self, uid: PodUid) -> None:
+        """A pod is gone."""
+        pod = self.pods.pop(uid, None)
+        if pod is not None and self._uids.get(pod.key) == uid:
+            del self._uids[pod.key]
+        self._changed_pods.add(uid)
+
+    def see_node(self, node: NodeFacts) -> None:
+        """A node as it is now."""
+        before = self.nodes.get(node.name)
+        if before == node:
+            return
+        if before is not None and self._hosts.get(before.hostname) == node.name:
+            del self._hosts[before.hostname]
+        self.nodes[node.name] = node
+        self._hosts[node.hostname] = node.name
+        self._changed_nodes.add(node.name)
+        self._grown = True
+
+    def lose_node(self, name: NodeName) -> None:
+        """A node is gone; its object goes with it."""
+        node = self.nodes.pop(name, None)
+        if node is not None and self._hosts.get(node.hostname) == name:
+            del self._hosts[node.hostname]
+        item = self.objects.get(name)
+        if item is not None:
+            self._orphans.append(DeleteObject(node=name, uid=item.metadata.uid))
+        self._changed_nodes.add(name)
+
+    def see_object(self, item: Instaslice) -> None:
+        """A node's Instaslice object; ignored if a newer one was seen."""
+        node = NodeName(item.metadata.name)
+        known = self.objects.get(node)
+        if known is not None and _older(item, known):
+            return
+        self.objects[node] = item
+        self._changed_nodes.add(node)
+
+    def lose_object(self, node: NodeName) -> None:
+        """A node's Instaslice object is gone."""
+        if self.objects.pop(node, None) is not None:
+            self._changed_nodes.add(node)
+
+    # Answers to instructions
+
+    def done(self, write: Write) -> None:
+        """The server did it. What it made of it has been observed before."""
+        self._busy.discard(write.key)
+        self._touch(write)
+
+    def unsure(self, write: Write) -> None:
+        """Nobody knows whether the server did it, or it could not now. The key stays busy until :meth:`retry`."""
+
+    def refused(self, write: Write) -> None:
+        """The server did not do it, for a reason that passes. The key stays busy until :meth:`retry`."""
+        if isinstance(write, PatchRequests):
+            for uid in write.put:
+                allocation = self.ledger.get(write.node, uid)
+                if allocation is not None:
+                    allocation.sent = False
+
+    def retry(self, write: Write) -> None:
+        """The pause after a failure is over; what is still due will be asked again."""
+        self._busy.discard(write.key)
+        self._touch(write)
+
+    def deny(self, write: Ungate, why: str) -> None:
+        """The server will never ungate the pod like that; it is left alone until it changes."""
+        self._busy.discard(write.key)
+        pod = self.pods.get(write.uid)
+        if pod is None:
+            return
+        self._denied[write.uid] = pod
+        self._say(pod, "SliceRefused", f"The pod cannot be pinned to its node: {why}", warning=True)
+        allocation = self.ledger.live(write.uid)
+        if allocation is not None:
+            self._give_up(allocation)
+
+    def _touch(self, write: Write) -> None:
+        if isinstance(write, Ungate):
+            allocation = self.ledger.live(write.uid)
+            if allocation is not None:
+                self._due.add(allocation.node)
+        else:
+            self._due.add(write.node)
+
+    # Deciding
+
+    @property
+    def stirred(self) -> bool:
+        """Whether there is anything new to decide about."""
+        return bool(self._changed_nodes or self._changed_pods or self._grown or self._fresh)
+
+    def decide(self) -> None:
+        """Absorbs what was observed, then plans what waits; all of it if room may have grown, else what is new."""
+        self._sweep()
+        nodes, self._changed_nodes = self._changed_nodes, set()
+        for node in sorted(nodes):
+            self._absorb(node)
+        pods, self._changed_pods = self._changed_pods, set()
+        for uid in sorted(pods):
+            self._absorb_pod(uid)
+        candidates = set(self.waiting) if self._grown else self._fresh
+        self._grown, self._fresh = False, set()
+        if candidates:
+            self._plan([self.pods[uid] for uid in candidates if uid in self.waiting])
+
+    def _sweep(self) -> None:
+        """Once, at the start: objects of nodes that went away while nobody looked."""
+        if not self._begun:
+            self._begun = True
+            for node, item in self.objects.items():
+                if node not in self.nodes:
+                    self._orphans.append(DeleteObject(node=node, uid=item.metadata.uid))
+
+    def _plan(self, pods: Sequence[PodFacts]) -> None:
+        placed = place(pods, self.inventory.fleet, self.nodes, self.used, ledger=self.ledger, home_of=self.home_of)
+        for one in placed:
+            if isinstance(one, Placed):
+                self._promise(one)
+            else:
+                self._refuse(one.pod, one.reason)
+
+    def _promise(self, placed: Placed) -> None:
+        pod = placed.pod
+        allocation = Allocation(placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts)
+        taken = self.inventory.occupy(allocation)
+        assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
+        self.ledger.add(allocation)
+        self.waiting.pop(pod.uid, None)
+        self._told.pop(pod.uid, None)
+        self._charge(pod.uid)
+        self._due.add(placed.node)
+        self.decisions += 1
+
+    def _refuse(self, pod: PodFacts, reason: Reason) -> None:
+        self.waiting[pod.uid] = reason
+        if self._told.get(pod.uid) == type(reason).__name__:
+            return
+        self._told[pod.uid] = type(reason).__name__
+        if self.home_of(pod) is None:
+            self._say(pod, "SliceWaiting", waiting_text(pod, reason))
+        else:
+            self._say(pod, "SliceLost", lost_text(pod, reason), warning=True)
+
+    # Absorbing
+
+    def _absorb(self, node: NodeName) -> None:
+        """Brings promises and cards of one node in line with its object and its state."""
+        item = self.objects.get(node)
+        strangers = self._absorb_records(node, item)
+        facts = self.nodes.get(node)
+        resources = item.status.node_resources if item is not None and facts is not None and facts.dynamic else None
+        if resources is None:
+            if self._cards.pop(node, None) is not None:
+                self.inventory.remove(node)
+        elif strangers or self._cards.get(node) != resources:
+            self._cards[node] = resources
+            self._rebuild(node, resources)
+        self._due.add(node)
+        for allocation in self.ledger.on(node):
+            self._review(allocation)
+
+    def _absorb_records(self, node: NodeName, item: Instaslice | None) -> bool:
+        """Takes over an object's entries; whether there was one that this process did not make."""
+        strangers = False
+        if item is not None:
+            for uid in recorded_uids(item):
+                if self.ledger.get(node, uid) is None:
+                    self.ledger.add(adopted(node, uid, item))
+                    self._changed_pods.add(uid)
+                    strangers = True
+        for allocation in self.ledger.on(node):
+            if item is not None:
+                observe(allocation, item)
+            else:
+                allocation.sent = allocation.requested = False
+                allocation.result = None
+            self._settle(allocation, gone=item is None)
+        return strangers
+
+    def _settle(self, allocation: Allocation, *, gone: bool) -> None:
+        """Frees what is destroyed, and forgets what is neither wanted nor recorded."""
+        pod = self.pods.get(allocation.uid)
+        if wanted(allocation, pod) and not (gone and pod is not None and pod.gated):
+            return
+        if allocation.destroyed or not allocation.recorded:
+            self._free(allocation)
+        if not allocation.recorded:
+            self._forget(allocation)
+
+    def _rebuild(self, node: NodeName, resources: NodeResources) -> None:
+        self._grown = True
+        held = [one for one in self.ledger.on(node) if not one.freed]
+        held.sort(key=self._standing)
+        for allocation in self.inventory.rebuild(node, resources, held):
+            pod = self.pods.get(allocation.uid)
+            if pod is None or pod.gated:
+                self._give_up(allocation)
+
+    def _standing(self, allocation: Allocation) -> tuple[bool, bool, bool]:
+        """Who keeps a slot that two records claim: first a pod that runs, then what exists, then what is recorded."""
+        pod = self.pods.get(allocation.uid)
+        exists = allocation.result is not None and allocation.result[1] == "created"
+        return (pod is None or pod.gated, not exists, not allocation.recorded)
+
+    def _absorb_pod(self, uid: PodUid) -> None:
+        pod = self.pods.get(uid)
+        if self._denied.get(uid) != pod:
+            self._denied.pop(uid, None)
+        if pod is not None:
+            self._choose(pod)
+            self._report_fault(pod)
+        for allocation in self.ledger.of(uid):
+            self._settle(allocation, gone=False)
+            self._due.add(allocation.node)
+            self._review(allocation)
+        self._queue(uid)
+        self._charge(uid)
+        if pod is not None and pod.finished and not self.ledger.of(uid):
+            self.lose_pod(uid)
+            self._changed_pods.discard(uid)
+
+    def _report_fault(self, pod: PodFacts) -> None:
+        if pod.fault and pod.gated and self._told.get(pod.uid) != pod.fault:
+            self._told[pod.uid] = pod.fault
+            self._say(pod, "SliceRefused", pod.fault, warning=True)
+
+    def _choose(self, pod: PodFacts) -> None:
+        """Keeps one of several promises to a pod: where it must run, else the one furthest on."""
+        live = [one for one in self.ledger.of(pod.uid) if not one.given_up]
+        home = self.home_of(pod)
+        live.sort(key=lambda one: (one.node != home, one.result is None, not one.requested))
+        for index, allocation in enumerate(live):
+            if index or (home is not None and allocation.node != home):
+                self._give_up(allocation)
+
+    def _review(self, allocation: Allocation) -> None:
+        """Gives a promise up while its pod is still ours, if the pod could not run there any more."""
+        pod = self.pods.get(allocation.uid)
+        if pod is None or not pod.gated or allocation.given_up or ("pod", pod.uid) in self._busy:
+            return
+        node = self.nodes.get(allocation.node)
+        if pod.leaving or not allocation.slices or node is None or refusal(pod.constraints, node):
+            self._give_up(allocation)
+
+    def _give_up(self, allocation: Allocation) -> None:
+        allocation.given_up = True
+        self._due.add(allocation.node)
+        self._settle(allocation, gone=False)
+        self._queue(allocation.uid)
+        self._charge(allocation.uid)
+
+    def _free(self, allocation: Allocation) -> None:
+        if not allocation.freed:
+            allocation.freed = True
+            self.inventory.release(allocation)
+            self._grown = True
+
+    def _forget(self, allocation: Allocation) -> None:
+        self.ledger.remove(allocation)
+        self._changed_pods.add(allocation.uid)
+
+    # Who waits, and where pods are at home
+
+    def home_of(self, pod: PodFacts) -> NodeName | None:
+        """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""
+        if pod.gates:
+            return None
+        return pod.node or self._hosts.get(pod.hostname)
+
+    def _queue(self, uid: PodUid) -> None:
+        pod = self.pods.get(uid)
+        if pod is None or not self._waits(pod):
+            self.waiting.pop(uid, None)
+            if pod is None:
+                self._told.pop(uid, None)
+        elif uid not in self.waiting:
+            self.waiting[uid] = None
+            self._fresh.add(uid)
+
+    def _waits(self, pod: PodFacts) -> bool:
+        if self.ledger.live(pod.uid) is not None or pod.uid in self._denied:
+            return False
+        if pod.ready_to_place:
+            return True
+        ours = bool(pod.profiles) and not pod.finished and not pod.leaving
+        home = self.home_of(pod)
+        return ours and home is not None and home in self._cards
+
+    def _charge(self, uid: PodUid) -> None:
+        """Counts what a pod holds on its node: where it is bound, else where it was promised a place."""
+        pod = self.pods.get(uid)
+        home: NodeName | None = None
+        if pod is not None and not pod.finished:
+            live = self.ledger.live(uid)
+            home = pod.node or (live.node if live is not None else None)
+        new = (home, pod.amounts) if pod is not None and home else None
+        old = self._charged.get(uid)
+        if new == old:
+            return
+        if old is not None:
+            _add(self.used, *old, sign=-1)
+            del self._charged[uid]
+            self._grown |= old[0] in self._cards and bool(self.waiting)
+        if new is not None:
+            _add(self.used, *new, sign=1)
+            self._charged[uid] = new
+
+    def _say(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
+        self._tell.append(
+            Tell(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning)
+        )
+
+    # Instructions
+
+    def take(self) -> Sequence[Instruction]:
+        """What to do now. Each write is in flight from here on."""
+        found: list[Instruction] = [*self._tell, *self._orphans]
+        self._tell, self._orphans = [], []
+        due, self._due = self._due, set()
+        for node in sorted(due):
+            found += self._writes(node)
+        for write in found:
+            if not isinstance(write, Tell):
+                self._busy.add(write.key)
+        return found
+
+    def _writes(self, node: NodeName) -> Iterable[Write]:
+        if node not in self.objects:
+            return ()
+        due = Due(node=node)
+        for allocation in self.ledger.on(node):
+            pod = self.pods.get(allocation.uid)
+            step = next_step(allocation, pod)
+            if step is Step.FORGET:
+                self._free(allocation)
+                self._forget(allocation)
+            elif step is not Step.UNGATE:
+                collect(due, allocation, step, gated=pod is not None and pod.gated)
+            elif pod is not None and ("pod", pod.uid) not in self._busy:
+                due.ungate.append(self._ungate(allocation, pod))
+        writes = [write for write in due.writes() if write.key not in self._busy]
+        for write in writes:
+            if isinstance(write, PatchRequests):
+                for uid in write.put:
+                    self._sent(node, uid)
+        return writes
+
+    def _sent(self, node: NodeName, uid: PodUid) -> None:
+        allocation = self.ledger.get(node, uid)
+        if allocation is not None:
+            allocation.sent = True
+
+    def _ungate(self, allocation: Allocation, pod: PodFacts) -> Ungate:
+        hostname = self.nodes[allocation.node].hostname
+        return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)
+
+
+def _older(item: Instaslice, known: Instaslice) -> bool:
+    """Whether an observation precedes another. Versions are compared as the numbers they are since Kubernetes 1.35."""
+    try:
+        return int(item.metadata.resource_version) < int(known.metadata.resource_version)
+    except ValueError:
+        return False
+
+
+def _add(used: dict[NodeName, Amounts], node: NodeName, amounts: Amounts, *, sign: int) -> None:
+    total = used.setdefault(node, {})
+    for name, value in amounts.items():
+        left = total.get(name, 0) + sign * value
+        if left:
+            total[name] = left
+        else:
+            total.pop(name, None)
+    if not total:
+        del used[node]

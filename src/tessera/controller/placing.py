@@ -1,0 +1,148 @@
+"""One batch of waiting pods through placement, under the scheduler's rules.
+
+Turns pods into demands, answers placement's question which node takes whom, and turns what placement chose into
+promises. Nothing is changed here but a scratch count of what the batch would use of each node.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName, device_id
+from tessera.clock import parse_rfc3339
+from tessera.controller.amounts import Amounts, add
+from tessera.controller.eligibility import refusal, shortage
+from tessera.controller.facts import Constraints, NodeFacts, PodFacts
+from tessera.controller.ledger import Ledger
+from tessera.placement.demand import Demand
+from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.plan import plan
+from tessera.placement.reasons import Reason, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod and the slices chosen for it."""
+
+    pod: PodFacts
+    node: NodeName
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A pod and why it must wait."""
+
+    pod: PodFacts
+    reason: Reason
+
+
+def place(
+    pods: Sequence[PodFacts],
+    fleet: Fleet,
+    nodes: Mapping[NodeName, NodeFacts],
+    used: Mapping[NodeName, Amounts],
+    *,
+    ledger: Ledger,
+    home_of: Callable[[PodFacts], NodeName | None],
+) -> Sequence[Placed | Unplaced]:
+    """Plans all of them together.
+
+    Args:
+        pods: what waits, in any order; higher priority goes first, then the older, then by name.
+        fleet: the cards; unchanged.
+        nodes: the nodes.
+        used: what is held on each node besides slices.
+        ledger: existing promises; a node that still takes back slices of a pod is no place for it.
+        home_of: the node that a pod must run on because it is ungated already.
+    """
+    ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created, pod.key))
+    rules = _Rules({pod.key: pod for pod in ordered}, nodes, used, ledger, home_of)
+    demands = [Demand(pod.key, pod.profiles, pod.priority, _arrival(pod)) for pod in ordered]
+    decided = plan(fleet, demands, rules.allows, on_take=rules.take, on_give_back=rules.give_back)
+    return [
+        Placed(pod, NodeName(decided.assignments[pod.key][0].node), _slices(decided.assignments[pod.key]))
+        if pod.key in decided.assignments
+        else Unplaced(pod, decided.refusals[pod.key])
+        for pod in ordered
+    ]
+
+
+def _arrival(pod: PodFacts) -> float:
+    try:
+        return parse_rfc3339(pod.created)
+    except ValueError:
+        return 0.0
+
+
+def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(
+            id=device_id(at.gpu, at.profile, at.start),
+            profile=at.profile,
+            gpu_uuid=at.gpu,
+            start=at.start,
+            size=at.size,
+        )
+        for at in placements
+    )
+
+
+class _Rules:
+    """Which node takes whom, while a batch is being planned."""
+
+    def __init__(
+        self,
+        pods: Mapping[str, PodFacts],
+        nodes: Mapping[NodeName, NodeFacts],
+        used: Mapping[NodeName, Amounts],
+        ledger: Ledger,
+        home_of: Callable[[PodFacts], NodeName | None],
+    ) -> None:
+        self._pods = pods
+        self._nodes = nodes
+        self._used = used
+        self._ledger = ledger
+        self._homes = {pod.uid: home_of(pod) for pod in pods.values()}
+        self._taken: dict[NodeName, Amounts] = {}
+        self._memo: dict[tuple[int, str], Refusal | None] = {}
+        shared: dict[Constraints, int] = {}
+        self._kinds = {pod.uid: shared.setdefault(pod.constraints, len(shared)) for pod in pods.values()}
+
+    def allows(self, demand: Demand, node: str) -> Refusal | None:
+        """Placement's question."""
+        pod = self._pods[demand.key]
+        home = self._homes[pod.uid]
+        if home is not None:
+            return None if home == node else Refusal("node(s) are not the one that the pod is pinned to")
+        name = NodeName(node)
+        if self._ledger.get(name, pod.uid) is not None:
+            return Refusal("node(s) still take back the pod's former slices")
+        kind = (self._kinds[pod.uid], node)
+        if kind not in self._memo:
+            self._memo[kind] = self._static(pod, name)
+        return self._memo[kind] or self._amounts(pod, name)
+
+    def take(self, demand: Demand, node: str) -> None:
+        """The batch gives the pod a place there."""
+        pod = self._pods[demand.key]
+        if not pod.node:
+            add(self._taken.setdefault(NodeName(node), {}), pod.amounts)
+
+    def give_back(self, demand: Demand, node: str) -> None:
+        """It takes that back."""
+        pod = self._pods[demand.key]
+        if not pod.node:
+            add(self._taken[NodeName(node)], pod.amounts, sign=-1)
+
+    def _static(self, pod: PodFacts, node: NodeName) -> Refusal | None:
+        facts = self._nodes.get(node)
+        why = refusal(pod.constraints, facts) if facts is not None else "node(s) were gone"
+        return Refusal(why, f"{node}: {why}") if why else None
+
+    def _amounts(self, pod: PodFacts, node: NodeName) -> Refusal | None:
+        used = self._used.get(node, {})
+        taken = self._taken.get(node)
+        both = used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
+        why = shortage(pod.amounts, both, self._nodes[node].allocatable)
+        return Refusal(why, f"{node}: {why}") if why else None

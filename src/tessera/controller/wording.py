@@ -1,0 +1,23 @@
+"""What people read about a pod that waits."""
+
+from tessera.controller.facts import PodFacts
+from tessera.placement.reasons import Reason
+
+
+def waiting_text(pod: PodFacts, reason: Reason) -> str:
+    """An event's message: what the pod waits for and what would end that."""
+    return f"Waiting for {wanted_text(pod)}: {reason.text}"
+
+
+def lost_text(pod: PodFacts, reason: Reason) -> str:
+    """An event's message for a pod that is past the gate but has no slices on record, and no room for new ones."""
+    return (
+        f"The pod runs or is pinned without a slice on record, and its node has no room for {wanted_text(pod)}: "
+        f"{reason.text}. Delete the pod so that it is placed anew"
+    )
+
+
+def wanted_text(pod: PodFacts) -> str:
+    """``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
+    counts = {profile: pod.profiles.count(profile) for profile in pod.profiles}
+    return " + ".join(profile if count == 1 else f"{count} x {profile}" for profile, count in counts.items())

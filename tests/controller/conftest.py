@@ -1,0 +1,233 @@
+"""A world of plain values around the state machine: an API server that is two dicts, agents that are one function."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.instaslice import Instaslice
+from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid
+from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.instructions import DeleteObject, Instruction, PatchRequests, PatchResults, Tell, Ungate, Write
+from tessera.controller.machine import Slicer
+from tessera.mig.models import model_by_short_name
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    out = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            out.pop(key, None)
+        else:
+            out[key] = merge(out.get(key), value)
+    return out
+
+
+class World:
+    """What the API server stores, and the agents that answer."""
+
+    def __init__(self) -> None:
+        self.pods: dict[PodUid, PodFacts] = {}
+        self.nodes: dict[NodeName, NodeFacts] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.version = 0
+        self.slicer = Slicer()
+        self.told: list[Tell] = []
+        self.writes: list[Write] = []
+
+    # What users and the cluster do
+
+    def node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeFacts:
+        """A node that offers on-demand slices, with its agent's object."""
+        model = model_by_short_name(cards)
+        table = {
+            row.name: {
+                "placements": [{"size": row.size, "start": start} for start in row.starts],
+                "giProfileId": row.gi_profile_id,
+                "ciProfileId": row.ci_profile_index,
+            }
+            for row in model.geometry.profiles
+        }
+        gpus = [
+            {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(count)
+        ]
+        self.objects[name] = {
+            "metadata": {"name": name, "namespace": "instaslice-system", "uid": f"object-{name}"},
+            "status": {"nodeResources": {"nodeGpus": gpus, "migPlacement": table, "bootId": "b"}},
+        }
+        default: dict[str, Any] = {
+            "labels": {MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": name},
+            "allocatable": {"cpu": 64000, "memory": 2**40, "pods": 110},
+        }
+        self.nodes[NodeName(name)] = NodeFacts(name=NodeName(name), hostname=name, **{**default, **facts})
+        self._touch(name)
+        self.slicer.see_node(self.nodes[NodeName(name)])
+        return self.nodes[NodeName(name)]
+
+    def pod(self, name: str, *profiles: str, **facts: Any) -> PodFacts:
+        """A pod behind our gate."""
+        default: dict[str, Any] = {
+            "gates": (GATE,),
+            "amounts": {"cpu": 1000, "pods": 1},
+            "created": f"{len(self.pods)}",
+        }
+        pod = PodFacts(
+            uid=PodUid(f"uid-{name}"), namespace="default", name=name, profiles=profiles, **{**default, **facts}
+        )
+        return self.put(pod)
+
+    def put(self, pod: PodFacts) -> PodFacts:
+        """Creates or changes a pod."""
+        self.pods[pod.uid] = pod
+        self.slicer.see_pod(pod)
+        return pod
+
+    def remove(self, pod: PodFacts) -> None:
+        """Deletes a pod."""
+        del self.pods[pod.uid]
+        self.slicer.lose_pod(pod.uid)
+
+    # The API server
+
+    def _touch(self, node: str) -> None:
+        self.version += 1
+        self.objects[node]["metadata"]["resourceVersion"] = str(self.version)
+        self.slicer.see_object(self.read(node))
+
+    def read(self, node: str) -> Instaslice:
+        """A node's object as a client sees it."""
+        return msgspec.convert(self.objects[node], Instaslice)
+
+    def patch(self, node: str, body: Any) -> None:
+        """A merge patch of a node's object."""
+        self.objects[node] = merge(self.objects[node], msgspec.json.decode(msgspec.json.encode(body)))
+        self._touch(node)
+
+    def apply(self, write: Write) -> None:
+        """Does one write; the machine observes the outcome, but is not answered yet."""
+        self.writes.append(write)
+        match write:
+            case PatchRequests() | PatchResults():
+                if write.node in self.objects:
+                    self.patch(write.node, write.body())
+            case Ungate():
+                pod = self.pods.get(write.uid)
+                if pod is not None:
+                    self.put(_replace(pod, gates=(), hostname=write.hostname))
+            case DeleteObject():
+                self.objects.pop(write.node, None)
+                self.slicer.lose_object(write.node)
+
+    def answer(self, instruction: Instruction) -> None:
+        """Does one instruction and answers it."""
+        if isinstance(instruction, Tell):
+            self.told.append(instruction)
+        else:
+            self.apply(instruction)
+            self.slicer.done(instruction)
+
+    def run(self) -> Sequence[Write]:
+        """Decides and writes until nothing is left to do, without the agents."""
+        before = len(self.writes)
+        for _ in range(100):
+            self.slicer.decide()
+            found = self.slicer.take()
+            for instruction in found:
+                self.answer(instruction)
+            if not found and not self.slicer.stirred:
+                return self.writes[before:]
+        raise AssertionError("the controller never comes to rest")
+
+    def restart(self) -> None:
+        """The controller dies; a new one sees what is stored."""
+        self.slicer = Slicer()
+        for node in self.nodes.values():
+            self.slicer.see_node(node)
+        for pod in self.pods.values():
+            self.slicer.see_pod(pod)
+        for name in self.objects:
+            self.slicer.see_object(self.read(name))
+
+    # Agents
+
+    def agents(self) -> None:
+        """Every agent catches up: makes what is promised, destroys what is to be deleted."""
+        for name in list(self.objects):
+            states = {}
+            for uid, result in self.read(name).status.pod_allocation_results.items():
+                state = result.allocation_status
+                goal = "deleted" if state.allocation_status_controller == "deleting" else "created"
+                if state.allocation_status_daemonset != goal:
+                    states[uid] = {"allocationStatus": {"allocationStatusDaemonset": goal}}
+            if states:
+                self.patch(name, {"status": {"podAllocationResults": states}})
+
+    def settle(self) -> None:
+        """Controller and agents until both rest."""
+        for _ in range(100):
+            self.agents()
+            if not self.run():
+                return
+        raise AssertionError("controller and agents never come to rest")
+
+    # Looking
+
+    def states(self, pod: PodFacts) -> tuple[str, str] | None:
+        """The two states of a pod's result, wherever it is."""
+        for name in self.objects:
+            result = self.read(name).status.pod_allocation_results.get(pod.uid)
+            if result is not None:
+                state = result.allocation_status
+                return (state.allocation_status_controller, state.allocation_status_daemonset)
+        return None
+
+    def where(self, pod: PodFacts) -> list[tuple[str, str, int]]:
+        """Node, profile and start of a pod's promised slices."""
+        return [
+            (name, item.profile, item.start)
+            for name in self.objects
+            if pod.uid in self.read(name).spec.pod_allocation_requests
+            for item in self.read(name).spec.pod_allocation_requests[pod.uid].slices
+        ]
+
+    def empty(self) -> bool:
+        """Whether nothing is promised anywhere."""
+        items = [self.read(name) for name in self.objects]
+        return not any(item.spec.pod_allocation_requests or item.status.pod_allocation_results for item in items)
+
+    def overlaps(self) -> list[str]:
+        """Slots that two promises claim at a time."""
+        found = []
+        for name in self.objects:
+            item = self.read(name)
+            taken: dict[tuple[str, int], str] = {}
+            for uid, request in item.spec.pod_allocation_requests.items():
+                result = item.status.pod_allocation_results.get(uid)
+                if result is not None and result.allocation_status.allocation_status_daemonset == "deleted":
+                    continue
+                for part in request.slices:
+                    for slot in range(part.start, part.start + part.size):
+                        other = taken.setdefault((part.gpu_uuid, slot), uid)
+                        if other != uid:
+                            found.append(f"{part.gpu_uuid} slot {slot}: {other} and {uid}")
+        return found
+
+
+def _replace(pod: PodFacts, **changes: Any) -> PodFacts:
+    from dataclasses import replace
+
+    return replace(pod, **changes)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def new_world() -> type[World]:
+    return World
