@@ -5,10 +5,41 @@ plugin as kubelet does, over its unix socket; :class:`tessera.kubelet.direct.Dir
 process. Both answer alike, so a simulated kubelet has one code path.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
-from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
+import grpc
+import grpc.aio
+
+from tessera.kubelet.methods import (
+    ALLOCATE,
+    GET_OPTIONS,
+    GET_PREFERRED,
+    LIST_AND_WATCH,
+    OPTIONS,
+    PRE_START,
+    Method,
+    Request,
+    Response,
+)
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.seam import (
+    PRE_START_TIMEOUT,
+    Allocation,
+    Device,
+    PluginError,
+    PluginOptions,
+    PreferredRequest,
+)
+from tessera.kubelet.wire import (
+    allocate_to_wire,
+    allocations_from_wire,
+    devices_from_wire,
+    options_from_wire,
+    preferred_to_wire,
+)
 
 
 class PluginClient(Protocol):
@@ -60,3 +91,82 @@ class PluginClient(Protocol):
     async def close(self) -> None:
         """Hangs up; running calls end with ConnectionError."""
         ...
+
+
+#: How long kubelet waits for a plugin to answer while it registers, seconds (``dial`` in kubelet's plugin client).
+CONNECT_TIMEOUT = 10.0
+
+
+class GrpcPluginClient:
+    """A plugin behind a unix socket.
+
+    Args:
+        socket: the socket's absolute path.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+        self._closed = False
+        # Kubelet sets "localhost" as :authority; without it some servers refuse the socket's path there.
+        self._channel = grpc.aio.insecure_channel(
+            f"unix://{socket}", options=[*OPTIONS, ("grpc.default_authority", "localhost")]
+        )
+
+    async def options(self) -> PluginOptions:
+        """See :meth:`PluginClient.options`."""
+        return options_from_wire(await self._call(GET_OPTIONS, dp.Empty(), CONNECT_TIMEOUT))
+
+    async def list_and_watch(self) -> AsyncIterator[tuple[Device, ...]]:
+        """See :meth:`PluginClient.list_and_watch`."""
+        stream = LIST_AND_WATCH.stream(self._channel)(dp.Empty())
+        try:
+            async for message in stream:
+                yield devices_from_wire(message)
+        except grpc.aio.AioRpcError as error:
+            raise self._gone(LIST_AND_WATCH.name, error.details()) from error
+        except asyncio.CancelledError as error:
+            self._unless_hung_up(LIST_AND_WATCH.name, error)
+        finally:
+            stream.cancel()
+        raise self._gone(LIST_AND_WATCH.name, "the stream ended")
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> list[tuple[str, ...]]:
+        """See :meth:`PluginClient.get_preferred_allocation`."""
+        answer = await self._call(GET_PREFERRED, preferred_to_wire(requests))
+        return [tuple(response.deviceIDs) for response in answer.container_responses]
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[Allocation]:
+        """See :meth:`PluginClient.allocate`."""
+        return allocations_from_wire(await self._call(ALLOCATE, allocate_to_wire(requests)))
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        """See :meth:`PluginClient.pre_start_container`."""
+        await self._call(PRE_START, dp.PreStartContainerRequest(devices_ids=device_ids), PRE_START_TIMEOUT)
+
+    async def close(self) -> None:
+        """See :meth:`PluginClient.close`."""
+        self._closed = True
+        await self._channel.close()
+
+    async def _call(
+        self, method: Method[Request, Response], request: Request, seconds: float | None = None
+    ) -> Response:
+        try:
+            return await method.unary(self._channel)(request, timeout=seconds)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                raise self._gone(method.name, error.details()) from error
+            raise PluginError(error.details() or error.code().name) from error
+        except (asyncio.CancelledError, grpc.aio.UsageError) as error:
+            self._unless_hung_up(method.name, error)
+            raise
+
+    def _unless_hung_up(self, call: str, error: BaseException) -> None:
+        """A call ends as cancelled when the channel closes; told apart from the caller's own cancellation here."""
+        task = asyncio.current_task()
+        if self._closed and task is not None and not task.cancelling():
+            raise self._gone(call, "the caller hung up") from error
+        raise error
+
+    def _gone(self, call: str, reason: str | None) -> ConnectionError:
+        return ConnectionResetError(f"device plugin at {self._socket} does not answer {call}: {reason}")

@@ -92,3 +92,33 @@ class InsufficientResources(NvmlError):
 
 class Unknown(NvmlError):
     """Anything else; ``code`` tells which."""
+
+
+_KINDS: dict[int, type[NvmlError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgument,
+        NotSupported,
+        NoPermission,
+        NotFound,
+        DriverNotLoaded,
+        GpuLost,
+        ResetRequired,
+        DriverMismatch,
+        InUse,
+        InsufficientResources,
+    )
+}
+#: Numbers that mean the same to a caller: library not found, function not found, GPU not found.
+_SAME_AS = {12: DriverNotLoaded, 13: NotSupported, 28: NotFound}
+
+
+def error_of(code: int, text: str) -> NvmlError:
+    """The error for one of NVML's numbers; :class:`Unknown` if none is its own kind.
+
+    Args:
+        code: ``nvmlReturn_t``.
+        text: which call on which object, and what NVML says.
+    """
+    kind = _KINDS.get(code) or _SAME_AS.get(code) or Unknown
+    return kind(text, code=code)

@@ -1,0 +1,166 @@
+"""The seam without sockets: agent and simulated kubelet in one process.
+
+:class:`DirectBus` is the node's plugin folder in memory. To the agent it is a
+:class:`~tessera.kubelet.seam.Kubelet`; to whoever plays kubelet it delivers registrations, each with a
+:class:`DirectPluginClient`. Nothing is copied or encoded and nothing depends on the operating system, so it
+runs on virtual time and thousands of nodes fit into a process.
+
+Rules, as over the sockets: a kubelet that starts again gets every registration again; a plugin that ends, or a kubelet
+that stops, ends the running calls with ConnectionError.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from tessera.kubelet.registration import PodResourcesSource, Registered, RegistrationError
+from tessera.kubelet.seam import (
+    PRE_START_TIMEOUT,
+    Allocation,
+    Device,
+    DevicePlugin,
+    PluginError,
+    PluginOptions,
+    PodResources,
+    PreferredRequest,
+)
+
+T = TypeVar("T")
+
+
+class DirectPluginClient:
+    """A plugin in the same process: a :class:`~tessera.kubelet.plugin_client.PluginClient` without a socket."""
+
+    def __init__(self, plugin: DevicePlugin) -> None:
+        self._plugin = plugin
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._closed = asyncio.Event()
+
+    async def options(self) -> PluginOptions:
+        """The plugin's options."""
+        self._must_be_open("GetDevicePluginOptions")
+        return self._plugin.options
+
+    async def list_and_watch(self) -> AsyncIterator[tuple[Device, ...]]:
+        """Full device lists until the plugin ends; then ConnectionError."""
+        devices = aiter(self._plugin.list_and_watch())
+        try:
+            while True:
+                yield tuple(await self._call("ListAndWatch", _next(devices)))
+        finally:
+            close = getattr(devices, "aclose", None)
+            if close is not None:
+                await close()
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> list[tuple[str, ...]]:
+        """One list of device ids per request."""
+        answer = await self._call("GetPreferredAllocation", self._plugin.get_preferred_allocation(requests))
+        return [tuple(ids) for ids in answer]
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> list[Allocation]:
+        """One answer per container's device ids."""
+        return list(await self._call("Allocate", self._plugin.allocate(requests)))
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        """Returns when the container may start; PluginError after kubelet's 30 seconds."""
+        try:
+            async with asyncio.timeout(PRE_START_TIMEOUT):
+                await self._call("PreStartContainer", self._plugin.pre_start_container(device_ids))
+        except TimeoutError:
+            raise PluginError(f"PreStartContainer: not done after {PRE_START_TIMEOUT:g} s") from None
+
+    async def close(self) -> None:
+        """Hangs up; running calls end with ConnectionError."""
+        self._closed.set()
+        for call in self._calls:
+            call.cancel()
+
+    async def _call(self, name: str, call: Coroutine[Any, Any, T]) -> T:
+        if self._closed.is_set():
+            call.close()
+        self._must_be_open(name)
+        task = asyncio.ensure_future(call)
+        self._calls.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            current = asyncio.current_task()
+            if current is None or current.cancelling():
+                raise
+            raise self._gone(name) from None
+        finally:
+            self._calls.discard(task)
+            task.cancel()
+
+    def _must_be_open(self, name: str) -> None:
+        if self._closed.is_set():
+            raise self._gone(name)
+
+    def _gone(self, call: str) -> ConnectionError:
+        return ConnectionResetError(f"device plugin of {self._plugin.resource_name} does not answer {call}: it ended")
+
+
+async def _next(devices: AsyncIterator[Sequence[Device]]) -> Sequence[Device]:
+    try:
+        return await anext(devices)
+    except StopAsyncIteration:
+        raise ConnectionResetError("the device plugin's list ended") from None
+
+
+class DirectBus:
+    """One node's meeting point of device plugins and kubelet, in memory."""
+
+    def __init__(self) -> None:
+        self._registered: Registered | None = None
+        self._source: PodResourcesSource | None = None
+        self._changed = asyncio.Event()
+
+    def start(self, registered: Registered, source: PodResourcesSource) -> None:
+        """Kubelet is up: every plugin registers with ``registered``, now or as soon as it is served.
+
+        Called again, it is a kubelet that was restarted.
+        """
+        self._registered, self._source = registered, source
+        self._wake()
+
+    def stop(self) -> None:
+        """Kubelet is down: its plugin connections end."""
+        self._registered = self._source = None
+        self._wake()
+
+    async def serve(self, plugin: DevicePlugin) -> None:
+        """Registers the plugin until cancelled, again whenever kubelet starts.
+
+        Raises:
+            PluginError: kubelet refuses the plugin.
+        """
+        while True:
+            changed = self._changed
+            if self._registered is not None:
+                await self._connected(plugin, self._registered, changed)
+            else:
+                await changed.wait()
+
+    async def pod_resources(self) -> Sequence[PodResources]:
+        """Which container holds which devices now.
+
+        Raises:
+            ConnectionError: kubelet is down.
+        """
+        if self._source is None:
+            raise ConnectionRefusedError("pod-resources: kubelet is down")
+        return await self._source.list()
+
+    async def _connected(self, plugin: DevicePlugin, registered: Registered, changed: asyncio.Event) -> None:
+        client = DirectPluginClient(plugin)
+        try:
+            await registered(plugin.resource_name, plugin.options, client)
+            await changed.wait()
+        except RegistrationError as error:
+            raise PluginError(f"kubelet refused {plugin.resource_name}: {error}") from error
+        finally:
+            await client.close()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

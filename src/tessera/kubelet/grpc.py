@@ -1,0 +1,211 @@
+"""The seam over kubelet's own sockets: how the agent meets a real kubelet.
+
+Each plugin has a gRPC server on a socket of its own in kubelet's plugin folder and registers it on ``kubelet.sock``. A
+server is replaced, by one on a *new* socket that registers *before* the old one closes, whenever
+
+* ``kubelet.sock`` was created again: kubelet restarted, and has deleted every socket in the folder;
+* the plugin's own socket is gone;
+* kubelet ended the plugin's last device stream. Besides a kubelet that stops, that is one that tells plugins apart by
+  resource name only and drops the new one when an older server of the same resource closes.
+
+The kernel reports the first two (:mod:`tessera.kubelet.inotify`), the stream's end reports itself; nothing is polled.
+Only a registration that failed while ``kubelet.sock`` exists is tried again after a pause, since nothing will report
+that kubelet has begun to listen.
+
+Kubelet's limits on pod-resources (100 calls a second, 10 at once, then ResourceExhausted) are kept by sharing: callers
+that come while a call is running share the next one (:mod:`tessera.kubelet.sharing`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+import grpc
+import grpc.aio
+
+from tessera.clock import Clock
+from tessera.kubelet.inotify import FolderWatch
+from tessera.kubelet.methods import LIST, OPTIONS, REGISTER
+from tessera.kubelet.plugin_server import PluginServer
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.proto import podresources_pb2 as pr
+from tessera.kubelet.seam import PRE_START_TIMEOUT, DevicePlugin, PodResources
+from tessera.kubelet.sharing import Shared
+from tessera.kubelet.sockets import (
+    KUBELET_SOCKET,
+    PLUGIN_DIR,
+    POD_RESOURCES_SOCKET,
+    FileId,
+    identity,
+    plugin_socket,
+    remove_leftovers,
+)
+from tessera.kubelet.wire import VERSION, options_to_wire, pod_from_wire
+
+#: Kubelet dials the plugin back before it answers Register and gives that 10 s; a little more for the rest.
+REGISTER_TIMEOUT = 15.0
+POD_RESOURCES_TIMEOUT = 10.0
+#: Pauses before a failed registration is tried again, seconds: the first, and the longest after doubling.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+#: Before a plugin that kubelet dropped within seconds is registered again, so that one whose streams fail at once does
+#: not keep both busy.
+RENEWAL_PAUSE = 1.0
+#: Before pod-resources is asked again after ResourceExhausted, seconds; kubelet refills a token every 10 ms.
+RATE_LIMIT_PAUSE = 0.05
+
+REGISTERED = "registered"
+
+_log = logging.getLogger(__name__)
+
+
+class GrpcKubelet:
+    """A kubelet behind its sockets; see :class:`~tessera.kubelet.seam.Kubelet`.
+
+    Args:
+        plugin_dir: kubelet's plugin folder.
+        pod_resources_socket: the socket of its pod-resources API.
+        clock: for pauses between attempts.
+    """
+
+    def __init__(
+        self, plugin_dir: Path = PLUGIN_DIR, pod_resources_socket: Path = POD_RESOURCES_SOCKET, *, clock: Clock
+    ) -> None:
+        self._folder = plugin_dir.absolute()
+        self._kubelet = self._folder / KUBELET_SOCKET
+        self._pod_resources = pod_resources_socket.absolute()
+        self._clock = clock
+        self._watch = FolderWatch(self._folder)
+        self._list = Shared(self._list_within_limits)
+        self._states: dict[str, str] = {}
+        self._cleaned = False
+
+    @property
+    def registrations(self) -> Mapping[str, str]:
+        """Every resource that is served now: ``registered``, or why it is not."""
+        return MappingProxyType(self._states)
+
+    async def serve(self, plugin: DevicePlugin) -> None:
+        """Serves and registers the plugin until cancelled; its sockets are removed then.
+
+        Raises:
+            OSError: the plugin folder does not exist.
+            ValueError: the folder's path is too long for a socket.
+        """
+        self._clean_once()
+        current: PluginServer | None = None
+        try:
+            with self._watch.changes() as woken:
+                async with asyncio.TaskGroup() as retiring:
+                    while True:
+                        successor, kubelet = await self._registered(plugin, woken)
+                        if current is not None:
+                            retiring.create_task(current.stop(PRE_START_TIMEOUT))
+                        current = successor
+                        await self._until_lost(current, kubelet, woken)
+        finally:
+            self._states.pop(plugin.resource_name, None)
+            if current is not None:
+                await current.stop()
+
+    async def pod_resources(self) -> Sequence[PodResources]:
+        """Which container holds which devices now, from a listing that began after this call.
+
+        Raises:
+            ConnectionError: kubelet did not answer.
+        """
+        return await self._list()
+
+    async def _registered(self, plugin: DevicePlugin, woken: asyncio.Event) -> tuple[PluginServer, FileId]:
+        """A new server of the plugin that kubelet has accepted, and which kubelet that was."""
+        pause = FIRST_PAUSE
+        while True:
+            kubelet = identity(self._kubelet)
+            if kubelet is None:
+                self._failed(plugin, f"{self._kubelet} does not exist: kubelet is not running")
+                await self._kubelet_changes(kubelet, woken, at_most=None)
+                pause = FIRST_PAUSE
+                continue
+            try:
+                server = await self._offer(plugin, woken)
+            except ConnectionError as error:
+                self._failed(plugin, str(error))
+                await self._kubelet_changes(kubelet, woken, at_most=pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                self._states[plugin.resource_name] = REGISTERED
+                return server, kubelet
+
+    async def _offer(self, plugin: DevicePlugin, woken: asyncio.Event) -> PluginServer:
+        """Serves the plugin on a new socket and registers that."""
+        server = PluginServer(plugin, plugin_socket(self._folder, plugin.resource_name), woken.set)
+        try:
+            await server.start()
+            await self._register(plugin, server.socket.name)
+        except BaseException:
+            await server.stop()
+            raise
+        return server
+
+    async def _register(self, plugin: DevicePlugin, endpoint: str) -> None:
+        request = dp.RegisterRequest(
+            version=VERSION,
+            endpoint=endpoint,
+            resource_name=plugin.resource_name,
+            options=options_to_wire(plugin.options),
+        )
+        async with grpc.aio.insecure_channel(f"unix:{self._kubelet}", options=OPTIONS) as channel:
+            try:
+                await REGISTER.unary(channel)(request, timeout=REGISTER_TIMEOUT)
+            except grpc.aio.AioRpcError as error:
+                raise ConnectionRefusedError(
+                    f"kubelet did not register {plugin.resource_name}: {error.code().name}: {error.details()}"
+                ) from error
+
+    async def _until_lost(self, server: PluginServer, kubelet: FileId, woken: asyncio.Event) -> None:
+        """Returns when kubelet needs the plugin to be registered again."""
+        began = self._clock.monotonic()
+        while True:
+            woken.clear()
+            if identity(self._kubelet) != kubelet or not server.socket.exists():
+                return
+            if server.abandoned:
+                short_lived = self._clock.monotonic() - began < LONGEST_PAUSE
+                await self._kubelet_changes(kubelet, woken, at_most=RENEWAL_PAUSE if short_lived else FIRST_PAUSE)
+                return
+            await woken.wait()
+
+    async def _list_within_limits(self) -> Sequence[PodResources]:
+        async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}", options=OPTIONS) as channel:
+            while True:
+                try:
+                    answer = await LIST.unary(channel)(pr.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT)
+                except grpc.aio.AioRpcError as error:
+                    if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                        raise ConnectionRefusedError(
+                            f"pod-resources at {self._pod_resources}: {error.code().name}: {error.details()}"
+                        ) from error
+                    await self._clock.sleep(RATE_LIMIT_PAUSE)
+                else:
+                    return [pod_from_wire(pod) for pod in answer.pod_resources]
+
+    async def _kubelet_changes(self, kubelet: FileId | None, woken: asyncio.Event, at_most: float | None) -> None:
+        """Returns when ``kubelet.sock`` is another than ``kubelet``, or after ``at_most`` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(at_most):
+                while identity(self._kubelet) == kubelet:
+                    woken.clear()
+                    await woken.wait()
+
+    def _failed(self, plugin: DevicePlugin, reason: str) -> None:
+        if self._states.get(plugin.resource_name) != reason:
+            _log.warning("%s: %s", plugin.resource_name, reason)
+        self._states[plugin.resource_name] = reason
+
+    def _clean_once(self) -> None:
+        if not self._cleaned:
+            self._cleaned = True
+            for socket in remove_leftovers(self._folder):
+                _log.info("removed %s: nothing listens on it", socket)

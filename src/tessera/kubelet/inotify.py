@@ -1,0 +1,77 @@
+"""Wakes up when files come and go in a folder.
+
+Kubelet announces a restart by nothing but a new ``kubelet.sock``. Looking for it at intervals would either cost
+wake-ups on every node of the fleet or leave the node without devices for an interval, during which kubelet rejects pods
+for good. The kernel tells at once. Neither asyncio nor the dependencies offer inotify; two system calls are reached
+through the C library here.
+
+What happened is not reported, only that something did: the caller compares what it sees with what it saw, which is also
+right after an overflow of the kernel's queue.
+"""
+
+import asyncio
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_ONLYDIR = 0x40, 0x80, 0x100, 0x200, 0x01000000
+_MASK = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
+_BUFFER = 64 * 1024
+
+
+class FolderWatch:
+    """Changes of one folder, for any number of waiters over one inotify descriptor (a host has 128 for each user)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._descriptor: int | None = None
+        self._waiters: list[asyncio.Event] = []
+
+    @contextmanager
+    def changes(self) -> Iterator[asyncio.Event]:
+        """An event that is set at each change; the caller clears it.
+
+        Raises:
+            OSError: the folder does not exist, or the host's inotify instances are used up.
+        """
+        woken = asyncio.Event()
+        if self._descriptor is None:
+            self._descriptor = self._open()
+        self._waiters.append(woken)
+        try:
+            yield woken
+        finally:
+            self._waiters.remove(woken)
+            if not self._waiters:
+                self._close()
+
+    def _open(self) -> int:
+        libc = ctypes.CDLL(None, use_errno=True)
+        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if descriptor < 0:
+            raise self._failed("inotify_init1")
+        if libc.inotify_add_watch(descriptor, os.fsencode(self._folder), ctypes.c_uint32(_MASK)) < 0:
+            os.close(descriptor)
+            raise self._failed("inotify_add_watch")
+        asyncio.get_running_loop().add_reader(descriptor, self._readable, descriptor)
+        return descriptor
+
+    def _failed(self, call: str) -> OSError:
+        number = ctypes.get_errno()
+        return OSError(number, f"{call}: {os.strerror(number)}", os.fspath(self._folder))
+
+    def _readable(self, descriptor: int) -> None:
+        try:
+            os.read(descriptor, _BUFFER)
+        except BlockingIOError:
+            return
+        for woken in self._waiters:
+            woken.set()
+
+    def _close(self) -> None:
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,105 @@
+"""The gRPC methods that kubelet and a device plugin call on each other, one constant each.
+
+A :class:`Method` holds what generated service stubs would: the path and the two message types. The same constant makes
+the caller's stub and the server's handler, so that both ends cannot differ.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+import msgspec
+from google.protobuf.message import Message
+
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.proto import podresources_pb2 as pr
+
+Request = TypeVar("Request", bound=Message)
+Response = TypeVar("Response", bound=Message)
+
+#: The largest message that either side takes, bytes. Kubelet's own pod-resources server allows 16 MiB.
+MAX_MESSAGE = 16 * 1024 * 1024
+#: Of channels and servers alike.
+OPTIONS: Sequence[tuple[str, Any]] = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    # Every socket has its own connection: a plugin that was replaced must not be reached through an old one.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class Method(msgspec.Struct, Generic[Request, Response], frozen=True):
+    """One method of a gRPC service."""
+
+    service: str
+    name: str
+    request: type[Request]
+    response: type[Response]
+
+    @property
+    def path(self) -> str:
+        """``/package.Service/Method``."""
+        return f"/{self.service}/{self.name}"
+
+    def unary(self, channel: grpc.aio.Channel) -> "grpc.aio.UnaryUnaryMultiCallable[Request, Response]":
+        """The caller's side of a plain method."""
+        return channel.unary_unary(
+            self.path,
+            request_serializer=self.request.SerializeToString,
+            response_deserializer=self.response.FromString,
+        )
+
+    def stream(self, channel: grpc.aio.Channel) -> "grpc.aio.UnaryStreamMultiCallable[Request, Response]":
+        """The caller's side of a method that answers with a stream."""
+        return channel.unary_stream(
+            self.path,
+            request_serializer=self.request.SerializeToString,
+            response_deserializer=self.response.FromString,
+        )
+
+    def handle_unary(
+        self, answer: "Callable[[Request, grpc.aio.ServicerContext[Request, Response]], Awaitable[Response]]"
+    ) -> "tuple[str, grpc.RpcMethodHandler[Request, Response]]":
+        """The server's side of a plain method."""
+        return self.name, grpc.unary_unary_rpc_method_handler(
+            answer,
+            request_deserializer=self.request.FromString,
+            response_serializer=self.response.SerializeToString,
+        )
+
+    def handle_stream(
+        self, answer: "Callable[[Request, grpc.aio.ServicerContext[Request, Response]], AsyncIterator[Response]]"
+    ) -> "tuple[str, grpc.RpcMethodHandler[Request, Response]]":
+        """The server's side of a method that answers with a stream."""
+        return self.name, grpc.unary_stream_rpc_method_handler(
+            answer,
+            request_deserializer=self.request.FromString,
+            response_serializer=self.response.SerializeToString,
+        )
+
+
+def service(name: str, *handlers: "tuple[str, grpc.RpcMethodHandler[Any, Any]]") -> grpc.GenericRpcHandler:
+    """What a server answers for one gRPC service."""
+    return grpc.method_handlers_generic_handler(name, dict(handlers))
+
+
+REGISTRATION = "v1beta1.Registration"
+REGISTER = Method(REGISTRATION, "Register", dp.RegisterRequest, dp.Empty)
+
+DEVICE_PLUGIN = "v1beta1.DevicePlugin"
+GET_OPTIONS = Method(DEVICE_PLUGIN, "GetDevicePluginOptions", dp.Empty, dp.DevicePluginOptions)
+LIST_AND_WATCH = Method(DEVICE_PLUGIN, "ListAndWatch", dp.Empty, dp.ListAndWatchResponse)
+GET_PREFERRED = Method(
+    DEVICE_PLUGIN, "GetPreferredAllocation", dp.PreferredAllocationRequest, dp.PreferredAllocationResponse
+)
+ALLOCATE = Method(DEVICE_PLUGIN, "Allocate", dp.AllocateRequest, dp.AllocateResponse)
+PRE_START = Method(DEVICE_PLUGIN, "PreStartContainer", dp.PreStartContainerRequest, dp.PreStartContainerResponse)
+
+POD_RESOURCES = "v1.PodResourcesLister"
+LIST = Method(POD_RESOURCES, "List", pr.ListPodResourcesRequest, pr.ListPodResourcesResponse)
+GET_ALLOCATABLE = Method(
+    POD_RESOURCES, "GetAllocatableResources", pr.AllocatableResourcesRequest, pr.AllocatableResourcesResponse
+)
+GET = Method(POD_RESOURCES, "Get", pr.GetPodResourcesRequest, pr.GetPodResourcesResponse)

@@ -1,0 +1,152 @@
+"""One device plugin on one unix socket: what kubelet calls, answered by a :class:`~tessera.kubelet.seam.DevicePlugin`.
+
+:mod:`tessera.kubelet.grpc` decides when a server is replaced by another.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+
+from tessera.kubelet.methods import (
+    ALLOCATE,
+    DEVICE_PLUGIN,
+    GET_OPTIONS,
+    GET_PREFERRED,
+    LIST_AND_WATCH,
+    OPTIONS,
+    PRE_START,
+    service,
+)
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.seam import Device, DevicePlugin, PluginError
+from tessera.kubelet.wire import (
+    allocations_to_wire,
+    devices_to_wire,
+    options_to_wire,
+    preferences_to_wire,
+    preferred_from_wire,
+)
+
+T = TypeVar("T")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class PluginServer:
+    """A device plugin, served on ``socket`` from :meth:`start` to :meth:`stop`.
+
+    Args:
+        plugin: answers.
+        socket: a path that nothing exists at.
+        abandoned: called when kubelet has ended the last device stream and so no longer counts the devices.
+
+    Attributes:
+        abandoned: whether that has happened and no stream was opened since.
+    """
+
+    def __init__(self, plugin: DevicePlugin, socket: Path, abandoned: Callable[[], None]) -> None:
+        self.socket = socket
+        self.abandoned = False
+        self._tell_abandoned = abandoned
+        self._plugin = plugin
+        self._streams = 0
+        self._closing = asyncio.Event()
+        self._server = grpc.aio.server(options=OPTIONS)
+        handler = service(
+            DEVICE_PLUGIN,
+            GET_OPTIONS.handle_unary(self._get_options),
+            LIST_AND_WATCH.handle_stream(self._list_and_watch),
+            GET_PREFERRED.handle_unary(self._get_preferred),
+            ALLOCATE.handle_unary(self._allocate),
+            PRE_START.handle_unary(self._pre_start),
+        )
+        self._server.add_generic_rpc_handlers((handler,))
+
+    async def start(self) -> None:
+        """Listens.
+
+        Raises:
+            RuntimeError: the socket cannot be bound.
+        """
+        self._server.add_insecure_port(f"unix:{self.socket}")
+        await self._server.start()
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Takes no more calls, ends the device streams, and gives other calls ``grace`` seconds to finish.
+
+        Without ``grace``, or when cancelled, running calls end at once. The socket is removed.
+        """
+        self._closing.set()
+        try:
+            await self._server.stop(grace)
+        except asyncio.CancelledError:
+            await self._server.stop(None)
+            raise
+        finally:
+            self.socket.unlink(missing_ok=True)
+
+    async def _get_options(self, _request: dp.Empty, _context: Context) -> dp.DevicePluginOptions:
+        return options_to_wire(self._plugin.options)
+
+    async def _list_and_watch(self, _request: dp.Empty, _context: Context) -> AsyncIterator[dp.ListAndWatchResponse]:
+        self._streams += 1
+        self.abandoned = False
+        try:
+            async for devices in until(self._closing, self._plugin.list_and_watch()):
+                yield devices_to_wire(devices)
+        finally:
+            self._streams -= 1
+            if not self._streams:
+                self.abandoned = True
+                self._tell_abandoned()
+
+    async def _get_preferred(
+        self, request: dp.PreferredAllocationRequest, context: Context
+    ) -> dp.PreferredAllocationResponse:
+        call = self._plugin.get_preferred_allocation(preferred_from_wire(request))
+        return preferences_to_wire(await _refusing(call, context))
+
+    async def _allocate(self, request: dp.AllocateRequest, context: Context) -> dp.AllocateResponse:
+        call = self._plugin.allocate([tuple(one.devices_ids) for one in request.container_requests])
+        return allocations_to_wire(await _refusing(call, context))
+
+    async def _pre_start(self, request: dp.PreStartContainerRequest, context: Context) -> dp.PreStartContainerResponse:
+        await _refusing(self._plugin.pre_start_container(tuple(request.devices_ids)), context)
+        return dp.PreStartContainerResponse()
+
+
+async def until(closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]) -> AsyncIterator[Sequence[Device]]:
+    """The items of ``lists`` until ``closing`` is set, also in the middle of waiting for the next one."""
+    closed = asyncio.ensure_future(closing.wait())
+    try:
+        while True:
+            item = asyncio.ensure_future(_next(lists))
+            try:
+                await asyncio.wait({item, closed}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                if not item.done():
+                    item.cancel()
+                    await asyncio.wait({item})
+            if closed.done() or item.cancelled() or (devices := item.result()) is None:
+                return
+            yield devices
+    finally:
+        closed.cancel()
+        if close := getattr(lists, "aclose", None):
+            await close()
+
+
+async def _next(lists: AsyncIterator[Sequence[Device]]) -> Sequence[Device] | None:
+    return await anext(lists, None)
+
+
+async def _refusing(call: Awaitable[T], context: Context) -> T:
+    """The call's answer; a refusal becomes a gRPC status, whose text kubelet puts into the pod's status."""
+    try:
+        return await call
+    except PluginError as error:
+        await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        raise AssertionError("abort raises") from error

@@ -1,0 +1,59 @@
+"""What a kubelet does for its plugins, in plain values: the part that a simulated kubelet supplies.
+
+The sockets (:mod:`tessera.kubelet.registration_server`, :mod:`tessera.kubelet.pod_resources_server`) and the bus
+without sockets (:mod:`tessera.kubelet.direct`) both call it.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+from tessera.kubelet.plugin_client import PluginClient
+from tessera.kubelet.seam import ContainerDevices, PluginOptions, PodResources
+
+_QUALIFIED_NAME = re.compile(
+    r"(?=.{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+
+
+class RegistrationError(Exception):
+    """Kubelet refuses a registration; the text goes back to the plugin."""
+
+
+class Registered(Protocol):
+    """Called for every registration. The newest client of a resource replaces the older one, which it may close."""
+
+    async def __call__(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
+        """Takes the plugin over; returns before it consumes the device list.
+
+        Raises:
+            RegistrationError: refused.
+        """
+        ...
+
+
+class PodResourcesSource(Protocol):
+    """What the pod-resources API tells."""
+
+    async def list(self) -> Sequence[PodResources]:
+        """Every pod of the node with the devices of its containers."""
+        ...
+
+    async def allocatable(self) -> Sequence[ContainerDevices]:
+        """Every device that may be given out, free or not."""
+        ...
+
+    async def get(self, name: str, namespace: str) -> PodResources | None:
+        """One pod; ``None`` if the node has none of that name."""
+        ...
+
+
+def extended_resource_name(name: str) -> bool:
+    """Whether kubelet takes ``name`` as an extended resource: fully qualified and not of ``kubernetes.io``.
+
+    Kubernetes' ``IsExtendedResourceName``: a name whose quota form ``requests.<name>`` is a qualified name too.
+    """
+    if _QUALIFIED_NAME.fullmatch(f"requests.{name}") is None or _QUALIFIED_NAME.fullmatch(name) is None:
+        return False
+    domain = name.split("/", 1)[0]
+    return not (domain == "kubernetes.io" or domain.endswith(".kubernetes.io") or name.startswith("requests."))

@@ -1,0 +1,77 @@
+"""Kubelet's registration socket, for whoever plays kubelet: a simulated kubelet, tests."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+from tessera.kubelet.methods import OPTIONS, REGISTER, REGISTRATION, service
+from tessera.kubelet.plugin_client import GrpcPluginClient
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.registration import Registered, RegistrationError, extended_resource_name
+from tessera.kubelet.sockets import KUBELET_SOCKET
+from tessera.kubelet.wire import VERSION
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+#: What survives a kubelet's start in its plugin folder.
+CHECKPOINT = "kubelet_internal_checkpoint"
+
+
+class RegistrationServer:
+    """Serves ``Registration.Register`` on ``kubelet.sock`` inside ``async with``.
+
+    As kubelet does, it deletes every other file of the folder but its checkpoint before it listens, checks version and
+    resource name, and asks a new plugin for its options before it accepts it.
+
+    Args:
+        plugin_dir: kubelet's plugin folder.
+        registered: takes each plugin.
+    """
+
+    def __init__(self, plugin_dir: Path, registered: Registered) -> None:
+        self._folder = plugin_dir.absolute()
+        self._registered = registered
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers((service(REGISTRATION, REGISTER.handle_unary(self._register)),))
+
+    async def __aenter__(self) -> Self:
+        for path in self._folder.iterdir():
+            if path.name != CHECKPOINT and not path.is_dir():
+                path.unlink(missing_ok=True)
+        self._server.add_insecure_port(f"unix:{self._folder / KUBELET_SOCKET}")
+        await self._server.start()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._server.stop(None)
+
+    async def _register(self, request: dp.RegisterRequest, context: Context) -> dp.Empty:
+        client = GrpcPluginClient(self._folder / request.endpoint)
+        try:
+            _check(request)
+            options = await client.options()
+            await self._registered(request.resource_name, options, client)
+        except (RegistrationError, ConnectionError) as error:
+            await client.close()
+            await context.abort(grpc.StatusCode.UNKNOWN, str(error))
+        except asyncio.CancelledError:
+            await client.close()
+            raise
+        return dp.Empty()
+
+
+def _check(request: dp.RegisterRequest) -> None:
+    """Kubelet's checks of a registration.
+
+    Raises:
+        RegistrationError: what is wrong.
+    """
+    if request.version != VERSION:
+        raise RegistrationError(
+            f'device plugin API version "{request.version}" is not supported; kubelet has {VERSION}'
+        )
+    if not extended_resource_name(request.resource_name):
+        raise RegistrationError(f'resource name "{request.resource_name}" is not a fully qualified extended resource')

@@ -1,0 +1,71 @@
+"""Unix sockets of a plugin folder: names that fit, leftovers that go, changes that wake.
+
+A socket's path may have 107 bytes (``sun_path`` in sys/un.h, less the final zero). Kubelet joins a plugin's socket name
+with its own view of the folder, so the longer of that and ours counts.
+"""
+
+import os
+import socket
+from hashlib import blake2b
+from pathlib import Path
+
+#: Where kubelet looks for plugins (``DevicePluginPath``).
+PLUGIN_DIR = Path("/var/lib/kubelet/device-plugins")
+KUBELET_SOCKET = "kubelet.sock"
+POD_RESOURCES_SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+#: Of every socket that :func:`plugin_socket` names.
+PREFIX = "tessera-"
+#: What tells a file from a later one of the same name.
+FileId = tuple[int, int, int]
+_LONGEST_PATH = 107
+
+
+def plugin_socket(folder: Path, resource_name: str) -> Path:
+    """A new name for a plugin's socket: unlike every earlier one, so that old and new plugin can live side by side.
+
+    Raises:
+        ValueError: the folder's path leaves no room for a name.
+    """
+    token = os.urandom(4).hex()
+    room = _LONGEST_PATH - max(len(os.fsencode(folder)), len(os.fsencode(PLUGIN_DIR))) - 1
+    readable = f"{PREFIX}{resource_name.rsplit('/', 1)[-1]}-{token}.sock"
+    hashed = f"{PREFIX}{blake2b(resource_name.encode(), digest_size=4).hexdigest()}-{token}.sock"
+    for name in (readable, hashed):
+        if len(os.fsencode(name)) <= room:
+            return folder / name
+    raise ValueError(
+        f"plugin folder {folder}: a socket path may have {_LONGEST_PATH} bytes, of which {hashed} needs "
+        f"{len(hashed)}; use a folder with a shorter path"
+    )
+
+
+def remove_leftovers(folder: Path) -> list[Path]:
+    """Removes the plugin sockets in ``folder`` that nobody listens on; returns what it removed.
+
+    Sockets of another agent that still runs, during an upgrade, stay.
+    """
+    dead = [path for path in sorted(folder.glob(f"{PREFIX}*.sock")) if not _answers(path)]
+    for path in dead:
+        path.unlink(missing_ok=True)
+    return dead
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:  # full backlog, no permission: somebody is there
+            return True
+    return True
+
+
+def identity(path: Path) -> FileId | None:
+    """Which file it is now; ``None`` if there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns

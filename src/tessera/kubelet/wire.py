@@ -1,0 +1,177 @@
+"""Translation between the seam's values and kubelet's protobuf messages. Pure."""
+
+from collections.abc import Iterable, Sequence
+
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.proto import podresources_pb2 as pr
+from tessera.kubelet.seam import (
+    Allocation,
+    ContainerDevices,
+    ContainerResources,
+    Device,
+    DeviceNode,
+    Mount,
+    PluginOptions,
+    PodResources,
+    PreferredRequest,
+)
+
+#: ``Version`` of kubelet's device plugin API.
+VERSION = "v1beta1"
+HEALTHY = "Healthy"
+UNHEALTHY = "Unhealthy"
+
+
+def options_to_wire(options: PluginOptions) -> dp.DevicePluginOptions:
+    """DevicePluginOptions."""
+    return dp.DevicePluginOptions(
+        pre_start_required=options.pre_start_required,
+        get_preferred_allocation_available=options.get_preferred_allocation_available,
+    )
+
+
+def options_from_wire(message: dp.DevicePluginOptions) -> PluginOptions:
+    """DevicePluginOptions."""
+    return PluginOptions(
+        pre_start_required=message.pre_start_required,
+        get_preferred_allocation_available=message.get_preferred_allocation_available,
+    )
+
+
+def devices_to_wire(devices: Iterable[Device]) -> dp.ListAndWatchResponse:
+    """A full device list. A device without NUMA nodes has no topology at all, as kubelet expects."""
+    return dp.ListAndWatchResponse(devices=[_device_to_wire(device) for device in devices])
+
+
+def _device_to_wire(device: Device) -> dp.Device:
+    message = dp.Device(ID=device.id, health=HEALTHY if device.healthy else UNHEALTHY)
+    message.topology.nodes.extend(dp.NUMANode(ID=node) for node in device.numa_nodes) if device.numa_nodes else None
+    return message
+
+
+def devices_from_wire(message: dp.ListAndWatchResponse) -> tuple[Device, ...]:
+    """A full device list. Every health but ``Healthy`` counts as unhealthy, as in kubelet."""
+    return tuple(
+        Device(
+            id=device.ID,
+            healthy=device.health == HEALTHY,
+            numa_nodes=tuple(node.ID for node in device.topology.nodes),
+        )
+        for device in message.devices
+    )
+
+
+def preferred_to_wire(requests: Iterable[PreferredRequest]) -> dp.PreferredAllocationRequest:
+    """PreferredAllocationRequest."""
+    return dp.PreferredAllocationRequest(
+        container_requests=[
+            dp.ContainerPreferredAllocationRequest(
+                available_deviceIDs=request.available,
+                must_include_deviceIDs=request.must_include,
+                allocation_size=request.size,
+            )
+            for request in requests
+        ]
+    )
+
+
+def preferred_from_wire(message: dp.PreferredAllocationRequest) -> list[PreferredRequest]:
+    """PreferredAllocationRequest."""
+    return [
+        PreferredRequest(
+            available=tuple(request.available_deviceIDs),
+            must_include=tuple(request.must_include_deviceIDs),
+            size=request.allocation_size,
+        )
+        for request in message.container_requests
+    ]
+
+
+def preferences_to_wire(preferences: Iterable[Sequence[str]]) -> dp.PreferredAllocationResponse:
+    """PreferredAllocationResponse."""
+    return dp.PreferredAllocationResponse(
+        container_responses=[dp.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in preferences]
+    )
+
+
+def allocate_to_wire(requests: Iterable[Sequence[str]]) -> dp.AllocateRequest:
+    """AllocateRequest."""
+    return dp.AllocateRequest(container_requests=[dp.ContainerAllocateRequest(devices_ids=ids) for ids in requests])
+
+
+def allocations_to_wire(allocations: Iterable[Allocation]) -> dp.AllocateResponse:
+    """AllocateResponse."""
+    return dp.AllocateResponse(container_responses=[_allocation_to_wire(allocation) for allocation in allocations])
+
+
+def _allocation_to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:
+    return dp.ContainerAllocateResponse(
+        envs=allocation.envs,
+        mounts=[
+            dp.Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+            for mount in allocation.mounts
+        ],
+        devices=[
+            dp.DeviceSpec(container_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
+            for node in allocation.device_nodes
+        ],
+        annotations=allocation.annotations,
+        cdi_devices=[dp.CDIDevice(name=name) for name in allocation.cdi_devices],
+    )
+
+
+def allocations_from_wire(message: dp.AllocateResponse) -> list[Allocation]:
+    """AllocateResponse."""
+    return [
+        Allocation(
+            envs=dict(answer.envs),
+            mounts=tuple(
+                Mount(container_path=mount.container_path, host_path=mount.host_path, read_only=mount.read_only)
+                for mount in answer.mounts
+            ),
+            device_nodes=tuple(
+                DeviceNode(container_path=node.container_path, host_path=node.host_path, permissions=node.permissions)
+                for node in answer.devices
+            ),
+            annotations=dict(answer.annotations),
+            cdi_devices=tuple(device.name for device in answer.cdi_devices),
+        )
+        for answer in message.container_responses
+    ]
+
+
+def pod_to_wire(pod: PodResources) -> pr.PodResources:
+    """One pod of a pod-resources answer."""
+    return pr.PodResources(
+        name=pod.name,
+        namespace=pod.namespace,
+        containers=[
+            pr.ContainerResources(name=container.name, devices=[held_to_wire(held) for held in container.devices])
+            for container in pod.containers
+        ],
+    )
+
+
+def held_to_wire(held: ContainerDevices) -> pr.ContainerDevices:
+    """Devices of one resource."""
+    return pr.ContainerDevices(resource_name=held.resource_name, device_ids=held.device_ids)
+
+
+def held_from_wire(message: pr.ContainerDevices) -> ContainerDevices:
+    """Devices of one resource."""
+    return ContainerDevices(resource_name=message.resource_name, device_ids=tuple(message.device_ids))
+
+
+def pod_from_wire(message: pr.PodResources) -> PodResources:
+    """One pod of a pod-resources answer.
+
+    Kubelet may list one resource several times in a container, once for each NUMA node; these stay apart here.
+    """
+    return PodResources(
+        name=message.name,
+        namespace=message.namespace,
+        containers=tuple(
+            ContainerResources(name=container.name, devices=tuple(held_from_wire(held) for held in container.devices))
+            for container in message.containers
+        ),
+    )

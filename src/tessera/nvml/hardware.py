@@ -1,0 +1,262 @@
+"""What happens to simulated cards from outside of NVML: processes come and go, cards fail, somebody reboots.
+
+The levers of tests and of the lab, which plays the programs that run in containers. Everything is kept with the
+machine, so that one process can pull a lever and another feel it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError
+from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
+from tessera.nvml.machine import Fault, Machine, SimCard, SimEvent, SimGpuInstance, SimProcess, build, mig_uuid
+from tessera.nvml.statefile import FileStore, MemoryStore, Store
+
+#: What the simulated driver calls itself: new enough for every model that can be simulated.
+DRIVER_VERSION = "595.58.03"
+#: Events that nobody reads are dropped from here on, oldest first, as the driver's own queue does.
+MOST_EVENTS = 1024
+#: XID of a card that fell off the bus (NVIDIA, XID errors).
+XID_OFF_THE_BUS = 79
+#: A fault on every call.
+ANY = "*"
+
+
+class SimulatedHardware:
+    """Simulated cards and the levers on them.
+
+    Args:
+        spec: the cards, ``"4xA100-40GB,2xH100-80GB"``.
+        seed: the node's name; decides every UUID.
+        mig: MIG mode is on from the start.
+        passthrough: the cards are passed through to a virtual machine: a change of MIG mode on Ampere stays pending
+            until :meth:`reset`.
+        driver_version: what the driver reports.
+        latencies: seconds that a call takes, by its name (``create_gpu_instance``).
+        state: keep the machine in this file, which outlives the process and which other processes may share.
+
+    Raises:
+        ValueError: the spec is not one, or a model's placements are not known.
+        StateFileError: the file is damaged or is of other cards.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        *,
+        seed: str,
+        mig: bool = False,
+        passthrough: bool = False,
+        driver_version: str = DRIVER_VERSION,
+        latencies: Mapping[str, float] | None = None,
+        state: Path | None = None,
+    ) -> None:
+        fresh = build(spec, seed, driver_version, mig=mig)
+        self._passthrough = passthrough
+        self._store: Store = MemoryStore(fresh) if state is None else FileStore(state, fresh)
+        self._subscribers: dict[object, Callable[[], None]] = {}
+        for operation, seconds in (latencies or {}).items():
+            self.slow(operation, seconds)
+
+    @property
+    def poll_interval(self) -> float | None:
+        """How often to look for changes by other processes, seconds; ``None`` if there can be none."""
+        return 0.1 if self._store.shared else None
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Calls ``changed`` after every change by this process; the function returned ends that."""
+        key = object()
+        self._subscribers[key] = changed
+        return lambda: self._subscribers.pop(key, None) and None
+
+    def uuids(self) -> list[GpuUuid]:
+        """The cards' UUIDs by index, lost ones included."""
+        with self._store.machine() as machine:
+            return [card.uuid for card in machine.cards]
+
+    def fail(
+        self,
+        operation: str,
+        error: type[NvmlError],
+        *,
+        skip: int = 0,
+        times: int | None = 1,
+        gpu: GpuUuid | None = None,
+    ) -> None:
+        """Lets calls fail: after ``skip`` that still succeed, the next ``times`` (``None``: all) of ``operation``.
+
+        Args:
+            operation: the call's name, or :data:`ANY`.
+            error: what it answers with.
+            skip: matching calls that succeed first.
+            times: how many fail then.
+            gpu: only calls on this card.
+        """
+        with self._change() as machine:
+            machine.faults.append(Fault(operation=operation, code=error.code, skip=skip, times=times, gpu=gpu))
+
+    def heal(self) -> None:
+        """Takes back every fault of :meth:`fail`."""
+        with self._change() as machine:
+            machine.faults.clear()
+
+    def slow(self, operation: str, seconds: float) -> None:
+        """Lets each call of ``operation`` take so long from now on."""
+        with self._change() as machine:
+            machine.latencies[operation] = seconds
+
+    def lose(self, gpu: GpuUuid) -> None:
+        """The card falls off the bus, with the XID that tells so, and its processes die. A reboot brings it back."""
+        with self._change() as machine:
+            card = find_card(machine, gpu)
+            card.lost = True
+            card.processes.clear()
+            _queue(machine, SimEvent(EventKind.XID, gpu, XID_OFF_THE_BUS))
+
+    def report(self, event: SimEvent) -> None:
+        """The driver reports a hardware event."""
+        with self._change() as machine:
+            _queue(machine, event)
+
+    def reset(self, gpu: GpuUuid) -> None:
+        """Resets the card: a pending MIG mode takes hold, and its instances are gone.
+
+        Raises:
+            InUse: a process computes on it.
+            GpuLost: a lost card cannot be reset.
+        """
+        with self._change() as machine:
+            card = find_card(machine, gpu)
+            if card.lost:
+                raise GpuLost(f"reset of {gpu}")
+            if card.processes:
+                raise InUse(f"reset of {gpu}: process {card.processes[0].pid} computes on it")
+            card.instances = []
+            card.apply_pending_mode()
+
+    def reboot(self) -> None:
+        """Reboots the machine: no process and no instance survives, lost cards are back.
+
+        MIG mode survives on Ampere, where it is kept on the card, and is off on later cards.
+        """
+        with self._change() as machine:
+            machine.events.clear()
+            for card in machine.cards:
+                card.lost = False
+                card.processes, card.instances = [], []
+                card.mig_pending = card.mig_pending and card.needs_reset
+                card.apply_pending_mode()
+
+    def start_process(self, device: GpuUuid | MigUuid, memory_bytes: int = 0) -> int:
+        """A process starts to compute on a card or MIG device; returns its PID.
+
+        Raises:
+            NotFound: no such device; a card in MIG mode is none.
+            GpuLost: the card is lost.
+            MemoryError: the device has less memory free.
+        """
+        with self._change() as machine:
+            card, instance, ci_id = find_device(machine, device)
+            if card.lost:
+                raise GpuLost(f"process on {device}")
+            if card.mig_enabled and instance is None:
+                raise NotFound(f"{device} is in MIG mode: a process needs one of its MIG devices")
+            process = SimProcess(machine.next_pid, 0, None if instance is None else instance.gi_id, ci_id)
+            machine.next_pid += 1
+            card.processes.append(process)
+            try:
+                _allocate(card, process, memory_bytes)
+            except MemoryError:
+                card.processes.remove(process)
+                raise
+            return process.pid
+
+    def set_process_memory(self, pid: int, memory_bytes: int) -> None:
+        """The process holds so much memory from now on.
+
+        Raises:
+            NotFound: no such process.
+            MemoryError: its device has not so much; it keeps what it had.
+        """
+        with self._change() as machine:
+            card, process = _find_process(machine, pid)
+            _allocate(card, process, memory_bytes)
+
+    def end_process(self, pid: int) -> None:
+        """The process ends and frees its memory.
+
+        Raises:
+            NotFound: no such process.
+        """
+        with self._change() as machine:
+            card, process = _find_process(machine, pid)
+            card.processes.remove(process)
+
+    @contextmanager
+    def _change(self) -> Iterator[Machine]:
+        with self._store.machine() as machine:
+            yield machine
+        self._tell()
+
+    def _tell(self) -> None:
+        for changed in list(self._subscribers.values()):
+            changed()
+
+
+def find_card(machine: Machine, gpu: str) -> SimCard:
+    """The card of that UUID.
+
+    Raises:
+        NotFound: the machine has no such card.
+    """
+    for card in machine.cards:
+        if card.uuid == gpu:
+            return card
+    raise NotFound(f"{gpu}: the machine has no such card; it has {', '.join(card.uuid for card in machine.cards)}")
+
+
+def find_device(machine: Machine, device: str) -> tuple[SimCard, SimGpuInstance | None, int | None]:
+    """The card of that UUID, or the card, GPU instance and compute instance id of a MIG device.
+
+    Raises:
+        NotFound: neither.
+    """
+    if not device.startswith("MIG-"):
+        return find_card(machine, device), None, None
+    for card in machine.cards:
+        for instance in card.instances:
+            for compute in instance.compute_instances:
+                if mig_uuid(card.uuid, instance, compute.ci_id) == device:
+                    return card, instance, compute.ci_id
+    raise NotFound(f"{device}: no such MIG device")
+
+
+def share_bytes(card: SimCard, instance: SimGpuInstance | None) -> int:
+    """Memory of a card or of a GPU instance: its part of the slots. Real cards hold a few percent of it back."""
+    total = card.gpu_model.memory_mib * 1024 * 1024
+    return total if instance is None else total * instance.size // card.geometry.slots
+
+
+def _allocate(card: SimCard, process: SimProcess, memory_bytes: int) -> None:
+    instance = next((one for one in card.instances if one.gi_id == process.gi_id), None)
+    others = sum(one.memory_bytes for one in card.processes if one is not process and one.gi_id == process.gi_id)
+    total = share_bytes(card, instance)
+    if others + memory_bytes > total:
+        raise MemoryError(
+            f"process {process.pid}: {memory_bytes} bytes asked for, {total - others} of {total} are free"
+        )
+    process.memory_bytes = memory_bytes
+
+
+def _find_process(machine: Machine, pid: int) -> tuple[SimCard, SimProcess]:
+    for card in machine.cards:
+        for process in card.processes:
+            if process.pid == pid:
+                return card, process
+    raise NotFound(f"process {pid} computes on no card")
+
+
+def _queue(machine: Machine, event: SimEvent) -> None:
+    machine.events.append(event)
+    del machine.events[:-MOST_EVENTS]

@@ -1,0 +1,217 @@
+"""Plugins over real sockets: registration, calls, restarts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.clock import SystemClock
+from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
+from tessera.kubelet.pod_resources_server import PodResourcesServer
+from tessera.kubelet.registration_server import RegistrationServer
+from tessera.kubelet.seam import (
+    Allocation,
+    ContainerDevices,
+    ContainerResources,
+    Device,
+    PluginError,
+    PluginOptions,
+    PodResources,
+    PreferredRequest,
+)
+
+RESOURCE = "nvidia.com/mig-3g.20gb"
+
+
+@asynccontextmanager
+async def serving(folder: Path, plugin: Any) -> AsyncIterator[GrpcKubelet]:
+    kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=SystemClock())
+    task = asyncio.create_task(kubelet.serve(plugin))
+    try:
+        yield kubelet
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def sockets(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("tessera-*"))
+
+
+async def test_a_plugin_registers_with_its_options_and_is_asked_over_its_own_socket(
+    folder: Path, plugin: Any, manager: Any
+) -> None:
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        client = await manager.registered()
+        assert manager.options[RESOURCE] == PluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=True
+        )
+        assert await client.options() == plugin.options
+        request = PreferredRequest(available=("a", "b", "c"), must_include=("m",), size=2)
+        assert await client.get_preferred_allocation([request]) == [("m", "c")]
+        assert await client.allocate([("a", "b"), ()]) == [
+            Allocation(cdi_devices=("tessera.dev/mig=a", "tessera.dev/mig=b")),
+            Allocation(),
+        ]
+        await client.pre_start_container(["a"])
+
+
+async def test_kubelet_sees_the_full_list_again_after_every_change(folder: Path, plugin: Any, manager: Any) -> None:
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        client = await manager.registered()
+        lists = client.list_and_watch()
+        assert await anext(lists) == (Device(id="GPU-1:3g.20gb:0"), Device(id="GPU-1:3g.20gb:4", healthy=False))
+        plugin.set_devices(Device(id="GPU-2:3g.20gb:0", numa_nodes=(1,)))
+        assert await anext(lists) == (Device(id="GPU-2:3g.20gb:0", numa_nodes=(1,)),)
+        plugin.set_devices()
+        assert await anext(lists) == ()
+        await lists.aclose()
+
+
+async def test_a_refusal_carries_its_text(folder: Path, plugin: Any, manager: Any) -> None:
+    plugin.refusal = "GPU-1:3g.20gb:0 is promised to another pod"
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        client = await manager.registered()
+        with pytest.raises(PluginError, match="promised to another pod"):
+            await client.allocate([("GPU-1:3g.20gb:0",)])
+        with pytest.raises(PluginError, match="promised to another pod"):
+            await client.pre_start_container(["GPU-1:3g.20gb:0"])
+
+
+async def test_calls_do_not_wait_for_each_other(folder: Path, plugin: Any, manager: Any) -> None:
+    plugin.ready.clear()
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        client = await manager.registered()
+        waiting = asyncio.create_task(client.pre_start_container(["a"]))
+        await plugin.waiting.wait()
+        assert len(await client.allocate([("b",)])) == 1
+        plugin.ready.set()
+        await waiting
+
+
+async def test_a_restarted_kubelet_gets_the_plugin_again_on_a_new_socket(
+    folder: Path, plugin: Any, manager: Any
+) -> None:
+    async with serving(folder, plugin):
+        async with RegistrationServer(folder, manager):
+            before = await manager.registered(1)
+            first = sockets(folder)
+        async with RegistrationServer(folder, manager):
+            client = await manager.registered(2)
+            assert sockets(folder) != first
+            assert len(sockets(folder)) == 1
+            assert await client.options() == plugin.options
+        await before.close()
+
+
+async def test_a_plugin_waits_for_a_kubelet_that_is_not_up(folder: Path, plugin: Any, manager: Any) -> None:
+    async with serving(folder, plugin) as kubelet:
+        await asyncio.sleep(0)
+        assert "kubelet is not running" in kubelet.registrations[RESOURCE]
+        async with RegistrationServer(folder, manager):
+            await manager.registered()
+
+
+async def test_a_plugin_whose_socket_is_deleted_serves_and_registers_anew(
+    folder: Path, plugin: Any, manager: Any
+) -> None:
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        await manager.registered(1)
+        (folder / sockets(folder)[0]).unlink()
+        client = await manager.registered(2)
+        await client.allocate([("a",)])
+
+
+async def test_the_old_server_answers_until_kubelet_has_taken_the_new_one(
+    folder: Path, plugin: Any, manager: Any
+) -> None:
+    plugin.ready.clear()
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        old = await manager.registered(1)
+        container = asyncio.create_task(old.pre_start_container(["a"]))
+        await plugin.waiting.wait()
+        (folder / sockets(folder)[0]).unlink()
+        await manager.registered(2)
+        plugin.ready.set()
+        await container
+        await old.close()
+
+
+async def test_a_plugin_that_kubelet_drops_registers_again(folder: Path, plugin: Any, manager: Any) -> None:
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        client = await manager.registered(1)
+        lists = client.list_and_watch()
+        await anext(lists)
+        await client.close()
+        with pytest.raises(ConnectionError):
+            await anext(lists)
+        await manager.registered(2)
+
+
+async def test_a_refused_plugin_says_why_and_tries_again(folder: Path, plugin: Any, manager: Any) -> None:
+    manager.refuse = "not today"
+    async with RegistrationServer(folder, manager), serving(folder, plugin) as kubelet:
+        await manager.attempted(2)
+        assert "not today" in kubelet.registrations[RESOURCE]
+        manager.refuse = None
+        client = await manager.registered()
+        await client.options()
+        assert kubelet.registrations[RESOURCE] == REGISTERED
+
+
+async def test_plugins_of_one_node_share_the_folder(folder: Path, make_plugin: Any, manager: Any) -> None:
+    names = [f"nvidia.com/mig-{n}g.{5 * n}gb" for n in range(1, 8)]
+    kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=SystemClock())
+    async with RegistrationServer(folder, manager):
+        tasks = [asyncio.create_task(kubelet.serve(make_plugin(name))) for name in names]
+        for name in names:
+            assert await (await manager.registered(1, name)).options() == PluginOptions(
+                pre_start_required=True, get_preferred_allocation_available=True
+            )
+        assert len(sockets(folder)) == len(names)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    assert sockets(folder) == []
+    assert dict(kubelet.registrations) == {}
+
+
+async def test_a_plugin_that_ends_hangs_up_on_kubelet_and_leaves_no_socket(
+    folder: Path, plugin: Any, manager: Any
+) -> None:
+    async with RegistrationServer(folder, manager):
+        async with serving(folder, plugin):
+            client = await manager.registered()
+            lists = client.list_and_watch()
+            await anext(lists)
+        with pytest.raises(ConnectionError):
+            await anext(lists)
+        with pytest.raises(ConnectionError):
+            await client.allocate([("a",)])
+    assert sockets(folder) == []
+
+
+async def test_pod_resources_says_which_container_holds_what(folder: Path, pods: Any) -> None:
+    held = ContainerDevices(resource_name=RESOURCE, device_ids=("GPU-1:3g.20gb:0", "GPU-1:3g.20gb:4"))
+    pod = PodResources(
+        name="vllm",
+        namespace="ai",
+        containers=(ContainerResources(name="main", devices=(held,)), ContainerResources(name="sidecar")),
+    )
+    pods.pods = [pod]
+    kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=SystemClock())
+    async with PodResourcesServer(folder / "pods.sock", pods):
+        assert await kubelet.pod_resources() == [pod]
+    with pytest.raises(ConnectionError, match=r"pods\.sock"):
+        await kubelet.pod_resources()
+
+
+async def test_those_who_ask_pod_resources_at_once_share_an_answer(folder: Path, pods: Any) -> None:
+    kubelet = GrpcKubelet(folder, folder / "pods.sock", clock=SystemClock())
+    async with PodResourcesServer(folder / "pods.sock", pods):
+        await asyncio.gather(*(kubelet.pod_resources() for _ in range(50)))
+    assert pods.lists == 1
