@@ -26,7 +26,7 @@ from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
-from tessera.lab import daemon
+from tessera.lab import control, daemon
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"
@@ -215,14 +215,12 @@ def _empty(slices: Informer[Instaslice]) -> bool:
 
 def _show(lab: daemon.LabState, slices: Informer[Instaslice]) -> None:
     """The object, the card listing and the map, as a user of the cluster would see them."""
-    from tessera.lab.hardware import listing
-
     node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
     if node is None:
         return
     results = msgspec.json.format(msgspec.json.encode(node.status.pod_allocation_results), indent=2).decode()
     print(f"\n$ kubectl get instaslice {NODE} -o json | jq .status.podAllocationResults\n{results}")
-    print(f"\n$ nvidia-smi -L      (simulated cards)\n{listing(Path(lab.kubeconfig).parent, NODE)}")
+    print(f"\n$ nvidia-smi -L      (simulated cards)\n{control.ask(Path(lab.kubeconfig).parent, 'smi', NODE)}")
     print("\n$ tessera map")
     print("\n".join(draw(cards_of([node]), colour=Progress(SystemClock()).live)) + "\n", flush=True)
 

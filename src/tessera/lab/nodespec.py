@@ -8,10 +8,9 @@ import re
 
 import msgspec
 
-from tessera.mig.models import model_by_short_name
+from tessera.nvml.machine import parse_spec
 
 _NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>.+)")
-_CARDS = re.compile(r"(?P<count>\d+)x(?P<model>[A-Za-z0-9 -]+)")
 
 #: More nodes than this are refused: each runs a simulated kubelet.
 MAX_NODES = 1000
@@ -29,6 +28,11 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     cards: tuple[str, ...]
+
+    @property
+    def spec(self) -> str:
+        """The cards as :class:`~tessera.nvml.simulated.SimulatedMachine` takes them; empty for none."""
+        return ",".join(self.cards)
 
 
 def parse_nodes(text: str) -> list[NodeSpec]:
@@ -53,12 +57,7 @@ def parse_nodes(text: str) -> list[NodeSpec]:
 def _cards(text: str) -> tuple[str, ...]:
     if text == "0":
         return ()
-    cards: list[str] = []
-    for group in text.split("+"):
-        match = _CARDS.fullmatch(group.strip())
-        if match is None:
-            raise ValueError(f"cards {group!r}: not of the form COUNTxMODEL; write for example 4xA100-40GB")
-        cards += [model_by_short_name(match["model"]).short_name] * int(match["count"])
-        if len(cards) > MAX_CARDS:
-            raise ValueError(f"cards {text!r}: more than {MAX_CARDS} cards in one node")
+    cards = parse_spec(text.replace("+", ","))
+    if len(cards) > MAX_CARDS:
+        raise ValueError(f"cards {text!r}: more than {MAX_CARDS} cards in one node")
     return tuple(cards)

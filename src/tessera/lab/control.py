@@ -1,0 +1,67 @@
+"""What can be asked of a running lab past its API server: the things that one would ask of a machine, not of a cluster.
+
+A unix socket in the lab's folder; one request a connection, one line in, text out. Only the folder's owner reaches it.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+SOCKET = "control.sock"
+#: Longest request, bytes.
+LONGEST = 4096
+
+#: Answers a request's argument; a ``ValueError`` is told to who asked.
+Answer = Callable[[str], str]
+
+
+@asynccontextmanager
+async def served(folder: Path, answers: Mapping[str, Answer]) -> AsyncIterator[None]:
+    """Answers requests inside the block; ``answers`` is by the request's first word."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            writer.write(_answer(answers, (await reader.readline()).decode()).encode())
+            await writer.drain()
+        except (ConnectionError, ValueError):
+            pass  # who asked went away, or sent a line that is too long: nobody is left to tell
+        finally:
+            writer.close()
+
+    server = await asyncio.start_unix_server(handle, folder / SOCKET, limit=LONGEST)
+    async with server:
+        yield
+
+
+def _answer(answers: Mapping[str, Answer], line: str) -> str:
+    word, _, argument = line.strip().partition(" ")
+    if word not in answers:
+        return f"error: {word!r} is no request; known are {', '.join(sorted(answers))}"
+    try:
+        return "ok\n" + answers[word](argument)
+    except ValueError as error:
+        return f"error: {error}"
+
+
+def ask(folder: Path, word: str, argument: str = "") -> str:
+    """Asks the lab in the folder.
+
+    Raises:
+        ValueError: what the lab says is wrong with the request.
+        ConnectionError: no lab answers there.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(str(folder / SOCKET))
+        except OSError as error:
+            raise ConnectionError(f"no lab runs in {folder}; start one with: tessera lab up") from error
+        connection.sendall(f"{word} {argument}\n".encode())
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+    status, _, text = b"".join(parts).decode().partition("\n")
+    if status != "ok":
+        raise ValueError(status.removeprefix("error: "))
+    return text

@@ -1,0 +1,98 @@
+"""A lab of its own for each test module, driven from outside as a user does: through kubectl and the command line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.lab import daemon
+
+#: Seconds that anything in the lab may take on a loaded machine of two cores.
+PATIENCE = 60.0
+
+
+class Cluster:
+    """A running lab and the two programs that look at it."""
+
+    def __init__(self, state: daemon.LabState) -> None:
+        self.state = state
+        self.env = {**os.environ, "KUBECONFIG": state.kubeconfig}
+
+    def kubectl(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
+        """Runs kubectl and returns what it printed; standard error if it is expected to fail."""
+        text = None if manifest is None else json.dumps(manifest)
+        done = subprocess.run(
+            ["kubectl", *arguments], input=text, env=self.env, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stderr if fails else done.stdout
+
+    def get(self, *arguments: str) -> Any:
+        """``kubectl get ... -o json``, decoded."""
+        return json.loads(self.kubectl("get", *arguments, "-o", "json"))
+
+    def tessera(self, *arguments: str, fails: bool = False) -> str:
+        """Runs the command line and returns what it printed."""
+        command = [sys.executable, "-m", "tessera", *arguments]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE)
+        assert (done.returncode != 0) is fails, f"tessera {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return done.stderr if fails else done.stdout
+
+    def eventually(self, found: Callable[[], Any]) -> Any:
+        """The first true answer of ``found``; kubectl has no event for everything that a user looks at."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            answer = found()
+            if answer:
+                return answer
+            assert time.monotonic() < deadline, f"not within {PATIENCE} seconds: {found}"
+
+    def slices(self, node: str) -> dict[str, Any]:
+        """``status.podAllocationResults`` of a node."""
+        found = self.get("instaslice", node, "-n", "instaslice-system")
+        results: dict[str, Any] = found.get("status", {}).get("podAllocationResults") or {}
+        return results
+
+    @staticmethod
+    def pod(name: str, *containers: dict[str, int], command: tuple[str, ...] = ("sleep", "infinity")) -> dict[str, Any]:
+        """A pod whose containers have the given limits."""
+        return {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {
+                "terminationGracePeriodSeconds": 0,
+                "restartPolicy": "Never",
+                "containers": [
+                    {"name": f"c{n}", "image": "busybox", "command": list(command), "resources": {"limits": limits}}
+                    for n, limits in enumerate(containers)
+                ],
+            },
+        }
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    """What the module's lab is started with; a module may say otherwise."""
+    return ["--nodes", "4xA100-40GB"]
+
+
+@pytest.fixture(scope="module")
+def cluster(lab_arguments: list[str]) -> Iterator[Cluster]:
+    """The module's lab with Tessera installed and its nodes joined."""
+    top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
+    folder = top / "lab"
+    try:
+        yield Cluster(daemon.start(folder, lab_arguments))
+    finally:
+        daemon.stop(folder)
+        shutil.rmtree(top, ignore_errors=True)
+
