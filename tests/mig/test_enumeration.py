@@ -22,8 +22,8 @@ def test_layouts_maximal_layouts_multisets_and_maximal_multisets_of_a_table(
     model: str, profiles: list[str], counts: tuple[int, int, int, int]
 ) -> None:
     geometry = model_by_short_name(model).geometry.restrict(profiles)
-    found = (layouts(geometry), maximal_layouts(geometry), multisets(geometry), maximal_multisets(geometry))
-    assert tuple(map(len, found)) == counts
+    assert (len(layouts(geometry)), len(maximal_layouts(geometry))) == counts[:2]
+    assert (len(multisets(geometry)), len(maximal_multisets(geometry))) == counts[2:]
 
 
 def test_the_twelve_maximal_multisets_of_the_seven_slice_base_table() -> None:

@@ -1,23 +1,20 @@
 """Why a demand found no place, and what would make room.
 
 Runs after a batch is planned, on what the cards will hold then. Kept cheap, since everything that waits is explained
-at every plan: nodes are asked only until one admits the demand, demands of one shape share the answer, and the search
-for what would free room looks at a bounded number of cards. It finds the smallest set there is among these.
+at every plan: only the few emptiest nodes that admit the demand are looked at, and demands of one shape share the
+answer. What would free room is the smallest set there is on these nodes.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, islice
+from itertools import combinations
 
-from tessera.mig.geometry import Placement
-from tessera.mig.occupancy import occupied_by
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Allocation, Card, Fleet
 from tessera.placement.node_fit import divide
 from tessera.placement.policy import CardTable, Pending
 from tessera.placement.reasons import Fragmented, Full, NoNode, Reason, Refusal
 
-_CARDS_SEARCHED = 512
 _NODES_SEARCHED = 16
 _OWNERS_ENDED = 3
 _DIVISIONS_TRIED = 400
@@ -37,7 +34,7 @@ class Explainer:
         self._fleet = fleet
         self._allows = node_allows
         self._settled = settled
-        self._by_shape: dict[tuple[tuple[str, ...], frozenset[str]], Full | Fragmented] = {}
+        self._by_shape: dict[tuple[tuple[str, ...], tuple[str, ...]], Full | Fragmented] = {}
 
     def reason(self, demand: Demand, refused: Mapping[str, Refusal]) -> Reason:
         """Why a demand of known profiles was not placed.
@@ -49,24 +46,29 @@ class Explainer:
         if refused:
             return _no_node(refused.values(), len(self._fleet.nodes) - len(refused))
         refusals: dict[str, Refusal] = {}
+        admitting: list[str] = []
         for node in self._nodes_for(demand.profiles):
             refusal = self._allows(demand, node)
-            if refusal is None:
-                return self._no_room(demand.profiles, frozenset(refusals))
-            refusals[node] = refusal
+            if refusal is not None:
+                refusals[node] = refusal
+                continue
+            admitting.append(node)
+            if len(admitting) == _NODES_SEARCHED:
+                break
+        if admitting:
+            return self._no_room(demand.profiles, tuple(admitting))
         return _no_node(refusals.values(), len(self._fleet.nodes) - len(refusals))
 
     def _nodes_for(self, profiles: Sequence[str]) -> Iterator[str]:
-        """Nodes whose cards have all the profiles."""
-        for node in self._fleet.nodes:
-            cards = list(self._fleet.cards(node))
-            if all(any(card.table.name_of(profile) for card in cards) for profile in profiles):
-                yield node
+        """Nodes whose cards have all the profiles, emptiest first."""
+        for node in self._fleet.emptiest_nodes():
+            tables = {card.table for card in node.cards.values()}
+            if all(any(table.name_of(profile) for table in tables) for profile in profiles):
+                yield node.name
 
-    def _no_room(self, profiles: tuple[str, ...], refusing: frozenset[str]) -> Full | Fragmented:
-        key = (profiles, refusing)
+    def _no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
+        key = (profiles, nodes)
         if key not in self._by_shape:
-            nodes = [node for node in self._nodes_for(profiles) if node not in refusing]
             self._by_shape[key] = self._judge(profiles, nodes)
         return self._by_shape[key]
 
@@ -90,8 +92,7 @@ class Explainer:
     def _frees_card(self, profile: str, nodes: Sequence[str]) -> tuple[Allocation, ...]:
         """The fewest allocations, and of these the smallest, that stand where one slice could go."""
         best: tuple[int, int, tuple[Allocation, ...]] | None = None
-        cards = (card for node in nodes for card in self._fleet.cards(node))
-        for card in islice(cards, _CARDS_SEARCHED):
+        for card in (card for node in nodes for card in self._fleet.cards(node)):
             name = card.table.name_of(profile)
             if name is None:
                 continue
@@ -111,20 +112,24 @@ class Explainer:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
         tried = 0
         for count in range(1, _OWNERS_ENDED + 1):
-            for node in nodes[:_NODES_SEARCHED]:
-                cards = [(card, self._held(card)) for card in self._fleet.cards(node)]
-                need = _need(profiles, [card.table for card, _ in cards])
-                owners = sorted({one.owner for _, held in cards for one in held})
+            for node in nodes:
+                cards = [(card.table, _by_owner(card, self._held(card))) for card in self._fleet.cards(node)]
+                need = _need(profiles, [table for table, _ in cards])
+                owners = sorted({owner for _, held in cards for owner in held})
                 for ended in combinations(owners, count):
-                    left = [_without(card, held, ended) for card, held in cards]
+                    left = [_without(table, held, ended) for table, held in cards]
                     if sum(table.usable(occupancy) for table, occupancy, _ in left) < need:
                         continue
                     if divide(left, profiles) is not None:
-                        return tuple(one for _, held in cards for one in held if one.owner in ended)
+                        return self._of_owners(node, ended)
                     tried += 1
                     if tried == _DIVISIONS_TRIED:
                         return ()
         return ()
+
+    def _of_owners(self, node: str, owners: Sequence[str]) -> tuple[Allocation, ...]:
+        held = (one for card in self._fleet.cards(node) for one in self._held(card))
+        return tuple(one for one in held if one.owner in owners)
 
     def _held(self, card: Card) -> Sequence[Allocation]:
         settled = self._settled.get(card)
@@ -142,8 +147,7 @@ def _no_node(refusals: Iterable[Refusal], no_room: int) -> NoNode:
 
 
 def _bits(card: Card, one: Allocation) -> int:
-    held = one.placement
-    return occupied_by(card.geometry, Placement(held.profile, held.start, held.size))
+    return card.table.bits(one.placement.on_card)
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -153,8 +157,15 @@ def _union(masks: Iterable[int]) -> int:
     return union
 
 
-def _without(card: Card, held: Sequence[Allocation], ended: Sequence[str]) -> tuple[CardTable, int, Pending]:
-    return card.table, _union(_bits(card, one) for one in held if one.owner not in ended), ()
+def _by_owner(card: Card, held: Sequence[Allocation]) -> dict[str, int]:
+    bits: dict[str, int] = {}
+    for one in held:
+        bits[one.owner] = bits.get(one.owner, 0) | _bits(card, one)
+    return bits
+
+
+def _without(table: CardTable, held: Mapping[str, int], ended: Sequence[str]) -> tuple[CardTable, int, Pending]:
+    return table, _union(bits for owner, bits in held.items() if owner not in ended), ()
 
 
 def _together(rooms: Sequence[tuple[int, CardTable]]) -> tuple[int, list[CardTable]]:

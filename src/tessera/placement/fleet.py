@@ -9,13 +9,13 @@ The fleet is a cache of hardware and API objects. It does not know pods, time, o
 """
 
 from collections.abc import Iterable, Iterator
+from heapq import merge
 from typing import TypeVar
 
 import msgspec
 
 from tessera.mig.geometry import Geometry, Placement
-from tessera.mig.occupancy import free_slots, occupied_by
-from tessera.placement.policy import CardTable, Pending
+from tessera.placement.policy import Candidate, CardTable, Pending
 
 Filed = TypeVar("Filed")
 
@@ -36,6 +36,11 @@ class CardPlacement(msgspec.Struct, frozen=True, order=True):
     profile: str
     start: int
     size: int
+
+    @property
+    def on_card(self) -> Placement:
+        """The same without node and card."""
+        return Placement(self.profile, self.start, self.size)
 
 
 class Allocation(msgspec.Struct, frozen=True):
@@ -121,6 +126,7 @@ class Fleet:
         self._nodes: dict[str, Node] = {}
         self._tables: dict[Geometry, CardTable] = {}
         self._groups: dict[CardTable, dict[tuple[int, Pending], Group]] = {}
+        self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
         self._nodes_by_free: dict[int, dict[str, Node]] = {}
 
     # What is there
@@ -189,7 +195,7 @@ class Fleet:
             NoSuchCard: the fleet does not have it.
         """
         card = self.card(node, gpu)
-        self._resize(card.node, -free_slots(card.geometry, card.occupancy))
+        self._resize(card.node, -card.table.room(card.occupancy, ()))
         self._unfile(card)
         del card.node.cards[gpu]
         if not card.node.cards:
@@ -211,7 +217,7 @@ class Fleet:
             ValueError: the placement leaves the card.
         """
         card = self.card(placement.node, placement.gpu)
-        bits = occupied_by(card.geometry, Placement(placement.profile, placement.start, placement.size))
+        bits = card.table.bits(placement.on_card)
         if bits & card.occupancy:
             raise Occupied(self._collision(card, placement, bits))
         card.allocations[placement.start] = Allocation(placement, owner)
@@ -243,9 +249,7 @@ class Fleet:
         allocation = card.allocations.pop(start, None)
         if allocation is None:
             raise NoSuchCard(f"nothing on card {gpu} of node {node} begins at slot {start}")
-        held = allocation.placement
-        bits = occupied_by(card.geometry, Placement(held.profile, held.start, held.size))
-        self.refile(card, card.occupancy & ~bits, card.pending)
+        self.refile(card, card.occupancy & ~card.table.bits(allocation.placement.on_card), card.pending)
         return allocation
 
     # For plan.py: the histogram
@@ -255,15 +259,36 @@ class Fleet:
         """The geometries present."""
         return tuple(self._groups)
 
-    def groups(self, table: CardTable) -> dict[tuple[int, Pending], Group]:
-        """The cards of one geometry by (occupancy, pending). Not to be changed by the caller."""
-        return self._groups[table]
+    def candidates(self, profile: str) -> Iterator[Group]:
+        """Groups of alike cards that have room for one more instance of a profile, best first."""
+        tables: dict[int, CardTable] = {}
+        rankings: list[Iterable[Candidate]] = []
+        for table in self._groups:
+            name = table.name_of(profile)
+            if name is not None:
+                tables[table.number] = table
+                rankings.append(table.ranking(name))
+                started = (table.candidate(*key, name) for key in self._open.get(table, ()))
+                rankings.append(sorted(one for one in started if one is not None))
+        for _, _, number, occupancy, pending in merge(*rankings):
+            group = self._groups[tables[number]].get((occupancy, pending))
+            if group is not None:
+                yield group
+
+    def emptiest_nodes(self) -> Iterator[Node]:
+        """All nodes, those with the most free slots first."""
+        for free in sorted(self._nodes_by_free, reverse=True):
+            yield from self._nodes_by_free[free].values()
 
     def fullest_nodes(self) -> Iterator[Node]:
         """Nodes with a free slot at least, fullest first."""
         for free in sorted(self._nodes_by_free):
             if free:
                 yield from self._nodes_by_free[free].values()
+
+    def roomiest(self) -> int:
+        """The most free memory slots that one node has."""
+        return max(self._nodes_by_free, default=0)
 
     def refile(self, card: Card, occupancy: int, pending: Pending) -> None:
         """Gives a card another occupancy and pending multiset, and files it where it now belongs."""
@@ -288,8 +313,14 @@ class Fleet:
         return node
 
     def _file(self, card: Card) -> None:
+        card.table.saw(card.occupancy)
         groups = self._groups.setdefault(card.table, {})
-        group = groups.setdefault((card.occupancy, card.pending), Group())
+        key = (card.occupancy, card.pending)
+        group = groups.get(key)
+        if group is None:
+            group = groups[key] = Group()
+            if card.pending:
+                self._open.setdefault(card.table, set()).add(key)
         node = card.node
         group.by_free.setdefault(node.free, {}).setdefault(node.name, {})[card.gpu] = card
 
@@ -304,6 +335,8 @@ class Fleet:
             self._drop(by_free, node.free, node.name)
             if not by_free:
                 del groups[key]
+                if card.pending:
+                    self._open[card.table].discard(key)
                 if not groups:
                     del self._groups[card.table]
 
@@ -333,8 +366,7 @@ class Fleet:
         holders = [
             f"{held.placement.profile} at {held.placement.start} of {held.owner}"
             for held in card.allocations.values()
-            if bits
-            & occupied_by(card.geometry, Placement(held.placement.profile, held.placement.start, held.placement.size))
+            if bits & card.table.bits(held.placement.on_card)
         ]
         return (
             f"node {placement.node}, card {placement.gpu}: {placement.profile} at {placement.start} meets"

@@ -15,7 +15,6 @@ does not depend on the number of cards: it looks at groups of alike cards.
 """
 
 from collections.abc import Callable, Sequence
-from heapq import heapify, heappop
 
 import msgspec
 
@@ -24,7 +23,7 @@ from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.explain import Explainer
 from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
 from tessera.placement.node_fit import fit_on_node, fits_when_empty
-from tessera.placement.policy import CardTable, Pending, with_one
+from tessera.placement.policy import Pending, with_one
 from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason, Refusal
 
 _NODES_COMPARED = 32
@@ -71,6 +70,9 @@ def plan(
     batch = _Batch(fleet, node_allows or _every_node, on_take, on_give_back)
     try:
         return batch.run(ordered)
+    except BaseException:
+        batch.undo()
+        raise
     finally:
         batch.forget()
 
@@ -162,7 +164,7 @@ class _Batch:
                 admitted.append(demand)
                 continue
             shape = tuple(sorted(demand.profiles))
-            if repacks and admitted and shape not in hopeless and self._free_slots_reach(demand):
+            if repacks and admitted and shape not in hopeless and self._fleet.roomiest() >= self._slots_needed(demand):
                 repacks -= 1
                 if self._pack_anew([*admitted, demand]):
                     admitted.append(demand)
@@ -175,20 +177,21 @@ class _Batch:
         """Places all demands, large to small; places none when one finds no room."""
         for demand in sorted(demands, key=self._largest_first):
             if not self._place(demand):
-                self._undo()
+                self.undo()
                 return False
         return True
 
     def _pack_anew(self, demands: Sequence[Demand]) -> bool:
         before = dict(self._given)
-        self._undo()
+        self.undo()
         if self._pack(demands):
             return True
         for demand, cards in before.values():
             self._give(demand, cards)
         return False
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
+        """Takes everything back, and tells the caller's books."""
         for demand, cards in self._given.values():
             if self._on_give_back:
                 self._on_give_back(demand, cards[0].node.name)
@@ -203,18 +206,17 @@ class _Batch:
         found = [(table, table.name_of(profile)) for table in self._fleet.tables]
         return min(table.size_of(name) / table.geometry.slots for table, name in found if name)
 
-    def _free_slots_reach(self, demand: Demand) -> bool:
-        """Whether some node has as many free slots as the demand needs: without, packing anew is in vain."""
-        roomiest = max((node.free for node in self._fleet.fullest_nodes()), default=0)
-        need = sum(
+    def _slots_needed(self, demand: Demand) -> int:
+        """Memory slots that the demand takes at least."""
+        return sum(
             min(table.size_of(name) for table in self._fleet.tables if (name := table.name_of(profile)))
             for profile in demand.profiles
         )
-        return roomiest >= need
 
     # One demand
 
     def _place(self, demand: Demand) -> bool:
+        self._refused.pop(demand.key, None)
         cards = self._one_card(demand) if len(demand.profiles) == 1 else self._one_node(demand)
         if cards is None:
             return False
@@ -232,36 +234,22 @@ class _Batch:
 
     def _one_card(self, demand: Demand) -> tuple[Card] | None:
         """The card that loses least by one slice: over all groups, fullest card, then fullest node."""
-        candidates = self._candidates(demand.profiles[0])
-        heapify(candidates)
-        while candidates:
-            _, _, _, occupancy, pending, table = heappop(candidates)
-            for alike in self._fleet.groups(table)[occupancy, pending].nodes():
+        for group in self._fleet.candidates(demand.profiles[0]):
+            for alike in group.nodes():
                 card = next(iter(alike.values()))
                 if self._admits(demand, card.node.name):
                     return (card,)
         return None
-
-    def _candidates(self, profile: str) -> list[tuple[float, int, int, int, Pending, CardTable]]:
-        """The groups with room for a profile, as (cost, free slots, table's number, occupancy, pending, table)."""
-        found = []
-        for table in self._fleet.tables:
-            name = table.name_of(profile)
-            if name is None:
-                continue
-            for occupancy, pending in self._fleet.groups(table):
-                cost = table.cost(occupancy, pending, name)
-                if cost is not None:
-                    room = table.room(occupancy, pending)
-                    found.append((cost, room, table.number, occupancy, pending, table))
-        return found
 
     def _one_node(self, demand: Demand) -> tuple[Card, ...] | None:
         """Cards of the node that loses least by several slices, among the fullest that have room."""
         best: tuple[float, tuple[Card, ...]] | None = None
         compared = 0
         judged: dict[tuple[tuple[int, int, Pending], ...], bool] = {}
+        need = self._slots_needed(demand)
         for node in self._fleet.fullest_nodes():
+            if node.free < need:
+                continue
             shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
             if judged.get(shape) is False:
                 continue
@@ -277,9 +265,12 @@ class _Batch:
         return best and best[1]
 
     def _admits(self, demand: Demand, node: str) -> bool:
+        refused = self._refused.setdefault(demand.key, {})
+        if node in refused:
+            return False
         refusal = self._allows(demand, node)
         if refusal is not None:
-            self._refused.setdefault(demand.key, {})[node] = refusal
+            refused[node] = refusal
         return refusal is None
 
     # The end of the batch

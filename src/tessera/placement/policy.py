@@ -14,10 +14,13 @@ pending multiset); both range over a few hundred values on any known card, whate
 
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout import packings
-from tessera.mig.occupancy import free_slots, free_starts, usable_slots
+from tessera.mig.occupancy import free_slots, free_starts, occupied_by, usable_slots
 
 Pending = tuple[str, ...]
 """Profile names with repetitions, sorted: what a card was given in this batch, starts still open."""
+
+Candidate = tuple[float, int, int, int, Pending]
+"""Cards that could take a profile, best first when sorted: cost, free slots, table's number, occupancy, pending."""
 
 
 class CardTable:
@@ -35,6 +38,9 @@ class CardTable:
         self._best: dict[tuple[int, Pending], tuple[float, tuple[Placement, ...]] | None] = {}
         self._costs: dict[str, dict[tuple[int, Pending], float | None]] = {}
         self._usable: dict[int, int] = {}
+        self._seen: set[int] = set()
+        self._rankings: dict[str, list[Candidate]] = {}
+        self._bits: dict[Placement, int] = {}
         self._sizes = {row.name: row.size for row in geometry.profiles}
         self._names: dict[str, str | None] = {}
 
@@ -44,6 +50,17 @@ class CardTable:
             row = self.geometry.find(profile)
             self._names[profile] = row.name if row else None
         return self._names[profile]
+
+    def bits(self, placement: Placement) -> int:
+        """The bits that an existing instance takes, see ``tessera.mig.occupancy.occupied_by``.
+
+        Raises:
+            ValueError: the placement leaves the card.
+        """
+        found = self._bits.get(placement)
+        if found is None:
+            found = self._bits[placement] = occupied_by(self.geometry, placement)
+        return found
 
     def size_of(self, profile: str) -> int:
         """Memory slots of one of the geometry's own profiles."""
@@ -83,15 +100,33 @@ class CardTable:
             pending: what the card was given in this batch.
             profile: one of the geometry's own names.
         """
-        costs = self.costs(profile)
+        costs = self._costs.setdefault(profile, {})
         key = (occupancy, pending)
         if key not in costs:
             costs[key] = self._cost(occupancy, pending, profile)
         return costs[key]
 
-    def costs(self, profile: str) -> dict[tuple[int, Pending], float | None]:
-        """The memo of ``cost`` for one profile, for loops that look up many cards; may lack entries."""
-        return self._costs.setdefault(profile, {})
+    def saw(self, occupancy: int) -> None:
+        """Tells that a card has this occupancy, so that ``ranking`` covers it."""
+        if occupancy not in self._seen:
+            self._seen.add(occupancy)
+            self._rankings.clear()
+
+    def ranking(self, profile: str) -> list[Candidate]:
+        """Every occupancy seen so far that has room for a profile, best first, without pending instances."""
+        found = self._rankings.get(profile)
+        if found is None:
+            candidates = (self.candidate(occupancy, (), profile) for occupancy in self._seen)
+            found = self._rankings[profile] = sorted(one for one in candidates if one is not None)
+        return found
+
+    def candidate(self, occupancy: int, pending: Pending, profile: str) -> Candidate | None:
+        """Where cards of this state stand in the order of preference; ``None`` when they have no room.
+
+        Least cost first, ties to the fullest card.
+        """
+        cost = self.cost(occupancy, pending, profile)
+        return None if cost is None else (cost, self.room(occupancy, pending), self.number, occupancy, pending)
 
     def _cost(self, occupancy: int, pending: Pending, profile: str) -> float | None:
         # Rounded, so that costs which are equal but for floating-point noise tie.
