@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.clock import Clock
 from tessera.kubelet.direct import DirectBus
+from tessera.nvml.simulated import SimulatedMachine
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class NodeDirectories:
     @classmethod
     def under(cls, root: Path) -> "NodeDirectories":
         """The folders of one node below ``root``; they are made. Keep ``root`` short: sockets' paths are limited."""
-        directories = cls(root / "device-plugins", root / "pod-resources", root / "cdi", root / "state")
+        directories = cls(root / "dp", root / "pr", root / "cdi", root / "state")
         for folder in (directories.plugins, directories.pod_resources, directories.cdi, directories.state):
             folder.mkdir(parents=True, exist_ok=True)
         return directories
@@ -108,7 +109,7 @@ class ContainerContext:
     service_account: str
     node: str
     pod_ip: str
-    machine: Any
+    machine: SimulatedMachine | None
     plugins: Direct | Grpc
     clock: Clock
     log: Callable[[str], None]

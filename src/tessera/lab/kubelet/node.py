@@ -1,0 +1,326 @@
+"""A simulated node: what the lab's assembler makes, one for each node.
+
+The node runs its kubelet as a client of the API server: one watch for its own Node object, one for the pods bound to
+it. Device plugins join over unix sockets or in this process; everything above that is the same code.
+"""
+
+import asyncio
+import random
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+from uuid import UUID
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.events import EventRecorder
+from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.meta import key_of, uid_of
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
+from tessera.lab.kubelet.admission import Rejection, admit
+from tessera.lab.kubelet.cdi import CdiRegistry
+from tessera.lab.kubelet.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
+from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc, KubeletOptions
+from tessera.lab.kubelet.devices import PodUid
+from tessera.lab.kubelet.nodeobject import NodeObject
+from tessera.lab.kubelet.plugins import DeviceManager
+from tessera.lab.kubelet.podstatus import ContainerRecord
+from tessera.lab.kubelet.runtime import Created, Runtime, is_own
+from tessera.lab.kubelet.worker import NodeServices, PodWorker
+from tessera.lab.scheduler.cluster import PodNeeds
+from tessera.lab.scheduler.requests import amounts
+from tessera.nvml.simulated import SimulatedMachine
+
+Json = Mapping[str, Any]
+
+
+class SimulatedNode:
+    """One node with its kubelet, container runtime and cards.
+
+    Args:
+        name: the node's name.
+        client: calls the API server as this kubelet.
+        machine: the node's simulated cards; None for a node without.
+        plugins: how device plugins join, :class:`Direct` or :class:`Grpc`.
+        clock: the node's time.
+        rng: for ids and jitter; seed it for repeatable runs.
+        entrypoint: runs Tessera's own containers; None simulates them like others.
+        options: see :class:`KubeletOptions`.
+        address: the node's internal IP.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        *,
+        plugins: Direct | Grpc,
+        clock: Clock,
+        rng: random.Random,
+        machine: SimulatedMachine | None = None,
+        entrypoint: Entrypoint | None = None,
+        options: KubeletOptions | None = None,
+        address: str = "192.0.2.1",
+    ) -> None:
+        self.name = name
+        self.plugins = plugins
+        self.machine = machine
+        self.options = options or KubeletOptions()
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._entrypoint = entrypoint
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+        self._addresses = _Addresses(self.options.pod_network)
+        self._restarting = asyncio.Lock()
+        self._stack: AsyncExitStack | None = None
+        self.devices = DeviceManager(
+            clock=clock, checkpoint=self._checkpoint(), on_change=self._changed, running_pods=self._running_pods
+        )
+        self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
+        self._pods = Informer(client, PODS.untyped(), clock=clock, rng=rng, field_selector=f"spec.nodeName={name}")
+        self._object = NodeObject(
+            name,
+            client=client,
+            clock=clock,
+            options=self.options,
+            address=address,
+            boot_id=self._new_boot_id(),
+            devices=self._device_counts,
+            current=lambda: self._nodes.cache.get(name),
+        )
+        self._runtime = Runtime(
+            clock=clock,
+            cdi=CdiRegistry(self._cdi_folders()),
+            machine=machine,
+            gpu_memory=self.options.gpu_memory,
+            pull_seconds=self.options.pull_seconds,
+        )
+        self._services = NodeServices(
+            client=client,
+            clock=clock,
+            rng=rng,
+            events=self._events,
+            devices=self.devices,
+            runtime=self._runtime,
+            host_ip=address,
+            admission=asyncio.Lock(),
+            admit=self._admit,
+            allocatable=self._allocatable,
+            data=self._data,
+            real=self._real,
+            take_address=self._addresses.take,
+            put_back_address=self._addresses.put_back,
+        )
+
+    # For tests and the lab
+
+    @property
+    def pending(self) -> int:
+        """Simulated waits under way that end by themselves: image pulls, programs with an end."""
+        return self._runtime.pending
+
+    def container_env(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
+        """The environment of a container's present or last run.
+
+        Raises:
+            LookupError: the node has no such container.
+        """
+        return self._record(namespace, pod, container).env
+
+    def logs(self, namespace: str, pod: str, container: str) -> tuple[str, ...]:
+        """The lines that a container has printed so far.
+
+        Raises:
+            LookupError: the node has no such container.
+        """
+        return tuple(self._record(namespace, pod, container).log)
+
+    # Life
+
+    async def run(self) -> None:
+        """Registers the node and runs its pods until cancelled."""
+        await self._object.register()
+        self._nodes.add_handler(lambda _: self._object.changed())
+        async with asyncio.TaskGroup() as group:
+            self._tasks = group
+            for part in (self._nodes.run(), self._events.run(), self._object.run()):
+                group.create_task(part)
+            await self._nodes.wait_synced()
+            try:
+                await self._open()
+                self._pods.add_handler(self._on_pod)
+                await self._pods.run()
+            finally:
+                await self._shut()
+
+    async def restart_kubelet(self, down: float = 0.0) -> None:
+        """Kubelet ends and starts again after ``down`` seconds; containers go on running.
+
+        Device plugins must register again; until they have, their resources count 0 and a pod admitted fails.
+        """
+        async with self._restarting:
+            await self._shut()
+            await self._clock.sleep(down)
+            await self.devices.restart()
+            await self._open()
+
+    def _on_pod(self, event: Event[dict[str, Any]]) -> None:
+        pod = event.object
+        uid = uid_of(pod)
+        worker = self._workers.get(uid)
+        if event.kind is EventKind.DELETED:
+            if worker is not None:
+                worker.gone()
+        elif worker is not None:
+            worker.update(pod)
+        elif self._tasks is not None:
+            worker = self._workers[uid] = PodWorker(pod, self._services)
+            worker.update(pod)
+            self._tasks.create_task(self._work(uid, worker))
+
+    async def _work(self, uid: str, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        finally:
+            del self._workers[uid]
+
+    # Plugins' side
+
+    async def _open(self) -> None:
+        """Starts to take registrations and to answer pod-resources."""
+        match self.plugins:
+            case Direct():
+                self.plugins.bus.start(self.devices.registered, self.devices)
+            case Grpc():
+                from tessera.kubelet.pod_resources_server import PodResourcesServer
+                from tessera.kubelet.registration_server import RegistrationServer
+
+                directories = self.plugins.directories
+                self._stack = AsyncExitStack()
+                socket = directories.pod_resources / "kubelet.sock"
+                await self._stack.enter_async_context(PodResourcesServer(socket, self.devices))
+                await self._stack.enter_async_context(RegistrationServer(directories.plugins, self.devices.registered))
+
+    async def _shut(self) -> None:
+        if isinstance(self.plugins, Direct):
+            self.plugins.bus.stop()
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()
+        await self.devices.stop()
+
+    def _checkpoint(self) -> Checkpoint:
+        match self.plugins:
+            case Direct():
+                return MemoryCheckpoint()
+            case Grpc():
+                return FileCheckpoint(self.plugins.directories.plugins)
+
+    def _cdi_folders(self) -> list[Any]:
+        match self.plugins:
+            case Direct():
+                return [self.plugins.cdi] if self.plugins.cdi else []
+            case Grpc():
+                return [self.plugins.directories.cdi]
+
+    # What workers ask
+
+    def _admit(self, pod: PodNeeds) -> Rejection | None:
+        node = self._nodes.cache.get(self.name) or {}
+        return admit(
+            pod,
+            name=self.name,
+            labels=(node.get("metadata") or {}).get("labels") or {},
+            taints=(node.get("spec") or {}).get("taints") or (),
+            allocatable=amounts(self._allocatable()),
+            others=[worker.needs for uid, worker in self._workers.items() if worker.active and uid != pod.uid],
+        )
+
+    def _allocatable(self) -> Mapping[str, str]:
+        """What the node gives out now; devices as the device manager has them, whatever is published."""
+        node = self._nodes.cache.get(self.name) or {}
+        allocatable = dict((node.get("status") or {}).get("allocatable") or {})
+        return allocatable | {name: str(count) for name, count in self.devices.ledger.counts()[1].items()}
+
+    async def _data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        resource = CONFIGMAPS if plural == "configmaps" else SECRETS
+        try:
+            found = await self._client.get(resource.untyped(), name, namespace)
+        except NotFound:
+            return None
+        return found.get("data") or {}
+
+    def _real(
+        self, pod: Json, pod_ip: str, container: str, created: Created, log: Callable[[str], None]
+    ) -> asyncio.Task[int] | None:
+        if self._entrypoint is None or not is_own(created.argv):
+            return None
+        metadata = pod["metadata"]
+        context = ContainerContext(
+            argv=created.argv,
+            env=created.env,
+            namespace=metadata["namespace"],
+            pod=metadata["name"],
+            pod_uid=metadata["uid"],
+            container=container,
+            service_account=pod["spec"].get("serviceAccountName") or "default",
+            node=self.name,
+            pod_ip=pod_ip,
+            machine=self.machine,
+            plugins=self.plugins,
+            clock=self._clock,
+            log=log,
+        )
+        return asyncio.create_task(_exit_code(self._entrypoint, context))
+
+    # Small parts
+
+    def _changed(self) -> None:
+        self._object.changed()
+
+    def _device_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        return self.devices.ledger.counts()
+
+    def _running_pods(self) -> Sequence[tuple[Json, PodUid]]:
+        return [(worker.pod, PodUid(uid)) for uid, worker in self._workers.items() if worker.active]
+
+    def _record(self, namespace: str, pod: str, container: str) -> ContainerRecord:
+        for worker in self._workers.values():
+            if key_of(worker.pod) == f"{namespace}/{pod}":
+                for record in worker.records:
+                    if record.name == container:
+                        return record
+        raise LookupError(f"node {self.name}: no container {container} of pod {namespace}/{pod}")
+
+    def _new_boot_id(self) -> str:
+        return str(UUID(int=self._rng.getrandbits(128), version=4))
+
+
+async def _exit_code(entrypoint: Entrypoint, context: ContainerContext) -> int:
+    try:
+        return await entrypoint(context)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except Exception:  # noqa: BLE001 - a process that dies ends its container, not the lab
+        for line in traceback.format_exc().splitlines():
+            context.log(line)
+        return 1
+
+
+class _Addresses:
+    """Pod addresses of one node, used again when they are free."""
+
+    def __init__(self, network: str) -> None:
+        self._free: list[str] = []
+        self._fresh: Iterator[str] = (f"{network}.{number // 256}.{number % 256}" for number in range(2, 65534))
+
+    def take(self) -> str:
+        return self._free.pop(0) if self._free else next(self._fresh)
+
+    def put_back(self, address: str) -> None:
+        self._free.append(address)

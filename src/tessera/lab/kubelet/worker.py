@@ -1,0 +1,268 @@
+"""One pod on its node, from admission to the last byte of its status.
+
+A worker is one task per pod UID. It admits the pod (one pod at a time on the whole node, devices included), lives its
+containers' life, writes its status, and, when the API object is being deleted, stops the containers and confirms the
+deletion with a delete of grace zero, as kubelet does.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.meta import key_of, uid_of
+from tessera.kube.resources import PODS
+from tessera.kubelet.seam import Allocation
+from tessera.lab.kubelet.admission import Rejection
+from tessera.lab.kubelet.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers
+from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
+from tessera.lab.kubelet.environment import DataSource, PodFacts, environment
+from tessera.lab.kubelet.plugins import DeviceManager
+from tessera.lab.kubelet.podstatus import ContainerRecord, pod_status, records, rejected_status
+from tessera.lab.kubelet.runtime import Created, Runtime
+from tessera.lab.scheduler.cluster import PodNeeds, pod_needs
+
+Json = Mapping[str, Any]
+
+#: On a pod: its simulated containers ignore SIGTERM and are killed when the grace period is over.
+IGNORES_SIGTERM = "lab.tessera.dev/ignores-sigterm"
+
+#: Seconds before a status that could not be written is written again.
+_WRITE_AGAIN = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeServices:
+    """What a node does for its pods' workers.
+
+    Attributes:
+        admit: the node's rules without devices; None admits.
+        real: starts a container that is run for real, None for one that is simulated.
+        take_address: a free pod address; put_back_address returns it.
+    """
+
+    client: Client
+    clock: Clock
+    rng: random.Random
+    events: EventRecorder
+    devices: DeviceManager
+    runtime: Runtime
+    host_ip: str
+    admission: asyncio.Lock
+    admit: Callable[[PodNeeds], Rejection | None]
+    allocatable: Callable[[], Mapping[str, str]]
+    data: DataSource
+    real: Callable[[Json, str, str, Created, Callable[[str], None]], asyncio.Task[int] | None]
+    take_address: Callable[[], str]
+    put_back_address: Callable[[str], None]
+
+
+class PodWorker:
+    """The life of one pod.
+
+    Attributes:
+        pod: the newest state of the API object.
+        records: its containers.
+        needs: what it asks of the node.
+        active: whether it holds resources of the node.
+    """
+
+    def __init__(self, pod: Json, node: NodeServices) -> None:
+        self.pod = pod
+        self.records: list[ContainerRecord] = records(pod["spec"])
+        self.needs = pod_needs(key_of(pod), uid_of(pod), 0.0, pod["spec"])
+        self.active = True
+        self._node = node
+        self._uid = PodUid(pod["metadata"]["uid"])
+        self._started = node.clock.now()
+        self._own_address: str | None = None
+        self._pod_ip = ""
+        self._rejected: Rejection | None = None
+        self._deleted = asyncio.Event()
+        self._gone = False
+        self._dirty = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._reference = reference_to(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
+
+    # What the API tells
+
+    def update(self, pod: Json) -> None:
+        """The API object changed."""
+        self.pod = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            self._deleted.set()
+
+    def gone(self) -> None:
+        """The API object is not there any more: stop at once and say nothing."""
+        self._gone = True
+        self._deleted.set()
+
+    # The life
+
+    async def run(self) -> None:
+        """Lives until the API object is gone, or this kubelet is stopped."""
+        writer = asyncio.create_task(self._write_statuses())
+        try:
+            if (self.pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+                await self._live()
+            self._free()
+            await self._deleted.wait()
+            if not self._gone:
+                await self._confirm()
+        finally:
+            writer.cancel()
+            self._free()
+
+    async def _live(self) -> None:
+        async with self._node.admission:
+            if not self._deleted.is_set():
+                self._rejected = await self._admit()
+        if self._rejected is not None:
+            self.active = False
+            self.tell(self._rejected.reason, self._rejected.message, type="Warning")
+            await self._write()
+            return
+        self._own_address = None if self.pod["spec"].get("hostNetwork") else self._node.take_address()
+        self._pod_ip = self._own_address or self._node.host_ip
+        containers = Containers(
+            self.pod,
+            self.records,
+            host=self,
+            runtime=self._node.runtime,
+            clock=self._node.clock,
+            rng=self._node.rng,
+        )
+        life = asyncio.create_task(containers.live())
+        stop = asyncio.create_task(self._deleted.wait())
+        try:
+            self.changed()
+            await asyncio.wait([life, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not life.done():
+                await self._stop(containers, life)
+            if not life.cancelled():
+                life.result()
+            containers.stopped(0)
+        finally:
+            stop.cancel()
+            life.cancel()
+            await asyncio.wait([life])
+        self._free()
+        if not self._gone:
+            await self._write()
+
+    async def _admit(self) -> Rejection | None:
+        refused = self._node.admit(self.needs)
+        if refused is not None:
+            return refused
+        try:
+            await self._node.devices.allocate(self.pod, self._uid)
+        except DeviceRefusal as refusal:
+            text = f"Allocate failed due to {refusal}, which is unexpected"
+            return Rejection("UnexpectedAdmissionError", text)
+        return None
+
+    async def _stop(self, containers: Containers, life: asyncio.Task[None]) -> None:
+        containers.announce_stop()
+        exit_code = SIGTERM_EXIT
+        if IGNORES_SIGTERM in (self.pod["metadata"].get("annotations") or {}) and not self._gone:
+            grace = self.pod["metadata"].get("deletionGracePeriodSeconds") or 0
+            await asyncio.wait([life], timeout=grace)
+            exit_code = SIGKILL_EXIT
+        life.cancel()
+        await asyncio.wait([life])
+        containers.stopped(exit_code)
+
+    def _free(self) -> None:
+        """Returns what the pod holds of the node."""
+        self.active = False
+        self._node.devices.release(self._uid)
+        if self._own_address is not None:
+            self._node.put_back_address(self._own_address)
+            self._own_address = None
+
+    async def _confirm(self) -> None:
+        while not self._gone and not await self._try_confirm():
+            await self._node.clock.sleep(_WRITE_AGAIN)
+
+    async def _try_confirm(self) -> bool:
+        name, namespace = self.pod["metadata"]["name"], self.pod["metadata"]["namespace"]
+        try:
+            await self._node.client.delete(PODS, name, namespace, uid=self._uid, grace_seconds=0)
+        except (NotFound, Conflict):
+            return True
+        except (ApiError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    # What the containers ask (tessera.lab.kubelet.containers.PodHost)
+
+    async def environment(self, container: Json) -> dict[str, str]:
+        """The variables of the container's spec."""
+        facts = PodFacts(
+            self.pod, pod_ip=self._pod_ip, host_ip=self._node.host_ip, allocatable=self._node.allocatable()
+        )
+        own = {"HOSTNAME": str(self.pod["spec"].get("hostname") or self.pod["metadata"]["name"])}
+        return own | await environment(container, facts, self._node.data)
+
+    async def pre_start(self, container: str) -> None:
+        """PreStartContainer of the container's devices."""
+        await self._node.devices.pre_start(self._uid, container)
+
+    def allocations(self, container: str) -> Sequence[Allocation]:
+        """What device plugins answered for the container."""
+        return self._node.devices.allocations(self._uid, container)
+
+    def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
+        """The container's process if it is run for real."""
+        return self._node.real(self.pod, self._pod_ip, container, created, log)
+
+    def tell(self, reason: str, note: str, *, type: Literal["Normal", "Warning"] = "Normal") -> None:  # noqa: A002
+        """Records an event about the pod."""
+        self._node.events.record(self._reference, reason, note, type=type)
+
+    def changed(self) -> None:
+        """The status is due."""
+        self._dirty.set()
+
+    # Status
+
+    async def _write_statuses(self) -> None:
+        while True:
+            await self._dirty.wait()
+            await self._write()
+
+    async def _write(self) -> None:
+        """Writes the present status until the API has it or the pod is gone."""
+        async with self._writing:
+            self._dirty.clear()
+            while not self._gone and not await self._try_write():
+                await self._node.clock.sleep(_WRITE_AGAIN)
+
+    async def _try_write(self) -> bool:
+        metadata, patch = self.pod["metadata"], {"status": self._status()}
+        try:
+            await self._node.client.merge_patch(
+                PODS.untyped(), metadata["name"], patch, metadata["namespace"], subresource="status", uid=self._uid
+            )
+        except (NotFound, Conflict):
+            return True
+        except (ApiError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    def _status(self) -> dict[str, Any]:
+        if self._rejected is not None:
+            return rejected_status(self._rejected.reason, self._rejected.message, self._started)
+        return pod_status(
+            self.pod,
+            self.records,
+            now=self._node.clock.now(),
+            started=self._started,
+            host_ip=self._node.host_ip,
+            pod_ip=self._pod_ip,
+        )

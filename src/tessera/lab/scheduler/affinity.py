@@ -1,0 +1,97 @@
+"""Node selectors and node affinity, as ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity`` decides them.
+
+Works on decoded JSON: a pod's ``spec`` and a node's labels and name. Also used by the DaemonSet controller and by the
+simulated kubelet's admission, as in Kubernetes.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+def selector_matches(spec: Json, labels: Mapping[str, str], name: str) -> bool:
+    """Whether ``spec.nodeSelector`` and the required node affinity both admit a node with these labels."""
+    wanted = spec.get("nodeSelector")
+    if wanted and any(labels.get(key) != value for key, value in wanted.items()):
+        return False
+    terms = required_terms(spec)
+    return terms is None or any(term_matches(term, labels, name) for term in terms)
+
+
+def required_terms(spec: Json) -> Sequence[Json] | None:
+    """The ORed terms of required node affinity; None without any. An empty list matches no node."""
+    required = _node_affinity(spec).get("requiredDuringSchedulingIgnoredDuringExecution")
+    return None if required is None else required.get("nodeSelectorTerms") or ()
+
+
+def preferred_weight(spec: Json, labels: Mapping[str, str], name: str) -> int:
+    """The sum of the weights of the preferred terms that match the node."""
+    preferred = _node_affinity(spec).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    return sum(
+        int(entry.get("weight", 0)) for entry in preferred if term_matches(entry.get("preference") or {}, labels, name)
+    )
+
+
+def pinned_names(spec: Json) -> frozenset[str] | None:
+    """The only nodes that required affinity on ``metadata.name`` leaves, or None where a term leaves others.
+
+    DaemonSet pods are written so; a decision then need not look at the other nodes.
+    """
+    terms = required_terms(spec)
+    if not terms:
+        return None
+    names: set[str] = set()
+    for term in terms:
+        fields = [f for f in term.get("matchFields") or () if f.get("operator") == "In"]
+        if not fields:
+            return None
+        names.update(fields[0].get("values") or ())
+    return frozenset(names)
+
+
+def term_matches(term: Json, labels: Mapping[str, str], name: str) -> bool:
+    """Whether one node selector term admits the node: all its requirements hold. A term without any matches nothing."""
+    expressions = term.get("matchExpressions") or ()
+    fields = term.get("matchFields") or ()
+    if not expressions and not fields:
+        return False
+    return all(_holds(item, labels) for item in expressions) and all(
+        _holds(item, {"metadata.name": name}) for item in fields
+    )
+
+
+def _node_affinity(spec: Json) -> Json:
+    affinity = spec.get("affinity") or {}
+    node: Json = affinity.get("nodeAffinity") or {}
+    return node
+
+
+def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.get("key", ""))
+    values = requirement.get("values") or ()
+    match requirement.get("operator"):
+        case "In":
+            return value is not None and value in values
+        case "NotIn":
+            return value is None or value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt":
+            return _compares(value, values, 1)
+        case "Lt":
+            return _compares(value, values, -1)
+        case _:
+            return False
+
+
+def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
+    """Gt and Lt compare integers; what is none never matches."""
+    if value is None or len(values) != 1:
+        return False
+    try:
+        return sign * (int(value) - int(values[0])) > 0
+    except ValueError:
+        return False

@@ -1,0 +1,154 @@
+"""Who holds what: the scheduler's memory of nodes and of the pods placed on them.
+
+Kept from events and from the scheduler's own decisions (a decided pod counts at once, before the API server has
+confirmed the binding). Node lookups by name and by hostname label cost the same at any number of nodes.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.lab.scheduler.requests import Amounts, amounts, host_ports, pod_requests
+
+Json = Mapping[str, Any]
+HOSTNAME = "kubernetes.io/hostname"
+
+
+class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod, compiled once for many comparisons.
+
+    Attributes:
+        key: ``namespace/name``.
+        uid: the pod's UID; the key may be used again by another pod.
+        priority: higher goes first.
+        created: seconds since 1970; earlier goes first among equals.
+        spec: the pod's spec as decoded JSON.
+        requests: see :func:`tessera.lab.scheduler.requests.pod_requests`.
+        ports: host ports.
+    """
+
+    key: str
+    uid: str
+    priority: int
+    created: float
+    spec: Json
+    requests: Amounts
+    ports: frozenset[tuple[str, int]]
+
+
+def pod_needs(key: str, uid: str, created: float, spec: Json) -> PodNeeds:
+    """Compiles a pod's spec."""
+    return PodNeeds(
+        key=key,
+        uid=uid,
+        priority=int(spec.get("priority") or 0),
+        created=created,
+        spec=spec,
+        requests=pod_requests(spec),
+        ports=host_ports(spec),
+    )
+
+
+class Node:
+    """One node as the scheduler sees it. ``used`` is the sum over the pods in ``pods`` (by UID)."""
+
+    __slots__ = ("allocatable", "labels", "name", "pods", "taints", "unschedulable", "used")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.labels: Mapping[str, str] = {}
+        self.taints: tuple[Json, ...] = ()
+        self.unschedulable = False
+        self.allocatable: Amounts = {}
+        self.used: Amounts = {}
+        self.pods: dict[str, PodNeeds] = {}
+
+    def lacking(self, requests: Amounts) -> list[str]:
+        """The resources of which too little is free, in the pod's order."""
+        used, allocatable = self.used, self.allocatable
+        return [name for name, value in requests.items() if value > allocatable.get(name, 0) - used.get(name, 0)]
+
+    def ports_taken(self, ports: frozenset[tuple[str, int]]) -> bool:
+        """Whether another pod of the node holds one of the host ports."""
+        return bool(ports) and any(ports & pod.ports for pod in self.pods.values())
+
+
+class Cluster:
+    """Nodes, and pods on nodes. A pod may be placed on a node that is not known yet; it counts when the node comes."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._by_hostname: dict[str, set[str]] = {}
+        self._placed: dict[str, tuple[str, PodNeeds]] = {}
+        self._waiting_for_node: dict[str, dict[str, PodNeeds]] = {}
+
+    def set_node(self, name: str, labels: Mapping[str, str], spec: Json, allocatable: Mapping[str, str]) -> bool:
+        """Adds or updates a node. Returns whether anything that decides about pods has changed."""
+        node = self.nodes.get(name)
+        is_new = node is None
+        if node is None:
+            node = self.nodes[name] = Node(name)
+            for pod in self._waiting_for_node.pop(name, {}).values():
+                _hold(node, pod)
+        facts = (dict(labels), tuple(spec.get("taints") or ()), bool(spec.get("unschedulable")), amounts(allocatable))
+        if not is_new and facts == (node.labels, node.taints, node.unschedulable, node.allocatable):
+            return False
+        self._index(node, labels)
+        node.labels, node.taints, node.unschedulable, node.allocatable = facts
+        return True
+
+    def remove_node(self, name: str) -> None:
+        """Forgets a node; its pods stay on record until they are removed."""
+        node = self.nodes.pop(name, None)
+        if node is not None:
+            self._by_hostname.get(node.labels.get(HOSTNAME, ""), set()).discard(name)
+            if node.pods:
+                self._waiting_for_node[name] = dict(node.pods)
+
+    def place(self, pod: PodNeeds, node_name: str) -> None:
+        """Counts a pod on a node; again with the same node changes nothing."""
+        placed = self._placed.get(pod.uid)
+        if placed is not None and placed[0] == node_name:
+            return
+        self.remove_pod(pod.uid)
+        self._placed[pod.uid] = (node_name, pod)
+        node = self.nodes.get(node_name)
+        if node is None:
+            self._waiting_for_node.setdefault(node_name, {})[pod.uid] = pod
+        else:
+            _hold(node, pod)
+
+    def remove_pod(self, uid: str) -> bool:
+        """Frees what the pod held. Returns whether it held anything."""
+        placed = self._placed.pop(uid, None)
+        if placed is None:
+            return False
+        node_name, pod = placed
+        node = self.nodes.get(node_name)
+        if node is None:
+            self._waiting_for_node.get(node_name, {}).pop(uid, None)
+        elif node.pods.pop(uid, None) is not None:
+            for name, value in pod.requests.items():
+                node.used[name] -= value
+        return True
+
+    def is_placed(self, uid: str) -> bool:
+        """Whether the pod counts on a node."""
+        return uid in self._placed
+
+    def with_hostname(self, hostname: str) -> Iterable[Node]:
+        """The nodes whose hostname label has this value."""
+        return [self.nodes[name] for name in sorted(self._by_hostname.get(hostname, ()))]
+
+    def _index(self, node: Node, labels: Mapping[str, str]) -> None:
+        before, after = node.labels.get(HOSTNAME, ""), labels.get(HOSTNAME, "")
+        if before != after:
+            self._by_hostname.get(before, set()).discard(node.name)
+        self._by_hostname.setdefault(after, set()).add(node.name)
+
+
+def _hold(node: Node, pod: PodNeeds) -> None:
+    node.pods[pod.uid] = pod
+    for name, value in pod.requests.items():
+        node.used[name] = node.used.get(name, 0) + value

@@ -1,0 +1,75 @@
+"""What a pod needs from a node, as ``k8s.io/component-helpers/resource`` sums it.
+
+App containers run side by side with the restartable init containers (sidecars); an ordinary init container runs alone
+beside the sidecars started before it. A pod needs the larger of the two, plus its overhead. Amounts are integers:
+CPU in thousandths, everything else in its own unit, rounded up.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.kube.quantity import milli, whole
+
+Json = Mapping[str, Any]
+Amounts = dict[str, int]
+
+
+def amount(resource: str, text: str | float) -> int:
+    """A quantity in the scheduler's integer unit of that resource."""
+    return milli(str(text)) if resource == "cpu" else whole(str(text))
+
+
+def amounts(quantities: Mapping[str, str | int] | None) -> Amounts:
+    """A resource list in integer units."""
+    return {name: amount(name, text) for name, text in (quantities or {}).items()}
+
+
+def container_requests(container: Json) -> Amounts:
+    """A container's requests; a resource with only a limit is requested at its limit."""
+    resources = container.get("resources") or {}
+    return amounts({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def pod_requests(spec: Json) -> Amounts:
+    """Everything the pod holds on its node for its whole life, ``pods`` (1) included."""
+    running: Amounts = {}
+    for container in spec.get("containers") or ():
+        _add(running, container_requests(container))
+    sidecars: Amounts = {}
+    starting: Amounts = {}
+    for container in spec.get("initContainers") or ():
+        own = container_requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, own)
+            own = {}
+        peak = dict(sidecars)
+        _add(peak, own)
+        _raise_to(starting, peak)
+    _add(running, sidecars)
+    _raise_to(running, starting)
+    running.update(amounts((spec.get("resources") or {}).get("requests")))
+    _add(running, amounts(spec.get("overhead")))
+    running["pods"] = 1
+    return {name: value for name, value in running.items() if value}
+
+
+def host_ports(spec: Json) -> frozenset[tuple[str, int]]:
+    """The (protocol, port) pairs that the pod takes on its node."""
+    on_host = bool(spec.get("hostNetwork"))
+    ports: set[tuple[str, int]] = set()
+    for container in spec.get("containers") or ():
+        for port in container.get("ports") or ():
+            number = port.get("hostPort") or (port.get("containerPort") if on_host else None)
+            if number:
+                ports.add((port.get("protocol") or "TCP", int(number)))
+    return frozenset(ports)
+
+
+def _add(total: Amounts, more: Amounts) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _raise_to(total: Amounts, floor: Amounts) -> None:
+    for name, value in floor.items():
+        total[name] = max(total.get(name, 0), value)

@@ -1,0 +1,208 @@
+"""Binds pods to nodes: events in, bindings, conditions and events out.
+
+Nothing here polls. A change of a node or pod updates the memory of :mod:`cluster` and wakes the loop, which decides
+every waiting pod in one go; a decided pod counts on its node at once, and its binding is written beside the next
+decisions. A binding that fails is taken back and the pod is decided again after a pause.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.clock import Clock, parse_rfc3339, rfc3339
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.meta import key_of, split_key, uid_of
+from tessera.kube.resources import NODES, PODS
+from tessera.lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
+from tessera.lab.scheduler.decision import Placed, Unschedulable, decide
+from tessera.lab.scheduler.queue import SchedulingQueue
+
+Json = dict[str, Any]
+
+#: The name under which pods ask for this scheduler.
+NAME = "default-scheduler"
+
+
+#: Bindings and conditions written at the same time.
+_WRITERS = 32
+
+
+class Scheduler:
+    """kube-scheduler's part of the lab.
+
+    Args:
+        client: who binds.
+        clock: for conditions and pauses.
+        rng: for jitter.
+        name: the ``schedulerName`` of the pods that are its business.
+
+    Attributes:
+        cluster: what it knows of nodes and placed pods; read only.
+    """
+
+    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, name: str = NAME) -> None:
+        self.cluster = Cluster()
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._name = name
+        self._queue = SchedulingQueue()
+        self._wake = asyncio.Event()
+        self._writers = asyncio.Semaphore(_WRITERS)
+        self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
+        self._pods = Informer(client, PODS.untyped(), clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng)
+        self._pods.add_handler(self._on_pod)
+        self._nodes.add_handler(self._on_node)
+
+    async def run(self) -> None:
+        """Schedules until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for part in (self._pods.run(), self._nodes.run(), self._events.run()):
+                group.create_task(part)
+            await self._nodes.wait_synced()
+            await self._pods.wait_synced()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._decide_all(group)
+
+    # Events in
+
+    def _on_node(self, event: Event[Json]) -> None:
+        node = event.object
+        name = node["metadata"]["name"]
+        if event.kind is EventKind.DELETED:
+            self.cluster.remove_node(name)
+            return
+        status = node.get("status") or {}
+        labels = node["metadata"].get("labels") or {}
+        if self.cluster.set_node(name, labels, node.get("spec") or {}, status.get("allocatable") or {}):
+            self._something_changed()
+
+    def _on_pod(self, event: Event[Json]) -> None:
+        pod = event.object
+        spec, uid = pod["spec"], uid_of(pod)
+        phase = (pod.get("status") or {}).get("phase")
+        if event.kind is EventKind.DELETED or phase in {"Succeeded", "Failed"}:
+            self._queue.remove(uid)
+            if self.cluster.remove_pod(uid):
+                self._something_changed()
+        elif spec.get("nodeName"):
+            self._queue.remove(uid)
+            if not self.cluster.is_placed(uid):
+                self.cluster.place(_needs(pod), spec["nodeName"])
+        elif self._is_ours(pod) and not self.cluster.is_placed(uid):
+            self._on_waiting(event)
+
+    def _on_waiting(self, event: Event[Json]) -> None:
+        """A pod without a node was made or changed; its status alone is no reason to decide again."""
+        pod = event.object
+        if pod["spec"].get("schedulingGates"):
+            self._queue.remove(uid_of(pod))
+        elif event.old is None or event.old["spec"] != pod["spec"]:
+            self._queue.add(_needs(pod))
+            self._wake.set()
+
+    def _is_ours(self, pod: Json) -> bool:
+        scheduler = pod["spec"].get("schedulerName") or NAME
+        return scheduler == self._name and not pod["metadata"].get("deletionTimestamp")
+
+    def _something_changed(self) -> None:
+        if self._queue.put_aside:
+            self._queue.retry_all()
+            self._wake.set()
+
+    # Decisions
+
+    def _decide_all(self, group: asyncio.TaskGroup) -> None:
+        while (pod := self._queue.pop()) is not None:
+            answer = decide(pod, self.cluster)
+            match answer:
+                case Placed():
+                    self.cluster.place(pod, answer.node)
+                    group.create_task(self._bind(pod, answer.node))
+                case Unschedulable():
+                    self._queue.put_back(pod)
+                    self._tell(pod, answer.message)
+                    group.create_task(self._mark(pod, answer.message))
+
+    # Writes out
+
+    async def _bind(self, pod: PodNeeds, node: str) -> None:
+        namespace, name = split_key(pod.key)
+        try:
+            async with self._writers:
+                await self._client.bind(name, namespace, node, uid=pod.uid)
+        except NotFound:
+            self._take_back(pod)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            self._take_back(pod)
+            self._tell(pod, f"binding rejected: {error}")
+            await self._clock.sleep(Backoff(self._rng, shortest=1.0).next())
+            self._again(pod)
+        else:
+            about = reference_to(PODS, name, namespace, pod.uid)
+            self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
+
+    def _take_back(self, pod: PodNeeds) -> None:
+        current = self._pods.cache.get(pod.key)
+        if current is None or uid_of(current) != pod.uid or not current["spec"].get("nodeName"):
+            self.cluster.remove_pod(pod.uid)
+            self._something_changed()
+
+    def _again(self, pod: PodNeeds) -> None:
+        current = self._pods.cache.get(pod.key)
+        if current is not None and uid_of(current) == pod.uid and not current["spec"].get("nodeName"):
+            self._queue.add(_needs(current))
+            self._wake.set()
+
+    def _tell(self, pod: PodNeeds, message: str) -> None:
+        namespace, name = split_key(pod.key)
+        about = reference_to(PODS, name, namespace, pod.uid)
+        self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
+
+    async def _mark(self, pod: PodNeeds, message: str) -> None:
+        """Writes the condition PodScheduled=False, if it does not say so already."""
+        current = self._pods.cache.get(pod.key)
+        if current is None or uid_of(current) != pod.uid:
+            return
+        conditions = (current.get("status") or {}).get("conditions") or []
+        changed = unschedulable(conditions, message, self._clock.now())
+        if changed is None:
+            return
+        namespace, name = split_key(pod.key)
+        patch = {"status": {"conditions": changed}}
+        try:
+            async with self._writers:
+                await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=pod.uid)
+        except (ApiError, ConnectionError, TimeoutError):
+            return  # the pod is gone, or its next decision writes the condition
+
+
+def unschedulable(conditions: list[Json], message: str, now: float) -> list[Json] | None:
+    """The conditions with PodScheduled=False and this message; None if they say so already."""
+    before = next((each for each in conditions if each["type"] == "PodScheduled"), None)
+    same = before is not None and before["status"] == "False"
+    if before is not None and same and before.get("reason") == "Unschedulable" and before.get("message") == message:
+        return None
+    since = before["lastTransitionTime"] if before is not None and same else rfc3339(now)
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+        "lastProbeTime": None,
+        "lastTransitionTime": since,
+    }
+    return [each for each in conditions if each["type"] != "PodScheduled"] + [condition]
+
+
+def _needs(pod: Mapping[str, Any]) -> PodNeeds:
+    created = pod["metadata"].get("creationTimestamp")
+    return pod_needs(key_of(pod), uid_of(pod), parse_rfc3339(created) if created else 0.0, pod["spec"])
