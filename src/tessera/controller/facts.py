@@ -58,6 +58,7 @@ class PodFacts:
         finished: it has ended and will not run again.
         leaving: its deletion was asked for.
         fault: why its requests cannot be read; empty if they can.
+        version: orders observations of the pod; 0 if unknown.
     """
 
     uid: PodUid
@@ -74,6 +75,7 @@ class PodFacts:
     finished: bool = False
     leaving: bool = False
     fault: str = ""
+    version: int = field(default=0, compare=False)
 
     @property
     def gated(self) -> bool:
@@ -145,7 +147,13 @@ def pod_facts(pod: Pod) -> PodFacts:
         finished=pod.status.phase in FINISHED,
         leaving=meta.deletion_timestamp is not None,
         fault=fault,
+        version=version_number(meta.resource_version),
     )
+
+
+def version_number(version: str) -> int:
+    """A resourceVersion as the number that it is by contract since Kubernetes 1.35; 0 if it is none."""
+    return int(version) if version.isdecimal() else 0
 
 
 def _constraints(pod: Pod) -> Constraints:

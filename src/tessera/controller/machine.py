@@ -21,7 +21,7 @@ from tessera.controller.allocation import Allocation, Step, adopted, next_step, 
 from tessera.controller.amounts import Amounts
 from tessera.controller.due import Due, collect
 from tessera.controller.eligibility import refusal
-from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.facts import NodeFacts, PodFacts, version_number
 from tessera.controller.instructions import DeleteObject, Instruction, Key, PatchRequests, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
 from tessera.controller.ledger import Ledger
@@ -72,11 +72,14 @@ class Slicer:
     # Observations
 
     def see_pod(self, pod: PodFacts) -> None:
-        """A pod as it is now."""
+        """A pod as it is now; ignored if a newer state was seen."""
+        known = self.pods.get(pod.uid)
+        if known is not None and known.version > pod.version:
+            return
         other = self._uids.get(pod.key)
         if other is not None and other != pod.uid:
             self.lose_pod(other)
-        if self.pods.get(pod.uid) == pod:
+        if known == pod:
             return
         self._uids[pod.key] = pod.uid
         self.pods[pod.uid] = pod
@@ -115,7 +118,7 @@ class Slicer:
         """A node's Instaslice object; ignored if a newer one was seen."""
         node = NodeName(item.metadata.name)
         known = self.objects.get(node)
-        if known is not None and _older(item, known):
+        if known is not None and _version(known) > _version(item):
             return
         self.objects[node] = item
         self._changed_nodes.add(node)
@@ -159,6 +162,11 @@ class Slicer:
         allocation = self.ledger.live(write.uid)
         if allocation is not None:
             self._give_up(allocation)
+
+    def reconsider(self, uid: PodUid) -> None:
+        """A pod that was left alone after :meth:`deny` may be tried again."""
+        if self._denied.pop(uid, None) is not None:
+            self._changed_pods.add(uid)
 
     def _touch(self, write: Write) -> None:
         if isinstance(write, Ungate):
@@ -441,12 +449,8 @@ class Slicer:
         return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)
 
 
-def _older(item: Instaslice, known: Instaslice) -> bool:
-    """Whether an observation precedes another. Versions are compared as the numbers they are since Kubernetes 1.35."""
-    try:
-        return int(item.metadata.resource_version) < int(known.metadata.resource_version)
-    except ValueError:
-        return False
+def _version(item: Instaslice) -> int:
+    return version_number(item.metadata.resource_version)
 
 
 def _add(used: dict[NodeName, Amounts], node: NodeName, amounts: Amounts, *, sign: int) -> None:

@@ -21,7 +21,6 @@ class ControllerOptions:
         http_port: None serves nothing (no sockets are opened), 0 picks a free port.
         on_listening: told the port once it is open.
         on_leading: called when this replica begins to act.
-        seed: of the jitter between retries.
     """
 
     identity: str
@@ -32,4 +31,3 @@ class ControllerOptions:
     http_port: int | None = 8080
     on_listening: OnListening | None = None
     on_leading: Callable[[], None] | None = None
-    seed: int = 0

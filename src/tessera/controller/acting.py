@@ -1,0 +1,167 @@
+"""Carries out the state machine's instructions at the API server and tells it what came of them.
+
+One task per write. The machine never asks for two writes of one key at a time, so order per node and per pod needs no
+queue here. A write that failed is not repeated: after a pause the machine is asked again what is due, which by then
+may be something else.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.controller.facts import pod_facts
+from tessera.controller.instructions import (
+    DeleteObject,
+    Instruction,
+    Key,
+    PatchRequests,
+    PatchResults,
+    Tell,
+    Ungate,
+    Write,
+)
+from tessera.controller.machine import Slicer
+from tessera.controller.metrics import Metrics
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Forbidden, Invalid, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.resources import PODS
+
+_log = logging.getLogger(__name__)
+
+#: Pods patched at the same time; nodes are few by comparison and not limited.
+_PODS_AT_ONCE = 64
+#: Seconds after which a pod that the server refused to ungate is tried again, for reasons that pass by themselves.
+_RECONSIDER = 60.0
+
+
+class Actor:
+    """Does what the machine says.
+
+    Args:
+        client: who writes.
+        slicer: the machine.
+        events: tells about pods.
+        metrics: counts writes.
+        may_act: whether this replica still leads; asked before each write.
+        wake: called after the machine has learnt something.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        slicer: Slicer,
+        *,
+        events: EventRecorder,
+        metrics: Metrics,
+        may_act: Callable[[], bool],
+        wake: Callable[[], None],
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._slicer = slicer
+        self._events = events
+        self._metrics = metrics
+        self._may_act = may_act
+        self._wake = wake
+        self._rng = rng
+        self._backoffs: dict[Key, Backoff] = {}
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._slots = asyncio.Semaphore(_PODS_AT_ONCE)
+
+    def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
+        """Begins an instruction; its task belongs to ``group``."""
+        if isinstance(instruction, Tell):
+            about = reference_to(PODS, instruction.name, instruction.namespace, instruction.uid)
+            self._events.record(
+                about,
+                instruction.reason,
+                instruction.message,
+                type="Warning" if instruction.warning else "Normal",
+                action="Placing",
+            )
+        else:
+            group.create_task(self._do(instruction))
+
+    def stop(self) -> None:
+        """Forgets all pauses."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+
+    async def _do(self, write: Write) -> None:
+        kind = type(write).__name__
+        try:
+            await self._send(write)
+        except (NotFound, BadRequest, Forbidden, Invalid) as error:
+            self._metrics.failed(kind, error.reason or type(error).__name__)
+            self._impossible(write, error)
+        except BrokenAnswer as error:
+            self._fail(write, error, self._slicer.unsure)
+        except ApiError as error:
+            self._fail(write, error, self._slicer.refused)
+        except (ConnectionError, TimeoutError) as error:
+            self._fail(write, error, self._slicer.unsure)
+        else:
+            self._metrics.written(kind)
+            self._backoffs.pop(write.key, None)
+            self._slicer.done(write)
+        self._wake()
+
+    def _impossible(self, write: Write, error: ApiError) -> None:
+        if isinstance(write, DeleteObject) and isinstance(error, NotFound):
+            self._slicer.done(write)
+        elif isinstance(write, Ungate) and not isinstance(error, NotFound):
+            _log.warning("pod %s/%s cannot be ungated: %s", write.namespace, write.name, error)
+            self._slicer.deny(write, error.message)
+            self._later(_RECONSIDER, lambda: self._slicer.reconsider(write.uid))
+        else:
+            self._fail(write, error, self._slicer.refused)
+
+    def _fail(self, write: Write, error: Exception, tell: Callable[[Write], None]) -> None:
+        self._metrics.failed(type(write).__name__, type(error).__name__)
+        tell(write)
+        pause = self._backoffs.setdefault(write.key, Backoff(self._rng)).next()
+        _log.info("%s %s: %s; again in %.1f s", type(write).__name__, write.key[1], error, pause)
+        self._later(pause, lambda: self._slicer.retry(write))
+
+    def _later(self, seconds: float, act: Callable[[], None]) -> None:
+        def fire() -> None:
+            self._timers.discard(timer)
+            act()
+            self._wake()
+
+        timer = asyncio.get_running_loop().call_later(seconds, fire)
+        self._timers.add(timer)
+
+    async def _send(self, write: Write) -> None:
+        match write:
+            case PatchRequests() | PatchResults():
+                self._check()
+                item = await self._client.merge_patch(
+                    INSTASLICES,
+                    write.node,
+                    write.body(),
+                    INSTASLICE_NAMESPACE,
+                    subresource="status" if isinstance(write, PatchResults) else None,
+                )
+                if write.node in self._slicer.objects:  # else its deletion was seen before this answer
+                    self._slicer.see_object(item)
+            case Ungate():
+                async with self._slots:
+                    self._check()
+                    pod = await self._client.merge_patch(PODS, write.name, write.body(), write.namespace, uid=write.uid)
+                if write.uid in self._slicer.pods:  # else its deletion was seen before this answer
+                    self._slicer.see_pod(pod_facts(pod))
+            case DeleteObject():
+                self._check()
+                await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
+
+    def _check(self) -> None:
+        if not self._may_act():
+            raise ConnectionError("this replica does not lead any more; nothing was sent")
