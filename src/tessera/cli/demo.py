@@ -20,7 +20,7 @@ from tessera.cli.cards import cards_of
 from tessera.cli.connect import connected, reported
 from tessera.cli.progress import Progress
 from tessera.cli.tiles import draw
-from tessera.cli.until import Watched
+from tessera.lab.until import Watched
 from tessera.clock import Clock, SystemClock
 from tessera.kube.cache import Event
 from tessera.kube.client import Client
