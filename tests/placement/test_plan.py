@@ -4,13 +4,15 @@ import random
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tessera.mig.enumeration import filling_multisets, maximal_multisets
 from tessera.mig.models import model_by_short_name
 from tessera.placement.demand import Demand
-from tessera.placement.fleet import Fleet
+from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
-from tessera.placement.reasons import Full
+from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Refusal
 
 A100 = model_by_short_name("A100-40GB").geometry
 BASE = A100.restrict([name for name in A100.names if name != "1g.5gb+me"])
@@ -71,3 +73,258 @@ def test_every_combination_fits_one_free_card_as_one_demand(combination: tuple[t
     decided = plan(fleet, [Demand("pod", profiles)])
     assert [placed.profile for placed in decided.assignments["pod"]] == list(profiles)
     carry_out(fleet, decided)
+
+
+def test_combinations_for_two_cards_fit_two_cards_although_greedy_packing_would_fail() -> None:
+    decided = plan(fleet_of(1, 2), one_each(["3g.20gb", "3g.20gb", "4g.20gb", "4g.20gb"]))
+    assert not decided.refusals
+
+
+def test_room_is_made_for_a_later_demand_by_packing_earlier_ones_anew() -> None:
+    impossible = "7g.40gb"
+    decided = plan(fleet_of(1, 2), one_each([impossible, "3g.20gb", "3g.20gb", "4g.20gb", "1g.5gb"]))
+    assert set(decided.assignments) == {"pod-0", "pod-1", "pod-2"} or set(decided.refusals) == {"pod-3"}
+    decided = plan(fleet_of(1, 2), one_each(["3g.20gb", "3g.20gb", "4g.20gb", "4g.20gb", impossible]))
+    assert set(decided.refusals) == {"pod-4"}
+
+
+def test_priority_goes_first_then_arrival() -> None:
+    fleet = fleet_of(1, 1)
+    waiting = [
+        Demand("late", ("7g.40gb",), priority=0, arrival=2),
+        Demand("early", ("7g.40gb",), priority=0, arrival=1),
+    ]
+    assert set(plan(fleet, waiting).assignments) == {"early"}
+    assert set(plan(fleet, [*waiting, Demand("vip", ("4g.20gb",), 5, 9)]).assignments) == {"vip"}
+
+
+def test_an_instance_goes_where_it_spoils_least_not_where_the_first_place_is() -> None:
+    fleet = fleet_of(2, 1)
+    fleet.occupy(CardPlacement("node-1", "GPU-1-0", "1g.5gb", 6, 1), "other")
+    placed = plan(fleet, [Demand("pod", ("1g.5gb",))]).assignments["pod"][0]
+    assert placed.node == "node-1"
+    carry_out(fleet, plan(fleet, [Demand("pod", ("1g.5gb",))]))
+    assert "half" in plan(fleet, [Demand("half", ("4g.20gb",))]).assignments
+    assert "whole" in plan(fleet, [Demand("whole", ("7g.40gb",))]).assignments
+
+
+def test_ties_go_to_the_fullest_node() -> None:
+    fleet = fleet_of(2, 2)
+    fleet.occupy(CardPlacement("node-1", "GPU-1-0", "7g.40gb", 0, 8), "other")
+    assert plan(fleet, [Demand("pod", ("7g.40gb",))]).assignments["pod"][0].node == "node-1"
+
+
+def test_all_slices_of_a_demand_are_on_one_node_in_the_order_asked_for() -> None:
+    fleet = fleet_of(3, 2)
+    for node in range(2):
+        fleet.occupy(CardPlacement(f"node-{node}", f"GPU-{node}-0", "7g.40gb", 0, 8), "other")
+    placed = plan(fleet, [Demand("pod", ("1g.5gb", "7g.40gb", "3g.20gb"))]).assignments["pod"]
+    assert [one.profile for one in placed] == ["1g.5gb", "7g.40gb", "3g.20gb"]
+    assert {one.node for one in placed} == {"node-2"}
+
+
+def test_several_slices_use_the_cards_that_are_started_already() -> None:
+    fleet = fleet_of(1, 3)
+    for card in range(2):
+        fleet.occupy(CardPlacement("node-0", f"GPU-0-{card}", "3g.20gb", 4, 4), f"other-{card}")
+    placed = plan(fleet, [Demand("pod", ("4g.20gb", "4g.20gb"))]).assignments["pod"]
+    assert {one.gpu for one in placed} == {"GPU-0-0", "GPU-0-1"}
+
+
+def test_the_resource_spelling_is_understood() -> None:
+    placed = plan(fleet_of(1, 1), [Demand("pod", ("1g.5gb.me",))]).assignments["pod"]
+    assert placed[0].profile == "1g.5gb+me"
+
+
+def test_cards_of_several_models_each_take_what_they_can_make() -> None:
+    fleet = fleet_of(1, 1)
+    fleet.add_card("node-0", "GPU-A30", model_by_short_name("A30").geometry)
+    decided = plan(fleet, [Demand("pod", ("2g.12gb", "2g.10gb"))])
+    assert [one.gpu for one in decided.assignments["pod"]] == ["GPU-A30", "GPU-0-0"]
+
+
+class TestReasons:
+    def test_an_unknown_profile_says_what_exists_and_what_is_close(self) -> None:
+        reason = plan(fleet_of(1, 1), [Demand("pod", ("3g.20g",))]).refusals["pod"]
+        assert reason == NoSuchProfile("3g.20g", tuple(sorted(A100.names)), "3g.20gb")
+        assert 'did you mean "3g.20gb"' in reason.text
+
+    def test_a_fleet_without_cards_says_so(self) -> None:
+        reason = plan(Fleet(), [Demand("pod", ("3g.20gb",))]).refusals["pod"]
+        assert reason == NoSuchProfile("3g.20gb", ())
+        assert "no node offers slices" in reason.text
+
+    def test_what_no_node_could_ever_hold_is_told_apart(self) -> None:
+        reason = plan(fleet_of(9, 2), [Demand("pod", ("7g.40gb",) * 3)]).refusals["pod"]
+        assert reason == NeverFits(("7g.40gb",) * 3)
+
+    def test_stranded_slots_count_as_full(self) -> None:
+        fleet = fleet_of(1, 1)
+        carry_out(fleet, plan(fleet, one_each(["1g.5gb"] * 7)))
+        assert isinstance(plan(fleet, [Demand("pod", ("1g.5gb",))]).refusals["pod"], Full)
+
+    def test_fragmentation_names_the_smallest_set_that_would_free_room(self) -> None:
+        fleet = fleet_of(2, 1)
+        for start in (0, 1, 5):
+            fleet.occupy(CardPlacement("node-0", "GPU-0-0", "1g.5gb", start, 1), f"team/low-{start}")
+        for start in (1, 4, 6):
+            fleet.occupy(CardPlacement("node-1", "GPU-1-0", "1g.5gb", start, 1), f"team/high-{start}")
+        reason = plan(fleet, [Demand("pod", ("3g.20gb",))]).refusals["pod"]
+        assert isinstance(reason, Fragmented)
+        assert len(reason.frees) == 1
+        assert reason.frees[0].owner in {"team/low-5", "team/high-1"}
+        assert reason.frees[0].owner in reason.text
+
+    def test_what_the_same_batch_took_counts(self) -> None:
+        decided = plan(fleet_of(1, 1), one_each(["7g.40gb", "7g.40gb"]))
+        reason = decided.refusals["pod-1"]
+        assert isinstance(reason, Full)
+        assert [one.owner for one in reason.frees] == ["pod-0"]
+
+    def test_several_slices_are_freed_on_one_node(self) -> None:
+        fleet = fleet_of(2, 2)
+        for node in range(2):
+            for card in range(2):
+                fleet.occupy(CardPlacement(f"node-{node}", f"GPU-{node}-{card}", "7g.40gb", 0, 8), f"{node}{card}")
+        reason = plan(fleet, [Demand("pod", ("7g.40gb", "7g.40gb"))]).refusals["pod"]
+        assert isinstance(reason, Full)
+        assert len(reason.frees) == 2
+        assert len({one.placement.node for one in reason.frees}) == 1
+
+    def test_the_media_engines_in_use_are_no_shortage_of_slots(self) -> None:
+        fleet = fleet_of(1, 1)
+        fleet.occupy(CardPlacement("node-0", "GPU-0-0", "1g.5gb+me", 0, 1), "team/media")
+        reason = plan(fleet, [Demand("pod", ("1g.5gb+me",))]).refusals["pod"]
+        assert isinstance(reason, Fragmented)
+        assert [one.owner for one in reason.frees] == ["team/media"]
+
+    def test_nodes_that_refuse_are_counted_by_rule(self) -> None:
+        fleet = fleet_of(4, 1)
+        fleet.occupy(CardPlacement("node-3", "GPU-3-0", "7g.40gb", 0, 8), "other")
+        rules = {"node-0": "cordoned", "node-1": "untolerated taint", "node-2": "untolerated taint"}
+        decided = plan(fleet, [Demand("pod", ("7g.40gb",))], lambda _, node: Refusal(rules[node]))
+        reason = decided.refusals["pod"]
+        assert reason == NoNode((("untolerated taint", 2), ("cordoned", 1)), no_room=1)
+        assert reason.text == "0 of 4 nodes can take it: 2 untolerated taint, 1 cordoned, 1 without room"
+
+    def test_a_full_fleet_whose_nodes_all_refuse_is_a_matter_of_the_nodes(self) -> None:
+        fleet = fleet_of(1, 1)
+        fleet.occupy(CardPlacement("node-0", "GPU-0-0", "7g.40gb", 0, 8), "other")
+        decided = plan(fleet, [Demand("pod", ("1g.5gb",))], lambda *_: Refusal("cordoned"))
+        assert decided.refusals["pod"] == NoNode((("cordoned", 1),))
+
+
+class TestNodeRules:
+    def test_a_node_is_asked_lazily_and_once(self) -> None:
+        asked: list[str] = []
+
+        def allows(_demand: Demand, node: str) -> Refusal | None:
+            asked.append(node)
+            return Refusal("no") if node != "node-7" else None
+
+        decided = plan(fleet_of(50, 8), [Demand("pod", ("1g.5gb",))], allows)
+        assert decided.assignments["pod"][0].node == "node-7"
+        assert len(asked) == len(set(asked)) == 8
+
+    def test_what_a_demand_takes_of_a_node_is_known_to_the_next_and_given_back_when_undone(self) -> None:
+        free = dict.fromkeys(["node-0", "node-1"], 2)
+
+        def take(_demand: Demand, node: str) -> None:
+            free[node] -= 1
+
+        def give_back(_demand: Demand, node: str) -> None:
+            free[node] += 1
+
+        decided = plan(
+            fleet_of(2, 1),
+            one_each(["1g.5gb"] * 5),
+            lambda _, node: None if free[node] else Refusal("insufficient cpu"),
+            on_take=take,
+            on_give_back=give_back,
+        )
+        assert set(decided.refusals) == {"pod-4"}
+        assert decided.refusals["pod-4"] == NoNode((("insufficient cpu", 2),))
+        assert free == {"node-0": 0, "node-1": 0}
+
+    def test_an_error_of_the_callback_leaves_everything_as_it_was(self) -> None:
+        fleet = fleet_of(1, 2)
+        taken: list[str] = []
+
+        def allows(demand: Demand, _node: str) -> None:
+            if demand.key == "pod-1":
+                raise RuntimeError("lost connection")
+
+        with pytest.raises(RuntimeError):
+            plan(
+                fleet,
+                one_each(["1g.5gb", "1g.5gb"]),
+                allows,
+                on_take=lambda demand, _: taken.append(demand.key),
+                on_give_back=lambda demand, _: taken.remove(demand.key),
+            )
+        assert taken == []
+        assert all(card.pending == () for card in fleet.cards())
+
+
+def test_a_batch_is_checked() -> None:
+    with pytest.raises(ValueError, match="stands twice"):
+        plan(fleet_of(1, 1), [Demand("pod", ("1g.5gb",))] * 2)
+    with pytest.raises(ValueError, match="asks for no slice"):
+        plan(fleet_of(1, 1), [Demand("pod", ())])
+
+
+batches = st.lists(st.lists(st.sampled_from(A100.names), min_size=1, max_size=3).map(tuple), min_size=1, max_size=25)
+
+
+@given(batches, batches)
+@settings(deadline=None, max_examples=60)
+def test_any_two_batches_can_be_carried_out_and_refusals_hold(
+    first: list[tuple[str, ...]], second: list[tuple[str, ...]]
+) -> None:
+    fleet = fleet_of(2, 2)
+    for number, batch in enumerate((first, second)):
+        demands = [Demand(f"{number}-{index}", profiles, arrival=index) for index, profiles in enumerate(batch)]
+        decided = plan(fleet, demands)
+        assert decided.assignments.keys() | decided.refusals.keys() == {one.key for one in demands}
+        assert not decided.assignments.keys() & decided.refusals.keys()
+        carry_out(fleet, decided)
+        refused = [one for one in demands if one.key in decided.refusals]
+        assert not plan(fleet, refused[:1]).assignments if refused else True
+
+
+@given(batches)
+@settings(deadline=None, max_examples=60)
+def test_who_goes_first_is_never_displaced_by_who_comes_later(batch: list[tuple[str, ...]]) -> None:
+    demands = [Demand(str(index), profiles, arrival=index) for index, profiles in enumerate(batch)]
+    everyone = plan(fleet_of(2, 1), demands)
+    alone = plan(fleet_of(2, 1), demands[:1])
+    assert ("0" in everyone.assignments) == ("0" in alone.assignments)
+
+
+@given(batches)
+@settings(deadline=None, max_examples=60)
+def test_the_freed_set_of_a_reason_really_makes_room(batch: list[tuple[str, ...]]) -> None:
+    fleet = fleet_of(1, 2)
+    demands = [Demand(str(index), profiles, arrival=index) for index, profiles in enumerate(batch)]
+    decided = plan(fleet, demands)
+    carry_out(fleet, decided)
+    for demand in demands:
+        reason = decided.refusals.get(demand.key)
+        if isinstance(reason, Full | Fragmented) and reason.frees:
+            for one in reason.frees:
+                fleet.release(one.placement.node, one.placement.gpu, one.placement.start)
+            assert demand.key in plan(fleet, [demand]).assignments
+            return
+
+
+def test_a_thousand_demands_over_eight_hundred_cards_ask_for_each_node_a_bounded_number_of_times() -> None:
+    asked = 0
+
+    def allows(_demand: Demand, _node: str) -> None:
+        nonlocal asked
+        asked += 1
+
+    rng = random.Random(5)
+    decided = plan(fleet_of(100, 8), one_each(rng.choices(A100.names, k=1000)), allows)
+    assert not decided.refusals
+    assert asked == 1000

@@ -259,8 +259,13 @@ class Fleet:
         """The geometries present."""
         return tuple(self._groups)
 
-    def candidates(self, profile: str) -> Iterator[Group]:
-        """Groups of alike cards that have room for one more instance of a profile, best first."""
+    def candidates(self, profile: str, *, spread: bool = False) -> Iterator[Group]:
+        """Groups of alike cards that have room for one more instance of a profile.
+
+        Args:
+            profile: its name, in any spelling.
+            spread: emptiest cards first instead of those that lose least.
+        """
         tables: dict[int, CardTable] = {}
         rankings: list[Iterable[Candidate]] = []
         for table in self._groups:
@@ -270,7 +275,10 @@ class Fleet:
                 rankings.append(table.ranking(name))
                 started = (table.candidate(*key, name) for key in self._open.get(table, ()))
                 rankings.append(sorted(one for one in started if one is not None))
-        for _, _, number, occupancy, pending in merge(*rankings):
+        ranked: Iterable[Candidate] = merge(*rankings)
+        if spread:
+            ranked = sorted(ranked, key=lambda one: -one[1])
+        for _, _, number, occupancy, pending in ranked:
             group = self._groups[tables[number]].get((occupancy, pending))
             if group is not None:
                 yield group
