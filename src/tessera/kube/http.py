@@ -1,7 +1,8 @@
 """The transport over HTTP(S), with aiohttp.
 
 It renews credentials, and sends a request once more that was answered 401 if there are new ones: a 401 is given before
-the server acts. It never repeats anything else. Bodies are asked for uncompressed: unpacking costs more CPU here than
+the server acts. It repeats nothing else, except that aiohttp sends a GET or DELETE again when the kept connection it
+chose turns out to be closed already. Bodies are asked for uncompressed: unpacking costs more CPU here than
 the network inside a cluster does.
 """
 
@@ -38,9 +39,11 @@ class HttpTransport:
     Args:
         config: where and as whom.
         connections: at most this many at once; watches hold one each.
+        silence: how long a stream may bring nothing, seconds.
     """
 
-    def __init__(self, config: ClusterConfig, *, connections: int = 200) -> None:
+    def __init__(self, config: ClusterConfig, *, connections: int = 200, silence: float = SILENCE_TIMEOUT) -> None:
+        self._silence = silence
         self._config = config
         self._base = config.server.rstrip("/")
         self._connections = connections
@@ -70,7 +73,7 @@ class HttpTransport:
             TimeoutError: the headers did not come in time.
             CredentialError: there is no way to say who we are.
         """
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=SILENCE_TIMEOUT)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._silence)
         async with self._answer(request, limits) as answer:
             yield _HttpStream(answer, self._base)
 

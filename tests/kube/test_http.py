@@ -1,0 +1,146 @@
+"""The HTTP transport: who we are, whom we trust, and what a broken or silent connection becomes."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.kube.certificates import Authority, Certificate
+from tests.kube.conftest import ImpatientClock, ScriptedServer
+
+from tessera.kube.config import ClusterConfig
+from tessera.kube.credentials import Credential, StaticCredentials, TokenFile
+from tessera.kube.http import HttpTransport
+from tessera.kube.transport import Request
+
+GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+async def tls_server(authority: Authority, tmp_path: Path) -> AsyncIterator[ScriptedServer]:
+    """Asks for a client certificate of the authority."""
+    pair = authority.issue("127.0.0.1").write(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(pair)
+    server = ScriptedServer()
+    await server.start(ssl=context)
+    yield server
+    await server.stop()
+
+
+def with_certificate(certificate: Certificate) -> StaticCredentials:
+    return StaticCredentials(Credential(certificate=certificate.pem, key=certificate.key))
+
+
+async def test_a_request_reaches_the_server_as_it_is_with_the_bearer_token(server: ScriptedServer) -> None:
+    server.answers({"a": 1}, X_Thing="y")
+    credentials = StaticCredentials(Credential(authorization="Bearer secret"))
+    transport = HttpTransport(ClusterConfig(server=server.url + "/prefix/", credentials=credentials))
+    answer = await transport.request(GET)
+    assert (answer.status, answer.body, answer.headers["x-thing"]) == (200, b'{"a": 1}', "y")
+    (call,) = server.calls
+    assert call.path == "/prefix/api/v1/nodes"
+    assert call.query == {"labelSelector": "a in (b,c)&x=1", "limit": "5"}
+    assert call.headers["authorization"] == "Bearer secret"
+    assert call.headers["accept-encoding"] == "identity"
+    await transport.close()
+
+
+async def test_a_token_that_the_server_rejects_is_read_again_and_the_request_sent_once_more(
+    server: ScriptedServer, clock: ImpatientClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("old\n")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=TokenFile(path, clock=clock)))
+    server.answers({})
+    await transport.request(GET)
+    path.write_text("new\n")
+    server.refuses(401, "Unauthorized").answers({})
+    assert (await transport.request(GET)).status == 200
+    assert [call.headers["authorization"] for call in server.calls] == ["Bearer old", "Bearer old", "Bearer new"]
+    await transport.close()
+
+
+async def test_a_rejected_token_that_is_all_there_is_is_not_sent_again(server: ScriptedServer) -> None:
+    server.refuses(401, "Unauthorized")
+    credentials = StaticCredentials(Credential(authorization="Bearer secret"))
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=credentials))
+    assert (await transport.request(GET)).status == 401
+    assert len(server.calls) == 1
+    await transport.close()
+
+
+async def test_a_client_certificate_proves_who_we_are(tls_server: ScriptedServer, authority: Authority) -> None:
+    tls_server.answers({})
+    credentials = with_certificate(authority.issue("me"))
+    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=authority.pem))
+    assert (await transport.request(GET)).status == 200
+    await transport.close()
+
+
+async def test_a_server_of_another_authority_is_not_trusted(tls_server: ScriptedServer, authority: Authority) -> None:
+    credentials = with_certificate(authority.issue("me"))
+    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=Authority().pem))
+    with pytest.raises(ConnectionError, match="certificate verify failed"):
+        await transport.request(GET)
+    await transport.close()
+
+
+async def test_verification_can_be_turned_off(tls_server: ScriptedServer, authority: Authority) -> None:
+    tls_server.answers({})
+    credentials = with_certificate(authority.issue("me"))
+    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, verify=False))
+    assert (await transport.request(GET)).status == 200
+    await transport.close()
+
+
+async def test_nobody_listening_is_a_connection_error(server: ScriptedServer) -> None:
+    await server.stop()
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    with pytest.raises(ConnectionError, match=r"127\.0\.0\.1"):
+        await transport.request(GET)
+    await transport.close()
+
+
+async def drained(transport: HttpTransport) -> bytes:
+    async with asyncio.timeout(5), transport.stream(GET) as stream:
+        return b"".join([chunk async for chunk in stream.chunks()])
+
+
+async def test_a_stream_brings_its_chunks_and_ends(server: ScriptedServer) -> None:
+    server.streams(b"one", b"two")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    assert await drained(transport) == b"one\ntwo\n"
+    await transport.close()
+
+
+async def test_a_refused_stream_can_be_read(server: ScriptedServer) -> None:
+    server.refuses(410, "Expired")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    async with transport.stream(GET) as stream:
+        assert stream.status == 410
+        assert b"Expired" in await stream.read()
+    await transport.close()
+
+
+async def test_a_stream_that_is_reset_is_a_connection_error(server: ScriptedServer) -> None:
+    server.streams(b"one", then="reset")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    with pytest.raises(ConnectionError):
+        await drained(transport)
+    await transport.close()
+
+
+async def test_a_stream_that_stays_silent_is_a_connection_error(server: ScriptedServer) -> None:
+    server.streams(b"one", then="silence")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()), silence=0.05)
+    with pytest.raises(ConnectionError, match="silent"):
+        await drained(transport)
+    await transport.close()
