@@ -39,7 +39,7 @@ def read_body(request: Request, protobuf: BodyDecoder | None) -> Obj:
             raise StatusError(415, "UnsupportedMediaType", str(error)) from None
     if media not in READABLE or media == PROTOBUF:
         raise unsupported_media(READABLE if protobuf else READABLE[:2])
-    value = parse_json(request.body) if media == "application/json" else _parse_yaml(request.body)
+    value = parse_json(request.body) if media == "application/json" else parse_yaml(request.body)
     if not isinstance(value, dict):
         raise bad_request("couldn't get version/kind; json parse error: the body is not an object")
     return value
@@ -57,7 +57,12 @@ def parse_json(body: bytes) -> Any:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
 
 
-def _parse_yaml(body: bytes) -> Any:
+def parse_yaml(body: bytes) -> Any:
+    """A YAML value.
+
+    Raises:
+        StatusError: 400, it is none.
+    """
     try:
         return yaml.safe_load(body)
     except yaml.YAMLError as error:

@@ -228,6 +228,7 @@ _OTHERS = (
     _type(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short=("pc",), generation=True
     ),
+    _type("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
     _type(
         "policy",

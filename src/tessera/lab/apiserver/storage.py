@@ -6,7 +6,7 @@ Rules:
 2. A write names the object it replaces. If another one is stored by now, the write fails (:class:`Stale`) and
    nothing has happened. There is no await in here, so a write is atomic.
 3. Every write is one :class:`Change` with its own version, kept in a ring per resource and shown to that resource's
-   listener at once. A past state is the present one with the ring's changes undone.
+   listeners at once, in the order of the writes. A past state is the present one with the ring's changes undone.
 4. An object is encoded once per version and representation, however many clients read it.
 
 The store knows neither verbs nor kinds.
@@ -76,14 +76,12 @@ class _Shelf:
         self.objects: dict[str, dict[str, Stored]] = {}
         self.ring: deque[Change] = deque(maxlen=history)
         self.dropped = 0
-        self.listener: Callable[[Change], None] | None = None
+        self.listeners: list[Callable[[Change], None]] = []
 
     def note(self, change: Change) -> None:
         if len(self.ring) == self.ring.maxlen:
             self.dropped = self.ring[0].rv
         self.ring.append(change)
-        if self.listener:
-            self.listener(change)
 
 
 class Store:
@@ -96,18 +94,34 @@ class Store:
     def __init__(self, history: int = HISTORY) -> None:
         self._history = history
         self._shelves: dict[GroupResource, _Shelf] = {}
+        self._unseen: deque[tuple[_Shelf, Change]] = deque()
+        self._showing = False
         self.rv = 1
 
     def _shelf(self, resource: GroupResource) -> _Shelf:
         shelf = self._shelves.get(resource)
         if shelf is None:
             shelf = self._shelves[resource] = _Shelf(self._history)
-            shelf.dropped = 0
         return shelf
+
+    def _announce(self, shelf: _Shelf, change: Change) -> None:
+        """Shows a change to the listeners; one that a listener makes itself waits until all have seen this one."""
+        shelf.note(change)
+        self._unseen.append((shelf, change))
+        if self._showing:
+            return
+        self._showing = True
+        try:
+            while self._unseen:
+                shelf, change = self._unseen.popleft()
+                for listener in shelf.listeners:
+                    listener(change)
+        finally:
+            self._showing = False
 
     def listen(self, resource: GroupResource, listener: Callable[[Change], None]) -> None:
         """Shows every later change of the resource to ``listener``, inside the write."""
-        self._shelf(resource).listener = listener
+        self._shelf(resource).listeners.append(listener)
 
     def find(self, resource: GroupResource, namespace: str, name: str) -> Stored | None:
         """The stored object, ``namespace`` empty for a cluster-scoped one."""
@@ -131,7 +145,7 @@ class Store:
         self.rv += 1
         meta["resourceVersion"] = str(self.rv)
         stored = shelves[name] = Stored(obj, self.rv)
-        shelf.note(Change("MODIFIED" if replaces else "ADDED", stored, replaces))
+        self._announce(shelf, Change("MODIFIED" if replaces else "ADDED", stored, replaces))
         return stored
 
     def remove(self, resource: GroupResource, last: Obj, replaces: Stored) -> Stored:
@@ -149,7 +163,7 @@ class Store:
         meta["resourceVersion"] = str(self.rv)
         del shelf.objects[namespace][name]
         gone = Stored(last, self.rv)
-        shelf.note(Change("DELETED", gone, replaces))
+        self._announce(shelf, Change("DELETED", gone, replaces))
         return gone
 
     def select(self, resource: GroupResource, namespace: str | None, *, at: int | None = None) -> list[Stored]:

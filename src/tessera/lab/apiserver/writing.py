@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.lab.apiserver.admission import Admission
+from tessera.lab.apiserver.apply import applied
 from tessera.lab.apiserver.bodies import check_place, check_type
 from tessera.lab.apiserver.core import Ask, Core
 from tessera.lab.apiserver.lifecycle import (
@@ -24,6 +25,7 @@ from tessera.lab.apiserver.lifecycle import (
     metadata_causes,
     new_finalizers,
 )
+from tessera.lab.apiserver.managed import Writer, updated
 from tessera.lab.apiserver.seams import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
 from tessera.lab.apiserver.status import (
     MODIFIED,
@@ -56,7 +58,7 @@ class Writing:
 
     # -- create ---------------------------------------------------------------------------------------------------
 
-    async def create(self, ask: Ask, obj: Obj) -> Stored:
+    async def create(self, ask: Ask, obj: Obj, *, by_apply: bool = False) -> Stored:
         """Stores a new object.
 
         Raises:
@@ -66,7 +68,7 @@ class Writing:
         check_place(obj, ask.resource, ask.namespace, ask.route.name)
         for attempt in range(NAME_TRIES):
             try:
-                return await self._create_once(ask, copied(obj))
+                return await self._create_once(ask, copied(obj), by_apply=by_apply)
             except Stale:
                 generated = bool(obj["metadata"].get("generateName")) and not obj["metadata"].get("name")
                 if generated and attempt + 1 < NAME_TRIES:
@@ -78,9 +80,13 @@ class Writing:
         name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
         return already_exists(ask.resource.group, ask.resource.plural, name)
 
-    async def _create_once(self, ask: Ask, obj: Obj) -> Stored:
+    async def _create_once(self, ask: Ask, obj: Obj, *, by_apply: bool) -> Stored:
         strategy = strategy_of(ask.resource)
         self._conform(ask, obj)
+        if ask.resource.status_subresource:
+            obj.pop("status", None)
+        if not by_apply:
+            updated(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
         request = self._admission_request(ask, "CREATE", obj, None)
         admitted = await self._admission.mutate(request)
         ask.warnings.extend(admitted.warnings)
@@ -103,13 +109,14 @@ class Writing:
 
     # -- update ---------------------------------------------------------------------------------------------------
 
-    async def change(self, ask: Ask, transform: Transform, *, put: bool = False) -> Stored:
+    async def change(self, ask: Ask, transform: Transform, *, put: bool = False, by_apply: bool = False) -> Stored:
         """Replaces the stored object with what ``transform`` makes of it; an equal one is not written.
 
         Args:
             ask: the request, which names the object.
             transform: makes the wanted object from a private copy of the stored one.
             put: the body is a whole object, so that some kinds demand its resourceVersion.
+            by_apply: the transform has set managedFields.
 
         Raises:
             StatusError: refused.
@@ -119,12 +126,12 @@ class Writing:
             if found is None:
                 raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
             try:
-                return await self._change_once(ask, found, transform, put=put)
+                return await self._change_once(ask, found, transform, put=put, by_apply=by_apply)
             except Stale:
                 continue
         raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
 
-    async def _change_once(self, ask: Ask, found: Stored, transform: Transform, *, put: bool) -> Stored:
+    async def _change_once(self, ask: Ask, found: Stored, transform: Transform, *, put: bool, by_apply: bool) -> Stored:
         old = self._core.shown_form(ask.resource, found)
         obj = transform(copied(old))
         check_type(obj, ask.resource.api_version, ask.resource.kind)
@@ -132,6 +139,8 @@ class Writing:
         self._check_versions(ask, obj, old, put=put)
         self._conform(ask, obj)
         obj = self._restored(ask, obj, old)
+        if not by_apply:
+            updated(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
         admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
         ask.warnings.extend(admitted.warnings)
         obj = self._restored(ask, admitted.obj or obj, old)
@@ -144,6 +153,52 @@ class Writing:
         if ask.resource.generation and counts_as_spec_change(obj, old):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return self._commit(ask, obj, found, self._admission.quota(request))
+
+    async def apply(self, ask: Ask, config: Obj) -> tuple[Stored, bool]:
+        """Server-side apply; returns the object and whether it is a new one.
+
+        Raises:
+            StatusError: refused.
+        """
+        if not ask.options.get("fieldManager"):
+            cause = Cause(field="fieldManager", reason="FieldValueRequired", message=_MANAGER_REQUIRED)
+            raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        check_type(config, ask.resource.api_version, ask.resource.kind)
+        check_place(config, ask.resource, ask.namespace, ask.route.name)
+        if config["metadata"].get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        if ask.resource.schema is not None:
+            self._field_validation(ask, ask.resource.schema.unknown_fields(config))
+            ask.resource.schema.prune(config)
+        writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
+
+        def transform(live: Obj) -> Obj:
+            return applied(live, self._applicable(ask, config), writer, ask.resource.topology, force=force, now=now)
+
+        if self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name) or ask.route.subresource:
+            return await self.change(ask, transform, by_apply=True), False
+        if config["metadata"].get("uid"):
+            raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, _UID_OF_NOTHING)
+        start: Obj = {
+            "metadata": {key: config["metadata"][key] for key in ("name", "namespace") if key in config["metadata"]}
+        }
+        return await self.create(ask, transform(start), by_apply=True), True
+
+    def _applicable(self, ask: Ask, config: Obj) -> Obj:
+        """The part of a configuration that this subresource takes."""
+        if not ask.resource.status_subresource:
+            return config
+        if ask.route.subresource == "status":
+            return {key: value for key, value in config.items() if key in {"apiVersion", "kind", "metadata", "status"}}
+        return {key: value for key, value in config.items() if key != "status"}
+
+    def _writer(self, ask: Ask, operation: str) -> Writer:
+        return Writer(
+            manager=ask.manager,
+            operation=operation,
+            api_version=ask.resource.api_version,
+            subresource=ask.route.subresource if ask.route.subresource in {"status", "scale"} else "",
+        )
 
     def _check_versions(self, ask: Ask, obj: Obj, old: Mapping[str, Any], *, put: bool) -> None:
         meta, was, group, plural = obj["metadata"], old["metadata"], ask.resource.group, ask.resource.plural
@@ -249,7 +304,8 @@ class Writing:
             schema = ask.resource.schema
             shape = schema.validate(obj, old) if schema else ()
             return [*causes, *shape, *strategy.validate_status(obj, old)]
-        return [*causes, *self._causes(ask, obj, old), *strategy.validate_update(obj, old)]
+        rules = () if ask.route.subresource in _SERVER_MADE else strategy.validate_update(obj, old)
+        return [*causes, *self._causes(ask, obj, old), *rules]
 
     def _check(self, ask: Ask, obj: Obj, causes: Sequence[Cause]) -> None:
         if causes:
@@ -287,6 +343,10 @@ class Writing:
         return stored
 
 
+#: Subresources that change an object by the server's own rules.
+_SERVER_MADE = frozenset({"binding", "eviction"})
+_MANAGER_REQUIRED = "Required value: is required for apply patch"
+_UID_OF_NOTHING = "uid mismatch: the provided object specified uid, but no existing object has it"
 #: Kinds whose status subresource writes labels and annotations too.
 _STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
 

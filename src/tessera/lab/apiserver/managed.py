@@ -1,0 +1,137 @@
+"""managedFields of an object: who set which field, kept up by every write.
+
+An Update takes the fields that it changes from everybody else. Server-side apply is :mod:`apply`.
+Rules: ``sigs.k8s.io/structured-merge-diff/v4/merge``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.lab.apiserver.fieldsets import Fields, changes, compact, difference, expanded, union
+from tessera.lab.apiserver.registry import Node
+from tessera.lab.apiserver.seams import Obj
+
+#: Of metadata, what nobody owns.
+_SERVER_OWNED = frozenset(
+    {
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "resourceVersion",
+        "generation",
+        "managedFields",
+        "selfLink",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    }
+)
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes: what identifies an entry of managedFields."""
+
+    manager: str
+    operation: str
+    api_version: str
+    subresource: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As conflict texts name it."""
+        text = msgspec.json.encode(self.manager).decode()
+        if self.subresource:
+            text += f' with subresource "{self.subresource}"'
+        return f"{text} using {self.api_version}" if self.operation == "Update" else text
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry: who, since when, which fields."""
+
+    writer: Writer
+    time: str
+    fields: Fields
+
+    def is_by(self, writer: Writer) -> bool:
+        """Whether it is that writer's; of an applier the version does not count."""
+        if writer.operation == "Apply":
+            return msgspec.structs.replace(self.writer, api_version="") == msgspec.structs.replace(
+                writer, api_version=""
+            )
+        return self.writer == writer
+
+
+def ownable(obj: Mapping[str, Any]) -> Obj:
+    """The part of an object that has owners."""
+    kept = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
+    meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_OWNED}
+    return {**kept, "metadata": meta} if meta else kept
+
+
+def entries_of(obj: Mapping[str, Any]) -> list[Entry]:
+    """The entries as stored."""
+    found = obj.get("metadata", {}).get("managedFields") or ()
+    return [
+        Entry(
+            Writer(
+                manager=each.get("manager", ""),
+                operation=each.get("operation", "Update"),
+                api_version=each.get("apiVersion", ""),
+                subresource=each.get("subresource", ""),
+            ),
+            each.get("time", ""),
+            {} if not each.get("fieldsV1") else expanded(each["fieldsV1"]),
+        )
+        for each in found
+    ]
+
+
+def store_entries(obj: Obj, entries: Sequence[Entry]) -> None:
+    """Sets the object's managedFields, appliers first, as Kubernetes sorts them."""
+    kept = sorted((e for e in entries if e.fields), key=lambda e: (e.writer.operation, e.time, e.writer.manager))
+    if kept:
+        obj["metadata"]["managedFields"] = [_shown(each) for each in kept]
+    else:
+        obj["metadata"].pop("managedFields", None)
+
+
+def _shown(entry: Entry) -> Obj:
+    writer = entry.writer
+    shown = {
+        "manager": writer.manager,
+        "operation": writer.operation,
+        "apiVersion": writer.api_version,
+        "time": entry.time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": compact(entry.fields),
+    }
+    return {**shown, "subresource": writer.subresource} if writer.subresource else shown
+
+
+def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: Node, now: str) -> None:
+    """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``."""
+    entries = entries_of(old) if old else []
+    changed, removed = changes(ownable(old) if old else {}, ownable(obj), topology)
+    if not changed and not removed:
+        _keep(obj, old)
+        return
+    after: list[Entry] = []
+    mine: Fields = {}
+    for each in entries:
+        if each.is_by(writer):
+            mine = each.fields
+            continue
+        left = difference(difference(each.fields, changed), removed)
+        after.append(each if left == each.fields else Entry(each.writer, each.time, left))
+    owned = union(difference(mine, removed), changed)
+    store_entries(obj, [*after, Entry(writer, now, owned)])
+
+
+def _keep(obj: Obj, old: Mapping[str, Any] | None) -> None:
+    kept = old["metadata"].get("managedFields") if old else None
+    if kept:
+        obj["metadata"]["managedFields"] = kept
+    else:
+        obj["metadata"].pop("managedFields", None)

@@ -1,0 +1,96 @@
+"""Server-side apply as kubectl and controllers rely on it."""
+
+from typing import Any
+
+MAPS = "/api/v1/namespaces/default/configmaps"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+APPLY = "application/apply-patch+yaml"
+
+
+def manager(obj: Any, name: str, operation: str = "Apply") -> Any:
+    found = [e for e in obj["metadata"]["managedFields"] if (e["manager"], e["operation"]) == (name, operation)]
+    return found[0]["fieldsV1"] if found else None
+
+
+def deployment(*containers: Any, **spec: Any) -> Any:
+    labels = {"app": "web"}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": list(containers)}},
+            **spec,
+        },
+    }
+
+
+async def test_apply_creates_and_owns_what_it_states(api: Any, make_map: Any) -> None:
+    answer = await api.raw("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    assert answer.status == 201
+    made = await api("GET", f"{MAPS}/a")
+    assert manager(made, "me") == {"f:data": {"f:x": {}}}
+
+
+async def test_a_field_no_longer_stated_goes_away(api: Any, make_map: Any) -> None:
+    await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1", y="2"), APPLY)
+    now = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    assert now["data"] == {"x": "1"}
+
+
+async def test_a_field_that_another_manager_states_too_stays(api: Any, make_map: Any) -> None:
+    await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1", y="2"), APPLY)
+    await api("PATCH", f"{MAPS}/a?fieldManager=you", make_map("a", y="2"), APPLY)
+    now = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    assert now["data"] == {"x": "1", "y": "2"}
+
+
+async def test_changing_a_field_of_another_manager_is_a_conflict(api: Any, make_map: Any) -> None:
+    await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    refused = await api("PATCH", f"{MAPS}/a?fieldManager=you", make_map("a", x="2"), APPLY)
+    assert refused["message"] == 'Apply failed with 1 conflict: conflict with "me": .data.x'
+    assert refused["details"]["causes"] == [
+        {"reason": "FieldManagerConflict", "message": 'conflict with "me"', "field": ".data.x"}
+    ]
+    forced = await api("PATCH", f"{MAPS}/a?fieldManager=you&force=true", make_map("a", x="2"), APPLY)
+    assert forced["data"] == {"x": "2"}
+    assert manager(forced, "me") is None
+
+
+async def test_an_update_takes_the_fields_that_it_changes(api: Any, make_map: Any) -> None:
+    await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1", y="1"), APPLY)
+    await api("PATCH", f"{MAPS}/a?fieldManager=editor", {"data": {"x": "2"}}, "application/merge-patch+json")
+    refused = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="3", y="3"), APPLY)
+    assert refused["message"] == 'Apply failed with 1 conflict: conflict with "editor" using v1: .data.x'
+
+
+async def test_the_same_configuration_again_changes_nothing(api: Any, make_map: Any) -> None:
+    first = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    again = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    assert again == first
+
+
+async def test_containers_merge_by_name_and_leave_with_their_last_owner(api: Any) -> None:
+    one, two = {"name": "one", "image": "a"}, {"name": "two", "image": "b"}
+    await api("PATCH", f"{DEPLOYMENTS}/web?fieldManager=me", deployment(one, two), APPLY)
+    now = await api("PATCH", f"{DEPLOYMENTS}/web?fieldManager=me", deployment(one), APPLY)
+    assert [c["name"] for c in now["spec"]["template"]["spec"]["containers"]] == ["one"]
+    owned = manager(now, "me")["f:spec"]["f:template"]["f:spec"]["f:containers"]
+    assert owned == {'k:{"name":"one"}': {".": {}, "f:image": {}, "f:name": {}}}
+
+
+async def test_status_and_main_resource_have_managers_of_their_own(api: Any, make_pod: Any) -> None:
+    pods = "/api/v1/namespaces/default/pods"
+    await api("POST", f"{pods}?fieldManager=me", make_pod("a"))
+    status = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "status": {"message": "hi"}}
+    now = await api("PATCH", f"{pods}/a/status?fieldManager=kubelet", status, APPLY)
+    assert now["status"]["message"] == "hi"
+    entry = next(e for e in now["metadata"]["managedFields"] if e["manager"] == "kubelet")
+    assert (entry["subresource"], entry["fieldsV1"]) == ("status", {"f:status": {"f:message": {}}})
+
+
+async def test_apply_needs_a_manager(api: Any, make_map: Any) -> None:
+    refused = await api("PATCH", f"{MAPS}/a", make_map("a"), APPLY)
+    assert refused["code"] == 422
+    assert "fieldManager: Required value: is required for apply patch" in refused["message"]
