@@ -23,7 +23,6 @@ class WebhookOptions:
         certificate_days: how long a certificate is valid; it is replaced after two thirds of that.
         on_listening: told address and port once the TLS server is open.
         on_ready: called once reviews may come: the certificate is served and the API server trusts it.
-        seed: of the jitter between retries.
     """
 
     namespace: str = "tessera-system"
@@ -37,4 +36,3 @@ class WebhookOptions:
     certificate_days: int = 90
     on_listening: Callable[[str, int], None] | None = None
     on_ready: Callable[[], None] | None = None
-    seed: int = 0

@@ -1,0 +1,186 @@
+"""The webhook's certificate: what is in the Secret, when it is due, and what comes after it. Pure but for randomness.
+
+Every rotation makes a new authority with exactly one certificate, and throws the authority's key away: nobody can sign
+another. The bundle that the API server trusts keeps authorities until their certificate has run out, so that old and
+new certificates are both trusted while replicas change over:
+
+1. one replica writes the next certificate and the longer bundle into the Secret (compare-and-swap);
+2. any replica writes the bundle into the webhook configuration;
+3. each replica serves the new certificate only after that.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+#: Keys of the Secret; the first two are those of ``kubernetes.io/tls``.
+CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
+
+#: Certificates begin to be valid this long before they are made, for clocks that run behind.
+_SLACK = timedelta(hours=1)
+
+
+class Certificate(msgspec.Struct, frozen=True):
+    """A serving certificate, its key and the authorities to trust, all PEM."""
+
+    certificate: bytes
+    key: bytes
+    bundle: bytes
+
+    def data(self) -> dict[str, bytes]:
+        """As the Secret's ``data``."""
+        return {CERTIFICATE: self.certificate, KEY: self.key, BUNDLE: self.bundle}
+
+
+def stored(data: dict[str, bytes]) -> Certificate | None:
+    """What a Secret holds; None if a part is missing or unreadable, which counts as no certificate."""
+    found = Certificate(data.get(CERTIFICATE, b""), data.get(KEY, b""), data.get(BUNDLE, b""))
+    try:
+        serving = x509.load_pem_x509_certificate(found.certificate)
+        key = serialization.load_pem_private_key(found.key, None)
+        authorities = x509.load_pem_x509_certificates(found.bundle)
+    except (ValueError, TypeError):
+        return None
+    if serving.public_key() != key.public_key() or not any(_signed(serving, one) for one in authorities):
+        return None
+    return found
+
+
+def authorities(bundle: bytes) -> frozenset[bytes]:
+    """The fingerprints of a bundle's authorities; none for what is no bundle."""
+    try:
+        return frozenset(one.fingerprint(hashes.SHA256()) for one in x509.load_pem_x509_certificates(bundle))
+    except ValueError:
+        return frozenset()
+
+
+def due(found: Certificate, names: Sequence[str], now: float) -> bool:
+    """Whether the certificate must be replaced: two thirds of its life are over, or it lacks a name.
+
+    Args:
+        found: the certificate.
+        names: DNS names and IP addresses that it is reached by.
+        now: seconds since 1970.
+    """
+    return now >= due_at(found) or not set(names) <= set(_names(found))
+
+
+def due_at(found: Certificate) -> float:
+    """When two thirds of its life are over, seconds since 1970."""
+    serving = x509.load_pem_x509_certificate(found.certificate)
+    begin, end = serving.not_valid_before_utc.timestamp(), serving.not_valid_after_utc.timestamp()
+    return begin + (end - begin) * 2 / 3
+
+
+def issue(names: Sequence[str], now: float, days: int, before: bytes = b"") -> Certificate:
+    """A new authority and its one certificate.
+
+    Args:
+        names: DNS names and IP addresses of the server, at least one.
+        now: seconds since 1970.
+        days: how long both are valid.
+        before: the bundle so far; authorities in it that have not run out are kept.
+    """
+    begin, end = _at(now) - _SLACK, _at(now) + timedelta(days=days)
+    authority_key, serving_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    subject = _name(f"tessera-webhook-ca {_at(now):%Y-%m-%d}")
+    authority = (
+        _builder(subject, subject, authority_key.public_key(), begin, end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    serving = (
+        _builder(_name("tessera-webhook"), subject, serving_key.public_key(), begin, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return Certificate(
+        certificate=_pem(serving),
+        key=serving_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        ),
+        bundle=b"".join([_pem(authority), *(_pem(old) for old in _valid(before, now))]),
+    )
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, begin: datetime, end: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(end)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _valid(bundle: bytes, now: float) -> Sequence[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(bundle)
+    except ValueError:
+        return ()
+    return [one for one in found if one.not_valid_after_utc.timestamp() > now]
+
+
+def _names(found: Certificate) -> Sequence[str]:
+    serving = x509.load_pem_x509_certificate(found.certificate)
+    names = serving.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
+
+
+def _signed(serving: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        serving.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def _alternative(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _at(now: float) -> datetime:
+    return datetime.fromtimestamp(now, UTC)
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
