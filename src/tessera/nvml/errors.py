@@ -5,6 +5,8 @@ One class for each kind that a caller treats differently; the numbers are those 
 name the call and its object first, the reason second and the remedy last.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -122,3 +124,17 @@ def error_of(code: int, text: str) -> NvmlError:
     """
     kind = _KINDS.get(code) or _SAME_AS.get(code) or Unknown
     return kind(text, code=code)
+
+
+@contextmanager
+def translated(binding_error: type[Exception], what: str) -> Iterator[None]:
+    """Turns the binding's errors into ours.
+
+    Args:
+        binding_error: the binding's ``NVMLError``, whose ``value`` is NVML's number.
+        what: which call on which object.
+    """
+    try:
+        yield
+    except binding_error as error:
+        raise error_of(getattr(error, "value", Unknown.code), f"{what}: {error}") from error

@@ -1,0 +1,69 @@
+"""Which device files a container needs to use a MIG device.
+
+The driver guards every GPU instance and compute instance by a *capability*: whoever may open its device file
+``/dev/nvidia-caps/nvidia-cap<minor>`` may use the instance. The minors are fixed for each position and listed in
+``/proc/driver/nvidia-caps/mig-minors``; the major numbers change from boot to boot and stand in ``/proc/devices``
+(NVIDIA MIG user guide, device nodes and capabilities).
+
+The files themselves need not exist on the host: with type, major and minor known, a container runtime makes them.
+"""
+
+import re
+from pathlib import Path
+
+from tessera.nvml.errors import NotFound, NotSupported
+from tessera.nvml.interface import DeviceFile
+
+#: Registered for NVIDIA's cards (Linux devices.txt); ``nvidiactl`` is the last minor.
+CARD_MAJOR, CONTROL_MINOR = 195, 255
+_MAJOR = re.compile(r"^\s*(\d+) (\S+)$", re.MULTILINE)
+_MINOR = re.compile(r"^(\S+) (\d+)$", re.MULTILINE)
+
+
+def mig_device_files(proc: Path, gpu_minor: int, gi_id: int, ci_id: int) -> list[DeviceFile]:
+    """The driver's common files, the card's, and the two capabilities of one compute instance.
+
+    Args:
+        proc: the host's ``/proc``.
+        gpu_minor: ``N`` of ``/dev/nvidiaN``; capabilities are counted by it too, not by NVML's index.
+        gi_id: GPU instance.
+        ci_id: compute instance.
+
+    Raises:
+        NotFound: the driver lists no capability for the instance.
+        NotSupported: the driver has no capabilities, or hides them from this process.
+    """
+    majors = {name: int(major) for major, name in _MAJOR.findall(_characters(_read(proc / "devices")))}
+    minors = {name: int(minor) for name, minor in _MINOR.findall(_read(proc / "driver/nvidia-caps/mig-minors"))}
+    if "nvidia-caps" not in majors:
+        raise NotSupported(f'{proc / "devices"} has no "nvidia-caps": the driver guards no MIG instances')
+    files = [
+        DeviceFile(path="/dev/nvidiactl", major=CARD_MAJOR, minor=CONTROL_MINOR),
+        DeviceFile(path=f"/dev/nvidia{gpu_minor}", major=CARD_MAJOR, minor=gpu_minor),
+    ]
+    if "nvidia-uvm" in majors:
+        uvm = majors["nvidia-uvm"]
+        files += [
+            DeviceFile(path="/dev/nvidia-uvm", major=uvm, minor=0),
+            DeviceFile(path="/dev/nvidia-uvm-tools", major=uvm, minor=1),
+        ]
+    for capability in (f"gpu{gpu_minor}/gi{gi_id}/access", f"gpu{gpu_minor}/gi{gi_id}/ci{ci_id}/access"):
+        if capability not in minors:
+            raise NotFound(f'{proc / "driver/nvidia-caps/mig-minors"}: no capability "{capability}"')
+        minor = minors[capability]
+        files.append(DeviceFile(path=f"/dev/nvidia-caps/nvidia-cap{minor}", major=majors["nvidia-caps"], minor=minor))
+    return files
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise NotSupported(
+            f"{path}: {error.strerror}; mount the host's /proc, with the NVIDIA driver loaded"
+        ) from error
+
+
+def _characters(devices: str) -> str:
+    """The part of ``/proc/devices`` on character devices."""
+    return devices.partition("Block devices:")[0]

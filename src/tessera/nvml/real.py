@@ -1,0 +1,394 @@
+"""Real cards, through NVIDIA's own Python binding (``nvidia-ml-py``).
+
+Thin on purpose: every method is the NVML calls that it needs and their translation. The binding loads
+``libnvidia-ml.so.1`` when NVML is opened, not when this module is imported, so that machines without a driver can
+import it.
+
+What NVML leaves to its caller is kept here:
+
+* a profile's table is fixed for a card, so it is read once;
+* a card that was listed before and cannot be found any more is lost, whatever NVML calls it;
+* compute-instance profiles are found by their own index, which follows from the slice count and not from the GPU
+  instance's profile.
+"""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from ctypes import byref, c_uint
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.mig.names import profile_gb, resource_spelling
+from tessera.nvml.devicefiles import mig_device_files
+from tessera.nvml.errors import GpuLost, InvalidArgument, NotFound, NotSupported, error_of, translated
+from tessera.nvml.interface import (
+    ComputeInstance,
+    DeviceFile,
+    Event,
+    GiProfileInfo,
+    GpuInfo,
+    GpuUuid,
+    Instance,
+    Memory,
+    MigModeResult,
+    MigUuid,
+    Process,
+)
+from tessera.nvml.real_events import RealEvents, instance_id, text
+
+_MIB = 1024 * 1024
+_PROFILE = re.compile(r"\d+g\.\d+gb\S*")
+#: What tells profiles of equal size apart, by NVML's index (nvml.h, ``NVML_GPU_INSTANCE_PROFILE_*``).
+_SUFFIX = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 13: "-me", 14: "-me", 15: "+me.all", 16: "+me.all"}
+_SUFFIX[17] = "+gfx"
+_PER_CARD = (NotSupported, InvalidArgument)
+
+_log = logging.getLogger(__name__)
+
+
+class RealNvml:
+    """NVIDIA's library; see :class:`~tessera.nvml.interface.Nvml`. Opens NVML when made.
+
+    Args:
+        binding: the module ``pynvml``, loaded when needed.
+        proc: the host's ``/proc``.
+        sys: the host's ``/sys``.
+
+    Raises:
+        DriverNotLoaded: no driver on this machine.
+        DriverMismatch: the library and the kernel module are of different versions.
+    """
+
+    def __init__(self, binding: Any = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._nvml = import_module("pynvml") if binding is None else binding
+        self._proc, self._sys = proc, sys
+        self._seen: dict[GpuUuid, GpuInfo] = {}
+        self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
+        self._events: RealEvents | None = None
+        with self._errors("nvmlInit"):
+            self._nvml.nvmlInit()
+
+    def driver_version(self) -> str:
+        """See :meth:`.Nvml.driver_version`."""
+        with self._errors("driver version"):
+            return text(self._nvml.nvmlSystemGetDriverVersion())
+
+    def devices(self) -> list[GpuInfo]:
+        """See :meth:`.Nvml.devices`. A card that was lost before it was ever listed has no UUID and is only logged."""
+        found: dict[GpuUuid, GpuInfo] = {}
+        with self._errors("device count"):
+            count = self._nvml.nvmlDeviceGetCount()
+        for index in range(count):
+            try:
+                info = self._info(index)
+            except GpuLost as error:
+                _log.warning("card %d cannot be read: %s", index, error)
+                continue
+            found[info.uuid] = info
+        gone = {
+            uuid: msgspec.structs.replace(info, lost=True) for uuid, info in self._seen.items() if uuid not in found
+        }
+        self._seen = gone | found
+        return sorted(self._seen.values(), key=lambda info: info.index)
+
+    def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
+        """See :meth:`.Nvml.set_mig_mode`."""
+        with self._errors(f"MIG mode of {gpu}"):
+            status = self._nvml.nvmlDeviceSetMigMode(self._device(gpu), int(enabled))
+        results = {
+            0: MigModeResult.APPLIED,
+            self._nvml.NVML_ERROR_RESET_REQUIRED: MigModeResult.RESET_REQUIRED,
+            self._nvml.NVML_ERROR_IN_USE: MigModeResult.IN_USE,
+        }
+        if status not in results:
+            raise error_of(status, f"MIG mode of {gpu} did not take effect (nvmlReturn_t {status})")
+        self._profiles.pop(gpu, None)
+        return results[status]
+
+    def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
+        """See :meth:`.Nvml.gi_profiles`."""
+        if gpu not in self._profiles:
+            handle = self._device(gpu)
+            with self._errors(f"memory of {gpu}"):
+                card_mib = self._nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB
+            rows = [
+                self._profile(gpu, handle, index, card_mib)
+                for index in range(self._nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
+            ]
+            if not any(rows):
+                raise NotSupported(f"GPU instance profiles of {gpu}: none; MIG mode is off, or the card has no MIG")
+            self._profiles[gpu] = [row for row in rows if row]
+        return list(self._profiles[gpu])
+
+    def instances(self, gpu: GpuUuid) -> list[Instance]:
+        """See :meth:`.Nvml.instances`."""
+        handle = self._device(gpu)
+        if not self._mig_mode(handle)[0]:
+            return []
+        uuids = self._mig_uuids(gpu, handle)
+        found = []
+        for row in self.gi_profiles(gpu):
+            for instance in self._gpu_instances(gpu, handle, row):
+                with self._errors(f"GPU instance of {gpu}"):
+                    info = self._nvml.nvmlGpuInstanceGetInfo(instance)
+                found.append(
+                    Instance(
+                        gi_id=info.id,
+                        profile=row.name,
+                        start=info.placement.start,
+                        size=info.placement.size,
+                        compute_instances=tuple(self._compute_instances(gpu, instance, info.id, uuids)),
+                    )
+                )
+        return sorted(found, key=lambda one: one.start)
+
+    def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
+        """See :meth:`.Nvml.create_gpu_instance`."""
+        row = self._row(gpu, profile)
+        placement = self._nvml.c_nvmlGpuInstancePlacement_t(start, row.size)
+        with self._errors(f"GPU instance {profile} at {start} of {gpu}"):
+            made = self._nvml.nvmlDeviceCreateGpuInstanceWithPlacement(self._device(gpu), row.id, byref(placement))
+            return int(self._nvml.nvmlGpuInstanceGetInfo(made).id)
+
+    def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
+        """See :meth:`.Nvml.create_compute_instance`."""
+        handle = self._device(gpu)
+        instance = self._gpu_instance(gpu, handle, gi_id)
+        with self._errors(f"compute instance profile {profile_index} in GPU instance {gi_id} of {gpu}"):
+            profile = self._ci_profile(instance, profile_index)
+            made = self._nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile.id)
+            ci_id = int(self._nvml.nvmlComputeInstanceGetInfo(made).id)
+        uuid = self._mig_uuids(gpu, handle).get((gi_id, ci_id))
+        if uuid is None:
+            raise NotFound(
+                f"MIG device of compute instance {ci_id} in GPU instance {gi_id} of {gpu}: made but not listed"
+            )
+        return ComputeInstance(ci_id=ci_id, profile_index=profile_index, mig_uuid=uuid)
+
+    def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
+        """See :meth:`.Nvml.destroy_compute_instance`."""
+        instance = self._gpu_instance(gpu, self._device(gpu), gi_id)
+        with self._errors(f"compute instance {ci_id} of GPU instance {gi_id} of {gpu}"):
+            compute = self._nvml.nvmlGpuInstanceGetComputeInstanceById(instance, ci_id)
+            self._nvml.nvmlComputeInstanceDestroy(compute)
+
+    def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
+        """See :meth:`.Nvml.destroy_gpu_instance`."""
+        instance = self._gpu_instance(gpu, self._device(gpu), gi_id)
+        with self._errors(f"GPU instance {gi_id} of {gpu}"):
+            self._nvml.nvmlGpuInstanceDestroy(instance)
+
+    def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
+        """See :meth:`.Nvml.processes`. Clients of MPS are among them."""
+        handle = self._device(device)
+        with self._errors(f"processes of {device}"):
+            listed = list(self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle))
+        with suppress(NotSupported), self._errors(f"MPS clients of {device}"):
+            listed += self._nvml.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)
+        found = [
+            Process(
+                pid=one.pid,
+                memory_bytes=one.usedGpuMemory or 0,
+                gi_id=instance_id(one.gpuInstanceId),
+                ci_id=instance_id(one.computeInstanceId),
+            )
+            for one in listed
+        ]
+        return list({(one.pid, one.gi_id, one.ci_id): one for one in found}.values())
+
+    def memory(self, device: GpuUuid | MigUuid) -> Memory:
+        """See :meth:`.Nvml.memory`."""
+        with self._errors(f"memory of {device}"):
+            info = self._nvml.nvmlDeviceGetMemoryInfo(self._device(device))
+            return Memory(total=info.total, used=info.used)
+
+    def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
+        """See :meth:`.Nvml.device_files`."""
+        with self._errors(f"minor number of {gpu}"):
+            minor = self._nvml.nvmlDeviceGetMinorNumber(self._device(gpu))
+        return mig_device_files(self._proc, minor, gi_id, ci_id)
+
+    def wait_event(self, seconds: float) -> Event | None:
+        """See :meth:`.Nvml.wait_event`.
+
+        Raises:
+            NotSupported: no card reports events.
+        """
+        if self._events is None:
+            self._events = RealEvents(self._nvml)
+        return self._events.wait(seconds)
+
+    def latency(self, _operation: str) -> float:
+        """0: real calls take their own time."""
+        return 0.0
+
+    def close(self) -> None:
+        """See :meth:`.Nvml.close`."""
+        events, self._events = self._events, None
+        if events is not None:
+            events.close()
+        with self._errors("nvmlShutdown"):
+            self._nvml.nvmlShutdown()
+
+    def _info(self, index: int) -> GpuInfo:
+        nvml = self._nvml
+        with self._errors(f"card {index}"):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            pci = nvml.nvmlDeviceGetPciInfo(handle)
+            mode = self._mig_mode(handle)
+            return GpuInfo(
+                uuid=GpuUuid(text(nvml.nvmlDeviceGetUUID(handle))),
+                index=index,
+                minor=nvml.nvmlDeviceGetMinorNumber(handle),
+                name=text(nvml.nvmlDeviceGetName(handle)),
+                memory_mib=nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
+                pci_bus_id=text(pci.busId),
+                pci_device_id=f"0x{pci.pciDeviceId:08X}",
+                compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
+                mig_capable=mode != (None, None),
+                mig_enabled=bool(mode[0]),
+                mig_pending=bool(mode[1]),
+                numa_node=self._numa_node(text(pci.busId)),
+            )
+
+    def _mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
+        """Current and pending mode; ``None`` for a card without MIG."""
+        try:
+            with self._errors("MIG mode"):
+                current, pending = self._nvml.nvmlDeviceGetMigMode(handle)
+        except NotSupported:
+            return None, None
+        return current, pending
+
+    def _numa_node(self, bus_id: str) -> int | None:
+        """The kernel's answer; NVML's own is about cards that are NUMA nodes themselves. -1 means it does not know."""
+        domain, _, rest = bus_id.lower().partition(":")
+        try:
+            node = int((self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}/numa_node").read_text())
+        except (OSError, ValueError):
+            return None
+        return node if node >= 0 else None
+
+    def _device(self, device: str) -> Any:
+        try:
+            with self._errors(device):
+                return self._nvml.nvmlDeviceGetHandleByUUID(device)
+        except NotFound as error:
+            if device in self._seen:
+                raise GpuLost(f"{device} was there and is not found any more") from error
+            raise
+
+    def _row(self, gpu: GpuUuid, profile: str) -> GiProfileInfo:
+        rows = self.gi_profiles(gpu)
+        for row in rows:
+            if resource_spelling(row.name) == resource_spelling(profile):
+                return row
+        known = ", ".join(row.name for row in rows)
+        raise InvalidArgument(f"GPU instance {profile} of {gpu}: the card has no such profile; it has {known}")
+
+    def _profile(self, gpu: GpuUuid, handle: Any, index: int, card_mib: int) -> GiProfileInfo | None:
+        """One row of the card's table; ``None`` if the card has no profile of that index."""
+        try:
+            with self._errors(f"GPU instance profile {index} of {gpu}"):
+                info = self._profile_info(handle, index)
+                starts, size = self._placements(handle, info.id)
+        except _PER_CARD:
+            return None
+        name = getattr(info, "name", "")
+        return GiProfileInfo(
+            name=profile_name(text(name), index, info.sliceCount, info.memorySizeMB, card_mib),
+            index=index,
+            id=info.id,
+            compute_slices=info.sliceCount,
+            size=size,
+            starts=starts,
+            max_count=info.instanceCount,
+            memory_mib=info.memorySizeMB,
+            multiprocessors=info.multiprocessorCount,
+        )
+
+    def _profile_info(self, handle: Any, index: int) -> Any:
+        nvml = self._nvml
+        try:
+            return nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index, version=2)
+        except nvml.NVMLError as error:
+            if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            return nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index, version=1)  # drivers before R470
+
+    def _placements(self, handle: Any, profile_id: int) -> tuple[tuple[int, ...], int]:
+        """Legal starts, ascending, and the size."""
+        nvml, count = self._nvml, c_uint(0)
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, byref(count))
+        if not count.value:
+            raise NotSupported(f"GPU instance profile {profile_id}: no placement")
+        placements = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
+        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, placements, byref(count))
+        used = placements[: count.value]
+        return tuple(sorted(one.start for one in used)), used[0].size
+
+    def _gpu_instance(self, gpu: GpuUuid, handle: Any, gi_id: int) -> Any:
+        with self._errors(f"GPU instance {gi_id} of {gpu}"):
+            return self._nvml.nvmlDeviceGetGpuInstanceById(handle, gi_id)
+
+    def _gpu_instances(self, gpu: GpuUuid, handle: Any, row: GiProfileInfo) -> list[Any]:
+        count = c_uint(row.max_count)
+        found = (self._nvml.c_nvmlGpuInstance_t * row.max_count)()
+        with self._errors(f"GPU instances {row.name} of {gpu}"):
+            self._nvml.nvmlDeviceGetGpuInstances(handle, row.id, found, byref(count))
+        return list(found[: count.value])
+
+    def _ci_profile(self, instance: Any, index: int) -> Any:
+        shared = self._nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+        return self._nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, shared, version=1)
+
+    def _compute_instances(
+        self, gpu: GpuUuid, instance: Any, gi_id: int, uuids: dict[tuple[int, int], MigUuid]
+    ) -> Iterator[ComputeInstance]:
+        for index in range(self._nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            with suppress(*_PER_CARD), self._errors(f"compute instances of GPU instance {gi_id} of {gpu}"):
+                profile = self._ci_profile(instance, index)
+                count = c_uint(profile.instanceCount)
+                found = (self._nvml.c_nvmlComputeInstance_t * max(profile.instanceCount, 1))()
+                self._nvml.nvmlGpuInstanceGetComputeInstances(instance, profile.id, found, byref(count))
+                ids = [self._nvml.nvmlComputeInstanceGetInfo(one).id for one in found[: count.value]]
+                for ci_id in ids:
+                    if (gi_id, ci_id) in uuids:
+                        yield ComputeInstance(ci_id=ci_id, profile_index=index, mig_uuid=uuids[gi_id, ci_id])
+
+    def _mig_uuids(self, gpu: GpuUuid, handle: Any) -> dict[tuple[int, int], MigUuid]:
+        """The card's MIG devices by GPU instance and compute instance."""
+        nvml, found = self._nvml, {}
+        with self._errors(f"MIG devices of {gpu}"):
+            count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        for index in range(count):
+            with suppress(NotFound, InvalidArgument), self._errors(f"MIG device {index} of {gpu}"):
+                device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+                ids = nvml.nvmlDeviceGetGpuInstanceId(device), nvml.nvmlDeviceGetComputeInstanceId(device)
+                found[ids] = MigUuid(text(nvml.nvmlDeviceGetUUID(device)))
+        return found
+
+    def _errors(self, what: str) -> AbstractContextManager[None]:
+        return translated(self._nvml.NVMLError, what)
+
+
+def profile_name(named: str, index: int, slices: int, memory_mib: int, card_mib: int) -> str:
+    """A profile's name: NVML's own without its ``MIG``, or computed by NVIDIA's rule where NVML gives none.
+
+    Args:
+        named: what NVML calls it, if it does.
+        index: NVML's index of the profile.
+        slices: compute slices.
+        memory_mib: memory of an instance.
+        card_mib: memory of the card.
+    """
+    match = _PROFILE.search(named)
+    if match:
+        return match[0]
+    eighths = -(-8 * memory_mib // card_mib)
+    return f"{slices}g.{profile_gb(card_mib, eighths)}gb{_SUFFIX.get(index, '')}"
