@@ -29,6 +29,11 @@ class StructuralSchema:
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
 
+    @property
+    def root(self) -> Mapping[str, Any]:
+        """The ``openAPIV3Schema`` itself, read-only."""
+        return self._schema
+
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
         """Paths that would be pruned."""
         own = [path for path, _, _ in _strangers(obj, self._schema, "", root=True)]
