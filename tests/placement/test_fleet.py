@@ -1,10 +1,13 @@
 """The fleet's record and its histogram say the same after any history."""
 
+import random
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
+from tessera.mig.enumeration import layouts
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
@@ -14,6 +17,7 @@ from tessera.placement.plan import plan
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
+LAYOUTS = layouts(A100)
 
 
 def one_card() -> Fleet:
@@ -78,6 +82,19 @@ def test_a_card_that_leaves_returns_what_stood_on_it_and_its_node_leaves_with_th
     assert "node" not in fleet
     assert len(fleet) == 0
     assert fleet.profiles == ()
+
+
+def test_a_decision_looks_at_kinds_of_cards_and_not_at_cards() -> None:
+    fleet = Fleet()
+    rng = random.Random(1)
+    for number in range(2000):
+        fleet.add_card(f"node-{number // 8}", f"GPU-{number}", A100)
+        for placed in rng.choice(LAYOUTS):
+            fleet.occupy(
+                CardPlacement(f"node-{number // 8}", f"GPU-{number}", placed.profile, placed.start, placed.size), "a"
+            )
+    kinds = {occupancy_of(A100, layout) for layout in LAYOUTS}
+    assert len(list(fleet.candidates("1g.5gb"))) < len(kinds) == 382
 
 
 class FleetHistory(RuleBasedStateMachine):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from tessera.placement.fleet import Card, Fleet, Node
 from tessera.placement.policy import CardTable, Pending, with_one
 
-_STEPS = 2000
+_STEPS = 300
 # Card-and-profile trials after which a division that was found is good enough.
 
 _Class = tuple[CardTable, int, Pending]

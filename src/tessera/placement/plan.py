@@ -23,10 +23,12 @@ from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.explain import Explainer
 from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
 from tessera.placement.node_fit import fit_on_node, fits_when_empty
-from tessera.placement.policy import Pending, with_one
+from tessera.placement.policy import with_one
 from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason, Refusal
 
-_NODES_COMPARED = 32
+__all__ = ["Demand", "NodeAllows", "Plan", "plan"]
+
+_NODES_COMPARED = 16
 # A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
 _REPACKS = 8
 # Attempts per batch to make room by packing anew; each costs as much as the batch.
@@ -208,7 +210,7 @@ class _Batch:
         self.forget()
 
     def _largest_first(self, demand: Demand) -> tuple[float, int, float]:
-        """Large before small, and of one size the one with fewer legal starts first: 4g before 3g, 2g before 1g.10gb."""
+        """Large before small, of one size the one with fewer legal starts first: 4g before 3g, 2g before 1g.10gb."""
         shares = [self._share(profile) for profile in demand.profiles]
         largest, starts = min(shares)
         return (largest, starts, sum(share for share, _ in shares))
@@ -261,23 +263,22 @@ class _Batch:
         """Cards of the node that loses least by several slices, among the fullest that have room."""
         best: tuple[float, tuple[Card, ...]] | None = None
         compared = 0
-        judged: dict[tuple[tuple[int, int, Pending], ...], bool] = {}
+        costs: dict[object, float | None] = {}
         need = self._slots_needed(demand)
         for node in self._fleet.fullest_nodes():
+            if best is not None and compared >= _NODES_COMPARED:
+                break
             if node.free < need:
                 continue
             shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
-            if judged.get(shape) is False:
+            if shape not in costs:
+                found = fit_on_node(node, demand.profiles)
+                costs[shape] = found and found[0]
+            cost = costs[shape]
+            compared += cost is not None
+            if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name):
                 continue
-            found = fit_on_node(node, demand.profiles)
-            judged[shape] = found is not None
-            if found is None or not self._admits(demand, node.name):
-                continue
-            if best is None or found[0] < best[0]:
-                best = found
-            compared += 1
-            if compared == _NODES_COMPARED:
-                break
+            best = fit_on_node(node, demand.profiles)
         return best and best[1]
 
     def _admits(self, demand: Demand, node: str) -> bool:

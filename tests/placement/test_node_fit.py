@@ -1,0 +1,65 @@
+"""A division over a node's cards is found whenever one exists."""
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.mig.enumeration import layouts
+from tessera.mig.geometry import Placement
+from tessera.mig.models import model_by_short_name
+from tessera.mig.occupancy import occupancy_of
+from tessera.placement.fleet import Fleet
+from tessera.placement.node_fit import divide, fits_when_empty
+from tessera.placement.policy import CardTable, Pending
+
+A100 = model_by_short_name("A100-40GB").geometry
+A30 = model_by_short_name("A30").geometry
+LAYOUTS = layouts(A100)
+
+
+def by_hand(table: CardTable, states: list[int], profiles: tuple[str, ...]) -> float | None:
+    """Tries every assignment of profiles to cards."""
+    best: float | None = None
+    for chosen in itertools.product(range(len(states)), repeat=len(profiles)):
+        cost = 0.0
+        pending: list[Pending] = [()] * len(states)
+        for card, profile in zip(chosen, profiles, strict=True):
+            growth = table.cost(states[card], pending[card], profile)
+            if growth is None:
+                break
+            cost += growth
+            pending[card] = tuple(sorted((*pending[card], profile)))
+        else:
+            best = cost if best is None else min(best, cost)
+    return best
+
+
+@given(
+    st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=3),
+    st.lists(st.sampled_from(A100.names), min_size=1, max_size=4).map(tuple),
+)
+@settings(deadline=None)
+def test_the_cheapest_division_is_found(held: list[tuple[Placement, ...]], profiles: tuple[str, ...]) -> None:
+    table = CardTable(A100, 0)
+    states = [occupancy_of(A100, one) for one in held]
+    found = divide([(table, state, ()) for state in states], profiles)
+    expected = by_hand(table, states, profiles)
+    assert (found is None) == (expected is None)
+    if found is not None and expected is not None:
+        assert abs(found[0] - expected) < 1e-6
+
+
+def test_twenty_eight_small_slices_fit_four_cards_and_twenty_nine_do_not() -> None:
+    table = CardTable(A100, 0)
+    cards = [(table, 0, ())] * 4
+    assert divide(cards, ("1g.5gb",) * 28) is not None
+    assert divide(cards, ("1g.5gb",) * 29) is None
+
+
+def test_cards_of_two_models_share_a_demand() -> None:
+    fleet = Fleet()
+    fleet.add_card("node", "GPU-0", A100)
+    fleet.add_card("node", "GPU-1", A30)
+    assert fits_when_empty(fleet, ("4g.24gb", "7g.40gb"))
+    assert not fits_when_empty(fleet, ("4g.24gb", "1g.6gb"))

@@ -1,0 +1,88 @@
+"""Costs are what fragmentation grows by; arrangements are the best that exist."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.mig.enumeration import layouts, multisets
+from tessera.mig.geometry import Placement
+from tessera.mig.models import model_by_short_name
+from tessera.mig.occupancy import free_starts, occupancy_of
+from tessera.placement.policy import CardTable, with_one
+
+A100 = model_by_short_name("A100-40GB").geometry
+LAYOUTS = layouts(A100)
+
+
+@pytest.fixture(name="table")
+def a_table() -> CardTable:
+    return CardTable(A100, 0)
+
+
+def test_an_empty_and_a_full_card_are_not_fragmented_beyond_what_starts_forbid(table: CardTable) -> None:
+    full = occupancy_of(A100, [Placement("7g.40gb", 0, 8)])
+    assert table.fragmentation(full) == 0
+    assert table.fragmentation(0) == pytest.approx((1 + 1 + 2 + 4) / (7 * 8))  # 1g, 1g+me, 2g and 4g cannot reach all
+
+
+def test_a_free_slot_that_nothing_can_use_is_worse_than_one_in_reach(table: CardTable) -> None:
+    assert table.fragmentation(0b0111_1111) > table.fragmentation(0b1111_1110) > 0
+
+
+def test_a_small_instance_goes_to_the_end_that_no_large_one_needs(table: CardTable) -> None:
+    placed = table.arrangement(0, ("1g.5gb",))
+    assert placed is not None
+    after = occupancy_of(A100, placed)
+    assert free_starts(A100, A100.profile("4g.20gb"), after)
+    assert free_starts(A100, A100.profile("2g.10gb"), after) == (0, 2, 4)
+
+
+@given(st.sampled_from(LAYOUTS), st.sampled_from([(), *multisets(A100)]), st.sampled_from(A100.names))
+def test_a_cost_exists_exactly_when_the_set_with_one_more_is_packable(
+    held: tuple[Placement, ...], given_already: tuple[tuple[str, int], ...], profile: str
+) -> None:
+    table = CardTable(A100, 0)
+    state = occupancy_of(A100, held)
+    pending = tuple(sorted(name for name, count in given_already for _ in range(count)))
+    cost = table.cost(state, pending, profile)
+    possible = table.arrangement(state, pending) is not None
+    assert (cost is not None) == (possible and table.arrangement(state, with_one(pending, profile)) is not None)
+
+
+@given(st.sampled_from(LAYOUTS), st.sampled_from(multisets(A100)))
+def test_no_arrangement_leaves_the_card_less_fragmented(
+    held: tuple[Placement, ...], wanted: tuple[tuple[str, int], ...]
+) -> None:
+    table = CardTable(A100, 0)
+    state = occupancy_of(A100, held)
+    pending = tuple(sorted(name for name, count in wanted for _ in range(count)))
+    if len(pending) > 3:
+        return
+    best = table.arrangement(state, pending)
+    ends = []
+    for starts in itertools.product(*(A100.profile(name).starts for name in pending)):
+        after, fits = state, True
+        for name, start in zip(pending, starts, strict=True):
+            claim = A100.claim(A100.profile(name), start)
+            fits = fits and not claim & after
+            after |= claim
+        if fits:
+            ends.append(table.fragmentation(after))
+    assert (best is None) == (not ends)
+    if best is not None:
+        assert table.fragmentation(state | occupancy_of(A100, best)) == min(ends)
+
+
+def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
+    for held in LAYOUTS:
+        table.saw(occupancy_of(A100, held))
+    ranking = table.ranking("3g.20gb")
+    assert ranking == sorted(ranking)
+    rooms = {state for _, _, _, state, _ in ranking}
+    assert rooms == {
+        state
+        for state in {occupancy_of(A100, held) for held in LAYOUTS}
+        if free_starts(A100, A100.profile("3g.20gb"), state)
+    }
