@@ -103,7 +103,9 @@ class NodeObject:
 
     async def _make(self, node: dict[str, Any], labels: Mapping[str, str]) -> None:
         try:
-            await self._client.create(NODES.untyped(), node)
+            made = await self._client.create(NODES.untyped(), node)
+            if not (made.get("status") or {}).get("conditions"):
+                await self._patch(node["status"])
         except AlreadyExists:
             old = await self._client.get(NODES.untyped(), self._name)
             await self._client.merge_patch(NODES.untyped(), self._name, {"metadata": {"labels": dict(labels)}})

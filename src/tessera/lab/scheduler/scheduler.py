@@ -53,6 +53,7 @@ class Scheduler:
         self._name = name
         self._queue = SchedulingQueue()
         self._wake = asyncio.Event()
+        self._backoffs: dict[str, Backoff] = {}
         self._writers = asyncio.Semaphore(_WRITERS)
         self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
         self._pods = Informer(client, PODS.untyped(), clock=clock, rng=rng)
@@ -91,6 +92,7 @@ class Scheduler:
         phase = (pod.get("status") or {}).get("phase")
         if event.kind is EventKind.DELETED or phase in {"Succeeded", "Failed"}:
             self._queue.remove(uid)
+            self._backoffs.pop(uid, None)
             if self.cluster.remove_pod(uid):
                 self._something_changed()
         elif spec.get("nodeName"):
@@ -144,9 +146,10 @@ class Scheduler:
         except (ApiError, ConnectionError, TimeoutError) as error:
             self._take_back(pod)
             self._tell(pod, f"binding rejected: {error}")
-            await self._clock.sleep(Backoff(self._rng, shortest=1.0).next())
+            await self._clock.sleep(self._backoffs.setdefault(pod.uid, Backoff(self._rng, shortest=1.0)).next())
             self._again(pod)
         else:
+            self._backoffs.pop(pod.uid, None)
             about = reference_to(PODS, name, namespace, pod.uid)
             self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
 

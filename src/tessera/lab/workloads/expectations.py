@@ -1,0 +1,58 @@
+"""What a controller has asked for and not yet seen, so that it never creates or deletes twice.
+
+A controller decides from its mirror, and the mirror is always a little behind its own writes. So before it creates or
+deletes it notes what to expect; while something is expected it does not count again. An expectation that is not met is
+given up after five minutes, as in ``pkg/controller/controller_utils.go``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tessera.clock import Clock
+
+#: Seconds.
+GIVE_UP_AFTER = 300.0
+
+
+@dataclass
+class _Expected:
+    creations: int = 0
+    deletions: set[str] = field(default_factory=set)
+    since: float = 0.0
+
+
+class Expectations:
+    """Expectations of one controller, by the key of what it reconciles."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._expected: dict[str, _Expected] = {}
+
+    def met(self, key: str) -> bool:
+        """Whether nothing is expected (any more)."""
+        expected = self._expected.get(key)
+        if expected is None:
+            return True
+        if expected.creations > 0 or expected.deletions:
+            return self._clock.monotonic() - expected.since >= GIVE_UP_AFTER
+        return True
+
+    def expect(self, key: str, *, creations: int = 0, deletions: Iterable[str] = ()) -> None:
+        """Notes what is about to be asked for; ``deletions`` are UIDs. Replaces what was given up."""
+        self._expected[key] = _Expected(creations, set(deletions), self._clock.monotonic())
+
+    def created(self, key: str, number: int = 1) -> None:
+        """So many creations were seen, or failed."""
+        expected = self._expected.get(key)
+        if expected is not None:
+            expected.creations -= number
+
+    def deleted(self, key: str, uid: str) -> None:
+        """The object with this UID is gone or going, or could not be deleted."""
+        expected = self._expected.get(key)
+        if expected is not None:
+            expected.deletions.discard(uid)
+
+    def forget(self, key: str) -> None:
+        """What was reconciled is gone."""
+        self._expected.pop(key, None)
