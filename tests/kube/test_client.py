@@ -96,6 +96,17 @@ async def test_merge_patch_carries_what_must_not_have_changed(server: ScriptedSe
     assert plain.json == patch
 
 
+async def test_a_patch_of_another_life_of_the_object_is_a_conflict(server: ScriptedServer, client: Client) -> None:
+    immutable = {"causes": [{"field": "metadata.uid", "message": "field is immutable"}]}
+    other = {"causes": [{"field": "spec.a", "message": "required"}]}
+    for details in (immutable, other):
+        server.answers({"code": 422, "reason": "Invalid", "message": "no", "details": details}, 422)
+    with pytest.raises(Conflict):
+        await client.merge_patch(PODS, "a", {}, "ns", uid="u")
+    with pytest.raises(Invalid):
+        await client.merge_patch(PODS, "a", {}, "ns", uid="u")
+
+
 async def test_delete_with_preconditions_grace_and_propagation(server: ScriptedServer, client: Client) -> None:
     server.answers({}).answers({})
     await client.delete(PODS, "a", "ns", uid="u", resource_version="5", grace_seconds=0, propagation="Background")

@@ -19,7 +19,7 @@ import msgspec
 
 from tessera import __version__
 from tessera.clock import Clock
-from tessera.kube.errors import BrokenAnswer, Expired, Status, TooManyRequests, error_from_response
+from tessera.kube.errors import BrokenAnswer, Conflict, Expired, Invalid, Status, TooManyRequests, error_from_response
 from tessera.kube.meta import Resource, Wire, manifest
 from tessera.kube.resources import PODS, Scale
 from tessera.kube.transport import Request, Response, Stream, Transport
@@ -239,16 +239,22 @@ class Client:
         """JSON merge patch: named fields are set, ``None`` removes, lists are replaced whole.
 
         Raises:
-            Conflict: the object is no longer at ``resource_version``, or has another ``uid``.
+            Conflict: the object is no longer at ``resource_version``, or has another ``uid`` (which kube-apiserver
+                calls Invalid, as it takes the patch for an attempt to change the uid).
             NotFound: it is gone.
         """
-        answer = await self.request(
-            "PATCH",
-            resource.path(namespace, name, subresource),
-            query=[("fieldManager", self._field_manager)],
-            body=_with_preconditions(patch, resource_version, uid),
-            content_type=_MERGE_PATCH,
-        )
+        try:
+            answer = await self.request(
+                "PATCH",
+                resource.path(namespace, name, subresource),
+                query=[("fieldManager", self._field_manager)],
+                body=_with_preconditions(patch, resource_version, uid),
+                content_type=_MERGE_PATCH,
+            )
+        except Invalid as error:
+            if uid is not None and any(cause.field == "metadata.uid" for cause in error.causes):
+                raise Conflict(error.status) from error
+            raise
         return self._decoded(resource, answer)
 
     async def delete(
