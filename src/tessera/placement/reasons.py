@@ -5,7 +5,7 @@ The controller puts the text into events, ``tessera why`` prints it, tests compa
 
 import msgspec
 
-from tessera.placement.fleet import Allocation
+from tessera.placement.cards import Allocation
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -129,5 +129,5 @@ def _freed_by(frees: tuple[Allocation, ...]) -> str:
     if not frees:
         return "several allocations would have to end to make room"
     parts = [f"{one.owner} ({one.placement.profile} at {one.placement.start})" for one in frees]
-    where = frees[0].placement
-    return f"room comes when {' and '.join(parts)} on node {where.node} ends"
+    verb = "ends" if len(parts) == 1 else "end"
+    return f"room comes when {' and '.join(parts)} on node {frees[0].placement.node} {verb}"

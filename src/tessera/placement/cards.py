@@ -1,0 +1,100 @@
+"""A card, a node, and what stands where.
+
+Placements and allocations are values. Cards, nodes and groups are the fleet's own books: ``fleet.py`` changes them,
+everybody else reads.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.mig.geometry import Geometry, Placement
+from tessera.placement.policy import CardTable, Pending
+
+
+class CardPlacement(msgspec.Struct, frozen=True, order=True):
+    """One GPU instance in the fleet.
+
+    Attributes:
+        node: node name.
+        gpu: the card's UUID.
+        profile: the profile's name.
+        start: first memory slot.
+        size: memory slots.
+    """
+
+    node: str
+    gpu: str
+    profile: str
+    start: int
+    size: int
+
+    @property
+    def on_card(self) -> Placement:
+        """The same without node and card."""
+        return Placement(self.profile, self.start, self.size)
+
+
+class Allocation(msgspec.Struct, frozen=True):
+    """A placement and who holds it.
+
+    Attributes:
+        placement: where.
+        owner: whose it is, for messages and for freeing: a pod's key, or a description of a foreign instance.
+    """
+
+    placement: CardPlacement
+    owner: str
+
+
+class Card:
+    """One card, as the fleet files it. Changed by the fleet only.
+
+    Attributes:
+        node: node name.
+        gpu: UUID.
+        table: costs and arrangements of its geometry.
+        occupancy: what is fixed, see ``tessera.mig.geometry``.
+        pending: what the batch being planned gave it; empty outside of ``plan``.
+        allocations: by start.
+    """
+
+    __slots__ = ("allocations", "gpu", "node", "occupancy", "pending", "table")
+
+    def __init__(self, node: "Node", gpu: str, table: CardTable) -> None:
+        self.node = node
+        self.gpu = gpu
+        self.table = table
+        self.occupancy = 0
+        self.pending: Pending = ()
+        self.allocations: dict[int, Allocation] = {}
+
+    @property
+    def geometry(self) -> Geometry:
+        """What the card can be cut into."""
+        return self.table.geometry
+
+
+class Node:
+    """A node's cards and its free memory slots, those of pending instances already taken off."""
+
+    __slots__ = ("cards", "free", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.cards: dict[str, Card] = {}
+        self.free = 0
+
+
+class Group:
+    """Cards that are alike: free slots of the node -> node name -> UUID -> card."""
+
+    __slots__ = ("by_free",)
+
+    def __init__(self) -> None:
+        self.by_free: dict[int, dict[str, dict[str, Card]]] = {}
+
+    def nodes(self) -> Iterator[dict[str, Card]]:
+        """The alike cards of each node, fullest node first."""
+        for free in sorted(self.by_free):
+            yield from self.by_free[free].values()
