@@ -27,7 +27,8 @@ from tessera.nvml.errors import (
 from tessera.nvml.hardware import ANY
 from tessera.nvml.interface import DeviceFile, EventKind, GpuUuid, MigModeResult, Nvml
 from tessera.nvml.machine import SimEvent
-from tessera.nvml.real import RealNvml, profile_name
+from tessera.nvml.real import RealNvml
+from tessera.nvml.real_mig import profile_name
 from tessera.nvml.simulated import SimulatedMachine
 
 

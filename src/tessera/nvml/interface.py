@@ -251,9 +251,13 @@ class Nvml(Protocol):
         ...
 
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
-        """The device files to use one MIG device: the card's, and the two that grant its instances.
+        """Every device file that a container needs to use one MIG device: the driver's, the card's, its capabilities'.
 
         Empty on simulated cards.
+
+        Raises:
+            NotFound: no such instance.
+            NotSupported: the driver's files in ``/proc`` cannot be read.
         """
         ...
 

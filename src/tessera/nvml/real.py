@@ -13,17 +13,15 @@ What NVML leaves to its caller is kept here:
 """
 
 import logging
-import re
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
-from ctypes import byref, c_uint
+from ctypes import byref
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tessera.mig.names import profile_gb, resource_spelling
+from tessera.mig.names import resource_spelling
 from tessera.nvml.devicefiles import mig_device_files
 from tessera.nvml.errors import GpuLost, InvalidArgument, NotFound, NotSupported, error_of, translated
 from tessera.nvml.interface import (
@@ -40,13 +38,9 @@ from tessera.nvml.interface import (
     Process,
 )
 from tessera.nvml.real_events import RealEvents, instance_id, text
+from tessera.nvml.real_mig import MigReader
 
 _MIB = 1024 * 1024
-_PROFILE = re.compile(r"\d+g\.\d+gb\S*")
-#: What tells profiles of equal size apart, by NVML's index (nvml.h, ``NVML_GPU_INSTANCE_PROFILE_*``).
-_SUFFIX = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 13: "-me", 14: "-me", 15: "+me.all", 16: "+me.all"}
-_SUFFIX[17] = "+gfx"
-_PER_CARD = (NotSupported, InvalidArgument)
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +60,7 @@ class RealNvml:
 
     def __init__(self, binding: Any = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
         self._nvml = import_module("pynvml") if binding is None else binding
+        self._mig = MigReader(self._nvml)
         self._proc, self._sys = proc, sys
         self._seen: dict[GpuUuid, GpuInfo] = {}
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
@@ -116,13 +111,10 @@ class RealNvml:
             handle = self._device(gpu)
             with self._errors(f"memory of {gpu}"):
                 card_mib = self._nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB
-            rows = [
-                self._profile(gpu, handle, index, card_mib)
-                for index in range(self._nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
-            ]
-            if not any(rows):
+            rows = self._mig.profiles(gpu, handle, card_mib)
+            if not rows:
                 raise NotSupported(f"GPU instance profiles of {gpu}: none; MIG mode is off, or the card has no MIG")
-            self._profiles[gpu] = [row for row in rows if row]
+            self._profiles[gpu] = rows
         return list(self._profiles[gpu])
 
     def instances(self, gpu: GpuUuid) -> list[Instance]:
@@ -130,10 +122,10 @@ class RealNvml:
         handle = self._device(gpu)
         if not self._mig_mode(handle)[0]:
             return []
-        uuids = self._mig_uuids(gpu, handle)
+        uuids = self._mig.mig_uuids(gpu, handle)
         found = []
         for row in self.gi_profiles(gpu):
-            for instance in self._gpu_instances(gpu, handle, row):
+            for instance in self._mig.gpu_instances(gpu, handle, row):
                 with self._errors(f"GPU instance of {gpu}"):
                     info = self._nvml.nvmlGpuInstanceGetInfo(instance)
                 found.append(
@@ -142,7 +134,7 @@ class RealNvml:
                         profile=row.name,
                         start=info.placement.start,
                         size=info.placement.size,
-                        compute_instances=tuple(self._compute_instances(gpu, instance, info.id, uuids)),
+                        compute_instances=tuple(self._mig.compute_instances(gpu, instance, info.id, uuids)),
                     )
                 )
         return sorted(found, key=lambda one: one.start)
@@ -160,10 +152,10 @@ class RealNvml:
         handle = self._device(gpu)
         instance = self._gpu_instance(gpu, handle, gi_id)
         with self._errors(f"compute instance profile {profile_index} in GPU instance {gi_id} of {gpu}"):
-            profile = self._ci_profile(instance, profile_index)
+            profile = self._mig.ci_profile(instance, profile_index)
             made = self._nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile.id)
             ci_id = int(self._nvml.nvmlComputeInstanceGetInfo(made).id)
-        uuid = self._mig_uuids(gpu, handle).get((gi_id, ci_id))
+        uuid = self._mig.mig_uuids(gpu, handle).get((gi_id, ci_id))
         if uuid is None:
             raise NotFound(
                 f"MIG device of compute instance {ci_id} in GPU instance {gi_id} of {gpu}: made but not listed"
@@ -291,104 +283,9 @@ class RealNvml:
         known = ", ".join(row.name for row in rows)
         raise InvalidArgument(f"GPU instance {profile} of {gpu}: the card has no such profile; it has {known}")
 
-    def _profile(self, gpu: GpuUuid, handle: Any, index: int, card_mib: int) -> GiProfileInfo | None:
-        """One row of the card's table; ``None`` if the card has no profile of that index."""
-        try:
-            with self._errors(f"GPU instance profile {index} of {gpu}"):
-                info = self._profile_info(handle, index)
-                starts, size = self._placements(handle, info.id)
-        except _PER_CARD:
-            return None
-        name = getattr(info, "name", "")
-        return GiProfileInfo(
-            name=profile_name(text(name), index, info.sliceCount, info.memorySizeMB, card_mib),
-            index=index,
-            id=info.id,
-            compute_slices=info.sliceCount,
-            size=size,
-            starts=starts,
-            max_count=info.instanceCount,
-            memory_mib=info.memorySizeMB,
-            multiprocessors=info.multiprocessorCount,
-        )
-
-    def _profile_info(self, handle: Any, index: int) -> Any:
-        nvml = self._nvml
-        try:
-            return nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index, version=2)
-        except nvml.NVMLError as error:
-            if error.value != nvml.NVML_ERROR_FUNCTION_NOT_FOUND:
-                raise
-            return nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, index, version=1)  # drivers before R470
-
-    def _placements(self, handle: Any, profile_id: int) -> tuple[tuple[int, ...], int]:
-        """Legal starts, ascending, and the size."""
-        nvml, count = self._nvml, c_uint(0)
-        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, byref(count))
-        if not count.value:
-            raise NotSupported(f"GPU instance profile {profile_id}: no placement")
-        placements = (nvml.c_nvmlGpuInstancePlacement_t * count.value)()
-        nvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, placements, byref(count))
-        used = placements[: count.value]
-        return tuple(sorted(one.start for one in used)), used[0].size
-
     def _gpu_instance(self, gpu: GpuUuid, handle: Any, gi_id: int) -> Any:
         with self._errors(f"GPU instance {gi_id} of {gpu}"):
             return self._nvml.nvmlDeviceGetGpuInstanceById(handle, gi_id)
 
-    def _gpu_instances(self, gpu: GpuUuid, handle: Any, row: GiProfileInfo) -> list[Any]:
-        count = c_uint(row.max_count)
-        found = (self._nvml.c_nvmlGpuInstance_t * row.max_count)()
-        with self._errors(f"GPU instances {row.name} of {gpu}"):
-            self._nvml.nvmlDeviceGetGpuInstances(handle, row.id, found, byref(count))
-        return list(found[: count.value])
-
-    def _ci_profile(self, instance: Any, index: int) -> Any:
-        shared = self._nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-        return self._nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, index, shared, version=1)
-
-    def _compute_instances(
-        self, gpu: GpuUuid, instance: Any, gi_id: int, uuids: dict[tuple[int, int], MigUuid]
-    ) -> Iterator[ComputeInstance]:
-        for index in range(self._nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-            with suppress(*_PER_CARD), self._errors(f"compute instances of GPU instance {gi_id} of {gpu}"):
-                profile = self._ci_profile(instance, index)
-                count = c_uint(profile.instanceCount)
-                found = (self._nvml.c_nvmlComputeInstance_t * max(profile.instanceCount, 1))()
-                self._nvml.nvmlGpuInstanceGetComputeInstances(instance, profile.id, found, byref(count))
-                ids = [self._nvml.nvmlComputeInstanceGetInfo(one).id for one in found[: count.value]]
-                for ci_id in ids:
-                    if (gi_id, ci_id) in uuids:
-                        yield ComputeInstance(ci_id=ci_id, profile_index=index, mig_uuid=uuids[gi_id, ci_id])
-
-    def _mig_uuids(self, gpu: GpuUuid, handle: Any) -> dict[tuple[int, int], MigUuid]:
-        """The card's MIG devices by GPU instance and compute instance."""
-        nvml, found = self._nvml, {}
-        with self._errors(f"MIG devices of {gpu}"):
-            count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-        for index in range(count):
-            with suppress(NotFound, InvalidArgument), self._errors(f"MIG device {index} of {gpu}"):
-                device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-                ids = nvml.nvmlDeviceGetGpuInstanceId(device), nvml.nvmlDeviceGetComputeInstanceId(device)
-                found[ids] = MigUuid(text(nvml.nvmlDeviceGetUUID(device)))
-        return found
-
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return translated(self._nvml.NVMLError, what)
-
-
-def profile_name(named: str, index: int, slices: int, memory_mib: int, card_mib: int) -> str:
-    """A profile's name: NVML's own without its ``MIG``, or computed by NVIDIA's rule where NVML gives none.
-
-    Args:
-        named: what NVML calls it, if it does.
-        index: NVML's index of the profile.
-        slices: compute slices.
-        memory_mib: memory of an instance.
-        card_mib: memory of the card.
-    """
-    match = _PROFILE.search(named)
-    if match:
-        return match[0]
-    eighths = -(-8 * memory_mib // card_mib)
-    return f"{slices}g.{profile_gb(card_mib, eighths)}gb{_SUFFIX.get(index, '')}"

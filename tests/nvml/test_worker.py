@@ -1,0 +1,152 @@
+"""Cards behind an event loop: real ones in a thread, simulated ones on the loop's clock."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tessera.clock import SystemClock
+from tessera.nvml.errors import DriverMismatch, InUse
+from tessera.nvml.hardware import ANY
+from tessera.nvml.interface import Event, EventKind, Process
+from tessera.nvml.machine import SimEvent
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml, ThreadedNvml
+
+
+class HandClock(SystemClock):
+    """Time that a test moves on."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.time = 0.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+async def test_a_slow_call_takes_its_time_on_the_clock(machine: SimulatedMachine) -> None:
+    machine.slow("create_gpu_instance", 2.5)
+    clock, gpu = HandClock(), machine.uuids()[0]
+    async with InlineNvml(machine, clock) as nvml:
+        gi_id = await nvml.create_gpu_instance(gpu, "3g.20gb", 0)
+        made = await nvml.create_compute_instance(gpu, gi_id, 2)
+        assert (await nvml.instances(gpu))[0].compute_instances == (made,)
+    assert clock.slept == [2.5]
+
+
+async def test_calls_are_done_in_the_order_in_which_they_were_made(machine: SimulatedMachine) -> None:
+    machine.slow("create_gpu_instance", 1)
+    gpu = machine.uuids()[0]
+    async with InlineNvml(machine, HandClock()) as nvml:
+        made, listed = await asyncio.gather(nvml.create_gpu_instance(gpu, "1g.5gb", 0), nvml.instances(gpu))
+    assert [one.gi_id for one in listed] == [made]
+
+
+async def test_an_event_wakes_who_waits(machine: SimulatedMachine) -> None:
+    gpu = machine.uuids()[0]
+    async with InlineNvml(machine, SystemClock()) as nvml:
+        waiting = asyncio.create_task(nvml.wait_event(60))
+        await asyncio.sleep(0)
+        machine.report(SimEvent(EventKind.XID, gpu, 94))
+        assert await waiting == Event(kind=EventKind.XID, gpu=gpu, xid=94)
+        assert await nvml.wait_event(0.001) is None
+
+
+async def test_an_event_of_another_process_is_found(state: Path) -> None:
+    one = SimulatedMachine("A100-40GB", seed="n", state=state)
+    other = SimulatedMachine("A100-40GB", seed="n", state=state)
+    async with InlineNvml(one, SystemClock()) as nvml:
+        waiting = asyncio.create_task(nvml.wait_event(60))
+        await asyncio.sleep(0)
+        other.lose(other.uuids()[0])
+        event = await waiting
+    assert event is not None
+    assert event.xid == 79
+
+
+async def test_an_instance_is_idle_when_its_last_process_ended(machine: SimulatedMachine) -> None:
+    gpu = machine.uuids()[0]
+    async with InlineNvml(machine, SystemClock()) as nvml:
+        gi_id = await nvml.create_gpu_instance(gpu, "2g.10gb", 0)
+        made = await nvml.create_compute_instance(gpu, gi_id, 1)
+        await nvml.wait_idle(gpu, gi_id)
+        first, second = machine.start_process(made.mig_uuid), machine.start_process(made.mig_uuid)
+        idle = asyncio.create_task(nvml.wait_idle(gpu, gi_id))
+        for pid in (first, second):
+            await asyncio.sleep(0)
+            assert not idle.done()
+            with pytest.raises(InUse):
+                await nvml.destroy_compute_instance(gpu, gi_id, made.ci_id)
+            machine.end_process(pid)
+        await idle
+        await nvml.wait_idle(gpu)
+
+
+async def test_real_cards_are_driven_from_one_thread_that_is_not_the_loops(machine: SimulatedMachine) -> None:
+    threads = set()
+
+    def open_nvml() -> SimulatedMachine:
+        threads.add(threading.current_thread())
+        return machine
+
+    gpu = machine.uuids()[0]
+    async with ThreadedNvml(open_nvml, SystemClock()) as nvml:
+        await nvml.call("thread", lambda _: threads.add(threading.current_thread()))
+        gi_ids = await asyncio.gather(*(nvml.create_gpu_instance(gpu, "1g.5gb", start) for start in range(7)))
+        assert gi_ids == [7, 8, 9, 10, 11, 12, 13]
+        assert await nvml.wait_event(0) is None
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
+    with pytest.raises(RuntimeError, match="NVML is not open"):
+        await nvml.devices()
+
+
+async def test_a_driver_that_cannot_be_opened_is_told(machine: SimulatedMachine) -> None:
+    machine.fail(ANY, DriverMismatch, times=None)
+
+    def open_nvml() -> SimulatedMachine:
+        machine.driver_version()
+        return machine
+
+    with pytest.raises(DriverMismatch):
+        async with ThreadedNvml(open_nvml, SystemClock()):
+            pass
+
+
+class OneProcess(SimulatedMachine):
+    """A card that one process of this host computes on until it ends."""
+
+    process: subprocess.Popen[bytes]
+
+    def processes(self, _device: str) -> list[Process]:
+        return [] if self.process.poll() is not None else [Process(pid=self.process.pid, memory_bytes=0)]
+
+
+@pytest.fixture
+def computing() -> Iterator[OneProcess]:
+    machine = OneProcess("A100-40GB", seed="n")
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        machine.process = process
+        yield machine
+
+
+async def test_the_end_of_a_real_process_is_not_polled_for(computing: OneProcess) -> None:
+    clock = HandClock()
+    async with ThreadedNvml(lambda: computing, clock) as nvml:
+        idle = asyncio.create_task(nvml.wait_idle(computing.uuids()[0]))
+        await nvml.devices()
+        assert not idle.done()
+        assert computing.process.stdin is not None
+        computing.process.stdin.close()
+        await idle
+    assert clock.slept == []
