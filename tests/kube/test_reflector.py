@@ -217,6 +217,19 @@ async def test_a_poisonous_object_in_a_list_does_not_hide_the_others_nor_forget_
         assert mirror.reflector.poisoned == 1
 
 
+@pytest.mark.parametrize("seen", [True, False])
+async def test_a_poisonous_object_made_again_under_a_known_name_ends_the_old_one(
+    server: ScriptedServer, mirror: Mirror, seen: bool
+) -> None:
+    server.lists(pod("bad", 1, uid="an older one"))
+    if seen:
+        server.streams(changed("ADDED", POISON))
+    else:
+        server.refuses(410, "Expired").lists(POISON, version=111)
+    async with played(server, mirror):
+        assert mirror.story == ["ADDED bad 1", "DELETED bad 1"]
+
+
 async def test_a_poisonous_object_that_goes_away_is_gone(server: ScriptedServer, mirror: Mirror) -> None:
     server.lists(pod("bad", 1)).streams(changed("MODIFIED", POISON), changed("DELETED", POISON))
     async with played(server, mirror):

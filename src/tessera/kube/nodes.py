@@ -1,0 +1,61 @@
+"""The parts of a Node that say what may run on it (core/v1)."""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+import msgspec
+
+from tessera.kube.meta import ObjectMeta, Wire
+from tessera.kube.pods import Condition
+
+
+class Taint(Wire, frozen=True, kw_only=True):
+    """Keeps pods off that do not tolerate it; effects: NoSchedule, PreferNoSchedule, NoExecute."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Wire, frozen=True, kw_only=True):
+    """``unschedulable`` is what ``kubectl cordon`` sets."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    provider_id: str = msgspec.field(name="providerID", default="")
+
+
+class NodeAddress(Wire, frozen=True, kw_only=True):
+    """Types: Hostname, InternalIP, ExternalIP, InternalDNS, ExternalDNS."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeSystemInfo(Wire, frozen=True, kw_only=True):
+    """``boot_id`` changes with every boot: what lived on the hardware before it is gone."""
+
+    boot_id: str = msgspec.field(name="bootID", default="")
+    machine_id: str = msgspec.field(name="machineID", default="")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+
+
+class NodeStatus(Wire, frozen=True, kw_only=True):
+    """Quantities by resource name are texts; see :mod:`tessera.kube.quantity`."""
+
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
+
+
+class Node(Wire, frozen=True, kw_only=True):
+    """A node, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
