@@ -6,6 +6,10 @@ cards, NVIDIA's mig-parted configurations, and for the vGPU-only H100 64 GB the 
 real A100, A30 and H100 cards and one RTX PRO 6000; the later seven-slice boards (H200, B200, GB200, B300, GB300) follow
 by family, and so do their GPU-instance profile ids, which NVIDIA does not publish for the B series.
 
+Product names and compute capabilities are as NVIDIA writes them, but those of H100 64 GB and 96 GB, PG506, H20-3e,
+B300 and Thor were not checked against a reading from a card. ``model_by_product`` answers ``None`` for a name that is
+not here; nothing on a node depends on it, since the table then comes from NVML.
+
 What nobody has published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and
 refuse planning, rather than plan on a guess.
 """
