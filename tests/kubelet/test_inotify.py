@@ -1,0 +1,45 @@
+"""Changes of a folder wake who waits for them."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from tessera.kubelet.inotify import FolderWatch
+
+
+async def woken(event: asyncio.Event) -> None:
+    async with asyncio.timeout(10):
+        await event.wait()
+    event.clear()
+
+
+async def test_coming_going_and_renaming_wake(tmp_path: Path) -> None:
+    file, other = tmp_path / "kubelet.sock", tmp_path / "x"
+    with FolderWatch(tmp_path).changes() as changed:
+        for change in (file.touch, lambda: file.rename(other), other.unlink):
+            change()
+            await woken(changed)
+
+
+async def test_all_who_wait_are_woken_over_one_descriptor(tmp_path: Path) -> None:
+    watch = FolderWatch(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - the open descriptors, no folder of ours
+    with watch.changes() as one, watch.changes() as two:
+        assert len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
+        (tmp_path / "a").touch()
+        await woken(one)
+        await woken(two)
+    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    with watch.changes() as again:
+        (tmp_path / "a").unlink()
+        await woken(again)
+
+
+async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match=r"inotify_add_watch: No such file.*nowhere"),
+        FolderWatch(tmp_path / "nowhere").changes(),
+    ):
+        pass

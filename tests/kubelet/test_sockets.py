@@ -1,0 +1,53 @@
+"""Names that fit, leftovers that go."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from tessera.kubelet.sockets import PLUGIN_DIR, identity, plugin_socket, remove_leftovers
+
+LONGEST = "nvidia.com/mig-1g.24gb.me.all"
+
+
+def test_a_socket_is_named_after_its_resource_and_never_the_same() -> None:
+    names = {plugin_socket(PLUGIN_DIR, LONGEST).name for _ in range(100)}
+    assert len(names) == 100
+    assert all(name.startswith("tessera-mig-1g.24gb.me.all-") and name.endswith(".sock") for name in names)
+
+
+@pytest.mark.parametrize("length", [10, 40, 60, 71])
+def test_a_path_fits_into_a_socket_address(length: int) -> None:
+    folder = Path("/" + "d" * (length - 1))
+    path = plugin_socket(folder, "nvidia.com/" + "r" * 63)
+    assert path.parent == folder
+    assert len(str(path)) <= 107
+    assert len(str(PLUGIN_DIR / path.name)) <= 107
+
+
+def test_a_folder_that_leaves_no_room_is_refused() -> None:
+    with pytest.raises(ValueError, match="a socket path may have 107 bytes"):
+        plugin_socket(Path("/" + "d" * 80), LONGEST)
+
+
+def test_sockets_that_nobody_listens_on_are_removed(folder: Path) -> None:
+    dead, live, foreign = folder / "tessera-dead.sock", folder / "tessera-live.sock", folder / "nvidia-gpu.sock"
+    with socket.socket(socket.AF_UNIX) as listening:
+        for path in (dead, foreign):
+            with socket.socket(socket.AF_UNIX) as bound:
+                bound.bind(str(path))
+        listening.bind(str(live))
+        listening.listen()
+        assert remove_leftovers(folder) == [dead]
+    assert sorted(folder.iterdir()) == [foreign, live]
+
+
+def test_a_file_made_again_is_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.sock"
+    assert identity(path) is None
+    path.touch()
+    first = identity(path)
+    assert identity(path) == first
+    path.unlink()
+    path.touch()
+    assert identity(path) != first
