@@ -1,0 +1,195 @@
+"""The webhook process: its certificate reaches the API server's trust, and reviews come in over TLS."""
+
+import asyncio
+import base64
+import random
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import yaml
+
+from tessera.clock import LoopClock, SystemClock
+from tessera.kube.client import Client
+from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, SECRETS
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.virtualtime import run_virtual
+from tessera.webhook.certificates import authorities, issue, stored
+from tessera.webhook.options import WebhookOptions
+from tessera.webhook.run import Webhook
+from tessera.webhook.server import load, serve_reviews, server_context
+
+CRD = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "crds" / "instaslices.yaml").read_text())
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+NAMESPACE, NAME, SECRET = "tessera-system", "tessera-webhook", "tessera-webhook-cert"
+HOUR = 3600.0
+POD = {
+    "metadata": {"name": "p"},
+    "spec": {"containers": [{"name": "c", "resources": {"limits": {"nvidia.com/mig-3g.20gb": "1"}}}]},
+}
+
+
+def review(pod: dict[str, Any]) -> bytes:
+    request = {"uid": "u", "operation": "CREATE", "kind": {"kind": "Pod"}, "object": pod}
+    return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+
+
+class Lab:
+    """An API server that knows the webhook's configuration."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+        self.client = Client(InProcessTransport(self.server, ADMIN), field_manager="admin", clock=self.clock)
+
+    async def install(self) -> None:
+        await self.client.create(CRDS, CRD)
+        await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await self.client.create(NAMESPACES, {"metadata": {"name": "instaslice-system"}})
+
+    async def configure(self) -> None:
+        service = {"name": NAME, "namespace": NAMESPACE, "path": "/mutate-v1-pod"}
+        webhooks = [
+            {
+                "name": f"{which}.tessera.dev",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": "Fail",
+                "clientConfig": {"service": service},
+                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+                "namespaceSelector": {"matchLabels": {"never": "matches"}},
+            }
+            for which in ("slices", "more")
+        ]
+        await self.client.create(MUTATING_WEBHOOKS, {"metadata": {"name": NAME}, "webhooks": webhooks})
+
+    @asynccontextmanager
+    async def replica(self, seed: int = 0, **options: Any) -> AsyncIterator[Webhook]:
+        ready = asyncio.Event()
+        chosen = WebhookOptions(**{"port": None, "health_port": None, "on_ready": ready.set, **options})
+        client = Client(InProcessTransport(self.server, ADMIN), field_manager="tessera-webhook", clock=self.clock)
+        webhook = Webhook(chosen, client, self.clock, rng=random.Random(seed))
+        task = asyncio.create_task(webhook.run())
+        try:
+            yield webhook
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def bundle(self) -> bytes:
+        found = await self.client.get(MUTATING_WEBHOOKS, NAME)
+        bundles = {one.client_config.ca_bundle for one in found.webhooks}
+        assert len(bundles) == 1
+        assert {one.client_config.service["name"] for one in found.webhooks if one.client_config.service} == {NAME}
+        return bundles.pop()
+
+
+def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:
+    async def main() -> None:
+        lab = Lab()
+        await lab.install()
+        await story(lab)
+
+    run_virtual(main())
+
+
+def test_the_certificate_is_made_once_and_trusted_in_every_webhook() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.replica(1) as one, lab.replica(2) as two:
+            await lab.clock.sleep(5)
+            assert "no certificate" in one.unready
+            await lab.configure()
+            await lab.clock.sleep(5)
+            assert (one.unready, two.unready) == ("", "")
+            secret = await lab.client.get(SECRETS, SECRET, NAMESPACE)
+            found = stored(dict(secret.data))
+            assert found is not None
+            assert await lab.bundle() == found.bundle
+        writes = [(e.verb, e.resource) for e in lab.server.audit.writes(name=SECRET)]
+        assert len(writes) <= 1, "the second replica takes what the first has made"
+
+    in_lab(story)
+
+
+def test_it_is_renewed_at_two_thirds_of_its_life_with_both_trusted() -> None:
+    async def story(lab: Lab) -> None:
+        await lab.configure()
+        async with lab.replica(1, certificate_days=1), lab.replica(2, certificate_days=1):
+            await lab.clock.sleep(5)
+            first = await lab.bundle()
+            await lab.clock.sleep(15 * HOUR)
+            assert await lab.bundle() == first
+            await lab.clock.sleep(1 * HOUR)
+            second = await lab.bundle()
+            assert authorities(first) < authorities(second)
+
+    in_lab(story)
+
+
+def test_a_bundle_that_somebody_removed_is_written_again() -> None:
+    async def story(lab: Lab) -> None:
+        await lab.configure()
+        async with lab.replica():
+            await lab.clock.sleep(5)
+            before = await lab.bundle()
+            await lab.client.delete(MUTATING_WEBHOOKS, NAME)
+            await lab.configure()
+            await lab.clock.sleep(5)
+            assert await lab.bundle() == before
+
+    in_lab(story)
+
+
+def test_a_broken_secret_is_replaced() -> None:
+    async def story(lab: Lab) -> None:
+        await lab.configure()
+        data = {"tls.crt": base64.b64encode(b"x").decode(), "tls.key": ""}
+        await lab.client.create(SECRETS, {"metadata": {"name": SECRET}, "data": data}, NAMESPACE)
+        async with lab.replica() as webhook:
+            await lab.clock.sleep(5)
+            assert webhook.unready == ""
+
+    in_lab(story)
+
+
+def test_reviews_may_be_asked_in_process() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.replica() as webhook:
+            answer = msgspec.json.decode(webhook.review(review(POD)))
+            assert answer["response"]["patchType"] == "JSONPatch"
+
+    in_lab(story)
+
+
+async def test_tls_serves_the_certificate_that_was_loaded_last() -> None:
+    open_at: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    options = WebhookOptions(
+        address="127.0.0.1", port=0, health_port=None, on_listening=lambda _host, port: open_at.set_result(port)
+    )
+    context = server_context()
+    first, second = (issue(["127.0.0.1"], SystemClock().now(), days=1) for _ in range(2))
+    load(context, first)
+    server = asyncio.create_task(serve_reviews(options, context, lambda body: body.upper()))
+    url = f"https://127.0.0.1:{await open_at}/mutate-v1-pod"
+    try:
+        assert await post(url, first.bundle, b"hello") == b"HELLO"
+        load(context, second)
+        assert await post(url, second.bundle, b"again") == b"AGAIN"
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await post(url, first.bundle, b"old")
+    finally:
+        server.cancel()
+        await asyncio.wait({server})
+
+
+async def post(url: str, bundle: bytes, body: bytes) -> bytes:
+    context = ssl.create_default_context(cadata=bundle.decode())
+    async with aiohttp.ClientSession() as session, session.post(url, data=body, ssl=context) as answer:
+        return await answer.read()
