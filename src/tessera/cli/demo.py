@@ -20,13 +20,13 @@ from tessera.cli.cards import cards_of
 from tessera.cli.connect import connected, reported
 from tessera.cli.progress import Progress
 from tessera.cli.tiles import draw
-from tessera.lab.until import Watched
 from tessera.clock import Clock, SystemClock
 from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.lab import control, daemon
+from tessera.lab.until import Watched
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"

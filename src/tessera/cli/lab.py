@@ -1,0 +1,174 @@
+"""``tessera lab``: a simulated cluster on this machine, in the background."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tessera.cli.connect import reported
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+def _folder(value: Path | None) -> Path:
+    from tessera.lab.daemon import default_folder
+
+    return (value or default_folder()).absolute()
+
+
+dir_option = click.option(
+    "--dir", "folder", type=_FOLDER, help="The lab's folder.  [default: $TESSERA_LAB or ~/.tessera/lab]"
+)
+
+
+def world_options(function: Any) -> Any:
+    """What the simulated world is like; ``up`` hands these on to ``serve``."""
+    for option in reversed(
+        (
+            click.option(
+                "--nodes",
+                default="4xA100-40GB",
+                show_default=True,
+                metavar="CARDS[,CARDS]...",
+                help="One entry a node: 4xA100-40GB; 2xA30+1xH200 for mixed cards; 10*8xH100-80GB for ten alike; 0 for"
+                " a node without cards.",
+            ),
+            click.option(
+                "--virtual-time", is_flag=True, help="Leap over simulated waiting: `sleep 3600` ends in no time."
+            ),
+            click.option(
+                "--image-pull", type=click.FloatRange(0), default=0.0, help="Seconds an image takes to arrive."
+            ),
+            click.option(
+                "--slice-latency", type=click.FloatRange(0), default=0.0, help="Seconds a slice takes to make."
+            ),
+            click.option(
+                "--publish-every",
+                type=click.FloatRange(0, min_open=True),
+                help="Kubelets publish changed capacity on this period in seconds, as real ones do every 10.  [default:"
+                " at once]",
+            ),
+            click.option(
+                "--port", type=click.IntRange(0, 65535), default=0, help="Of the API server; 0 for a free one."
+            ),
+            click.option("--tessera/--no-tessera", "installed", default=True, help="Install Tessera (deploy/)."),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.group()
+def command() -> None:
+    """Start, inspect and stop a simulated cluster on this machine.
+
+    An API server that kubectl works with, a scheduler, workload controllers and one simulated kubelet a node, which
+    speaks the real device-plugin protocol. Tessera is installed in it from deploy/ and runs for real; cards, images
+    and all other containers are simulated.
+    """
+
+
+@command.command()
+@world_options
+@dir_option
+@reported
+def up(folder: Path | None, **world: Any) -> None:
+    """Start a lab in the background.
+
+    \b
+    Examples:
+      tessera lab up
+      tessera lab up --nodes 4xA100-40GB,8xH100-80GB
+      export KUBECONFIG="$(tessera lab status -o kubeconfig)"
+    """
+    from tessera.lab import daemon
+    from tessera.lab.nodespec import parse_nodes
+
+    parse_nodes(world["nodes"])
+    state = daemon.start(_folder(folder), _arguments(world))
+    print(f"lab is up: {state.server}, simulated nodes {state.nodes}")
+    print(f"export KUBECONFIG={state.kubeconfig}")
+
+
+def _arguments(world: dict[str, Any]) -> list[str]:
+    flags = ["--virtual-time"] * world["virtual_time"] + ["--no-tessera"] * (not world["installed"])
+    pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
+    pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
+    return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
+
+
+@command.command()
+@dir_option
+@reported
+def down(folder: Path | None) -> None:
+    """End the lab and remove its folder."""
+    from tessera.lab import daemon
+
+    where = _folder(folder)
+    print("lab is down" if daemon.stop(where) else f"no lab runs in {where}")
+
+
+@command.command()
+@click.option("-o", "--output", type=click.Choice(["text", "json", "kubeconfig"]), default="text", help="What to show.")
+@dir_option
+@reported
+def status(folder: Path | None, output: str) -> int:
+    """Say whether a lab runs, and where its kubeconfig is. Exit code 1 if none runs."""
+    import msgspec
+
+    from tessera.lab import daemon
+
+    where = _folder(folder)
+    state = daemon.running(where)
+    if state is None:
+        print(f"no lab runs in {where}; start one with: tessera lab up", file=sys.stderr)
+        return 1
+    match output:
+        case "json":
+            print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+        case "kubeconfig":
+            print(state.kubeconfig)
+        case _:
+            time = "virtual" if state.virtual_time else "real"
+            print(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
+            print(f"simulated nodes {state.nodes}\nexport KUBECONFIG={state.kubeconfig}")
+    return 0
+
+
+@command.command()
+@click.argument("node")
+@dir_option
+@reported
+def smi(folder: Path | None, node: str) -> None:
+    """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
+    from tessera.lab.control import ask
+
+    print(ask(_lab_folder(folder), "smi", node))
+
+
+def _lab_folder(folder: Path | None) -> Path:
+    """The lab that is meant: as given, or the one whose kubeconfig is in use, or the default one."""
+    import os
+
+    if folder is None:
+        beside = Path(os.environ.get("KUBECONFIG", "")).parent
+        if (beside / "control.sock").exists():
+            return beside
+    return _folder(folder)
+
+
+@command.command(hidden=True)
+@world_options
+@dir_option
+@reported
+def serve(folder: Path | None, **world: Any) -> None:
+    """Run a lab in the foreground until it is told to end; `up` does this in the background."""
+    from tessera.cli import agent, controller, webhook
+    from tessera.cli.process import start_log
+    from tessera.lab.install import Commands
+    from tessera.lab.serve import World, serve_lab
+
+    start_log("info")
+    commands = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+    serve_lab(_folder(folder), World(**world), commands)

@@ -1,0 +1,186 @@
+"""The simulated cluster: API server, workload controllers, scheduler and nodes in one event loop.
+
+The assembler knows who takes part and under which name; what each part does is its own business. All parts are ordinary
+clients of the API server. They reach it without sockets, whether or not it also listens for kubectl.
+
+Nodes are as a cluster administrator leaves them: registered, and those with cards labelled
+``nvidia.com/mig.config=dynamic``.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.resources import SERVICE_ACCOUNTS
+from tessera.kube.transport import Transport
+from tessera.lab.apiserver.identity import service_account
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc, KubeletOptions, NodeDirectories
+from tessera.lab.kubelet.node import SimulatedNode
+from tessera.lab.nodespec import NodeSpec
+from tessera.lab.scheduler.scheduler import Scheduler
+from tessera.lab.workloads.suite import Workloads
+from tessera.nvml.simulated import SimulatedMachine
+
+ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters", "system:authenticated"))
+
+#: Calls that change a card; what ``slice_seconds`` slows down. Making a slice is two of them, so each takes half.
+_SLICE_CALLS = ("create_gpu_instance", "create_compute_instance", "destroy_gpu_instance", "destroy_compute_instance")
+
+
+class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How the simulated world behaves; times in seconds.
+
+    Attributes:
+        folder: where nodes keep sockets and files; None joins device plugins in this process, without sockets.
+        pull_seconds: an image that a node does not have takes so long to arrive.
+        slice_seconds: making a slice takes so long, and removing it as well.
+        publish_every: kubelets publish capacity on this period (10 on a real node); None at once.
+        cdi: the folder of CDI files per node when there is no ``folder``.
+        seed: of uids, generated names and jitter.
+    """
+
+    folder: Path | None = None
+    pull_seconds: float = 0.0
+    slice_seconds: float = 0.0
+    publish_every: float | None = None
+    cdi: Path | None = None
+    seed: int = 0
+
+
+class Cluster:
+    """A simulated cluster.
+
+    Args:
+        nodes: which nodes it has.
+        clock: its time.
+        options: how it behaves.
+        entrypoint: made from this cluster, runs the containers of Tessera's own image; None simulates them too.
+
+    Attributes:
+        server: the API server.
+        nodes: the nodes by name.
+        reviewers: webhooks that run in this process without sockets, by namespace and service.
+        connect: how a container under a service account's token reaches the server over HTTPS; None where the server
+            does not listen.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        *,
+        clock: Clock,
+        options: ClusterOptions | None = None,
+        entrypoint: Callable[["Cluster"], Entrypoint] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.options = options or ClusterOptions()
+        self.server = ApiServer(clock, seed=self.options.seed)
+        self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
+        self.connect: Callable[[str], Transport] | None = None
+        self._entrypoint = entrypoint(self) if entrypoint is not None else None
+        self.nodes = {spec.name: self._node(number, spec) for number, spec in enumerate(nodes, start=1)}
+
+    def client(self, component: str, user: UserInfo = ADMIN) -> Client:
+        """A client without sockets."""
+        return Client(InProcessTransport(self.server, user), field_manager=component, clock=self.clock)
+
+    def account_client(self, component: str, namespace: str, account: str) -> Client:
+        """A client without sockets under a service account."""
+        return self.client(component, service_account(namespace, account))
+
+    async def container_client(self, context: ContainerContext) -> Client:
+        """The API server as a container sees it: with its service account's token where the server listens."""
+        component = f"tessera-{context.argv[1]}"
+        if self.connect is None:
+            return self.account_client(component, context.namespace, context.service_account)
+        token = await self._token(context)
+        return Client(self.connect(token), field_manager=component, clock=self.clock)
+
+    async def _token(self, context: ContainerContext) -> str:
+        """What kubelet would project into the container, bound to its pod."""
+        spec = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": context.pod, "uid": context.pod_uid}}
+        answer = await self.client("kubelet").request(
+            "POST",
+            SERVICE_ACCOUNTS.path(context.namespace, context.service_account, "token"),
+            body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
+        )
+        token: str = msgspec.json.decode(answer.body)["status"]["token"]
+        return token
+
+    @property
+    def pending(self) -> int:
+        """Simulated waits under way that end by themselves."""
+        return sum(node.pending for node in self.nodes.values())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Runs everything inside the block."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(part) for part in self._parts()]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def _parts(self) -> list[Coroutine[Any, Any, None]]:
+        manager, scheduler = self._control_plane("kube-controller-manager"), self._control_plane("kube-scheduler")
+        parts = [
+            Workloads(manager, clock=self.clock, rng=self.rng("workloads")).run(),
+            Scheduler(scheduler, clock=self.clock, rng=self.rng("scheduler")).run(),
+        ]
+        return parts + [node.run() for node in self.nodes.values()]
+
+    def _control_plane(self, name: str) -> Client:
+        return self.client(name, UserInfo(name=f"system:{name}", groups=("system:masters", "system:authenticated")))
+
+    def rng(self, part: str) -> random.Random:
+        """Chance for one part, the same in every run with the same seed."""
+        return random.Random(f"{self.options.seed}/{part}")
+
+    def _node(self, number: int, spec: NodeSpec) -> SimulatedNode:
+        options = self.options
+        groups = ("system:masters", "system:nodes", "system:authenticated")
+        return SimulatedNode(
+            spec.name,
+            self.client("kubelet", UserInfo(name=f"system:node:{spec.name}", groups=groups)),
+            machine=self._machine(spec),
+            plugins=self._plugins(spec.name),
+            clock=self.clock,
+            rng=self.rng(spec.name),
+            entrypoint=self._entrypoint,
+            options=KubeletOptions(
+                labels={MIG_CONFIG_LABEL: MIG_CONFIG_DYNAMIC, "nvidia.com/gpu.present": "true"} if spec.cards else {},
+                pull_seconds=options.pull_seconds,
+                publish_every=options.publish_every,
+                # Every address of 127.0.0.0/8 is this machine's, so that containers that run for real can listen.
+                pod_network=f"127.{1 + number % 250}" if options.folder is not None else f"10.{number % 250}",
+            ),
+            address=f"192.0.2.{number % 250 + 1}",
+        )
+
+    def _machine(self, spec: NodeSpec) -> SimulatedMachine | None:
+        if not spec.cards:
+            return None
+        latencies = dict.fromkeys(_SLICE_CALLS, self.options.slice_seconds / 2)
+        return SimulatedMachine(spec.spec, seed=spec.name, latencies=latencies)
+
+    def _plugins(self, name: str) -> Direct | Grpc:
+        if self.options.folder is not None:
+            return Grpc(directories=NodeDirectories.under(self.options.folder / "n" / name))
+        if self.options.cdi is None:
+            return Direct()
+        folder = self.options.cdi / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return Direct(cdi=folder)

@@ -1,0 +1,131 @@
+"""Runs Tessera inside the lab as users install it: the manifests of ``deploy/``, each container the production process.
+
+A container reaches the API server under its service account: over HTTPS with a token where the lab listens, else
+without sockets under the same identity, so that RBAC holds either way.
+"""
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tessera.agent.options import AgentOptions
+from tessera.agent.run import run as run_agent
+from tessera.controller.options import ControllerOptions
+from tessera.controller.run import run as run_controller
+from tessera.kube.client import Client
+from tessera.kube.meta import Resource
+from tessera.kubelet.grpc import GrpcKubelet
+from tessera.kubelet.seam import Kubelet
+from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
+from tessera.lab.manifests import install_manifests
+from tessera.nvml.worker import InlineNvml
+from tessera.webhook.options import WebhookOptions
+from tessera.webhook.run import Webhook
+
+if TYPE_CHECKING:
+    from tessera.lab.cluster import Cluster
+
+Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
+
+
+class Commands(msgspec.Struct, frozen=True):
+    """How each process reads its arguments and environment; the command line's own parsers are injected here."""
+
+    agent: Parsed
+    controller: Parsed
+    webhook: Parsed
+
+
+def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
+    """Makes the function that runs Tessera's containers in a cluster."""
+
+    def bound(cluster: "Cluster") -> Entrypoint:
+        async def run(context: ContainerContext) -> int:
+            rng = random.Random(f"{cluster.options.seed}/{context.pod_uid}")
+            client = await cluster.container_client(context)
+            try:
+                match context.argv[1]:
+                    case "agent":
+                        await _agent(commands.agent(context.argv[2:], context.env), context, client, rng)
+                    case "controller":
+                        options: ControllerOptions = commands.controller(context.argv[2:], context.env)
+                        await run_controller(_without_port(options), client, context.clock, rng=rng)
+                    case _:
+                        options_: WebhookOptions = commands.webhook(context.argv[2:], context.env)
+                        await _webhook(cluster, options_, context, client, rng)
+            finally:
+                await client.close()
+            return 0
+
+        return run
+
+    return bound
+
+
+def _without_port(options: ControllerOptions) -> ControllerOptions:
+    """Pods of the lab share one machine's ports; nobody probes them here."""
+    return dataclasses.replace(options, http_port=None)
+
+
+async def _agent(options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random) -> None:
+    options = msgspec.structs.replace(options, http_port=None, **_folders(context))
+    options.state_dir.mkdir(parents=True, exist_ok=True)
+    clock = context.clock
+    assert context.machine is not None, "agents run on nodes with cards"
+    async with InlineNvml(context.machine, clock) as hardware:
+        await run_agent(options, client, hardware, _kubelet(context), clock, rng=rng)
+
+
+def _kubelet(context: ContainerContext) -> Kubelet:
+    if isinstance(context.plugins, Direct):
+        return context.plugins.bus
+    folders = context.plugins.directories
+    return GrpcKubelet(folders.plugins, folders.pod_resources / "kubelet.sock", clock=context.clock)
+
+
+def _folders(context: ContainerContext) -> dict[str, Any]:
+    """What the manifest mounts from the host, as the lab has it."""
+    if isinstance(context.plugins, Direct):
+        assert context.plugins.cdi is not None, "a node with cards has a CDI folder"
+        return {"cdi_dir": context.plugins.cdi, "state_dir": context.plugins.cdi.parent / f"{context.node}-state"}
+    folders = context.plugins.directories
+    return {
+        "plugin_dir": folders.plugins,
+        "pod_resources_dir": folders.pod_resources,
+        "cdi_dir": folders.cdi,
+        "state_dir": folders.state,
+    }
+
+
+async def _webhook(
+    cluster: "Cluster", options: WebhookOptions, context: ContainerContext, client: Client, rng: random.Random
+) -> None:
+    socketless = isinstance(context.plugins, Direct)
+    options = dataclasses.replace(
+        options, address=context.pod_ip, port=None if socketless else options.port, health_port=None
+    )
+    webhook = Webhook(options, client, context.clock, rng=rng)
+    if socketless:
+        cluster.reviewers[(options.namespace, options.service)] = webhook.review
+    await webhook.run()
+
+
+async def install(client: Client) -> None:
+    """``kubectl apply -k deploy/``, by server-side apply."""
+    for manifest in install_manifests():
+        await client.apply(
+            _resource(manifest),
+            manifest["metadata"]["name"],
+            manifest,
+            manifest["metadata"].get("namespace"),
+        )
+
+
+def _resource(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    kind = manifest["kind"]
+    namespaced = "namespace" in manifest["metadata"]
+    return Resource(group, version, kind.lower() + "s", kind, namespaced, dict[str, Any])

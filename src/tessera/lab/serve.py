@@ -1,0 +1,200 @@
+"""The process behind ``tessera lab up``: a cluster that listens for kubectl, in its folder, until it is told to end."""
+
+import asyncio
+import base64
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+import yaml
+
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
+from tessera.kube.config import ClusterConfig
+from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.http import HttpTransport
+from tessera.kube.informer import Informer
+from tessera.kube.resources import MUTATING_WEBHOOKS, NODES
+from tessera.kube.transport import Transport
+from tessera.lab.apiserver.certificates import Authority
+from tessera.lab.apiserver.http import HttpFront
+from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
+from tessera.lab.control import served
+from tessera.lab.daemon import LabState, announce, held
+from tessera.lab.install import Commands, entrypoint, install
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.until import Watched
+from tessera.lab.virtualtime import VirtualTimeLoop
+from tessera.nvml.listing import listing
+
+#: Seconds for Tessera to come up on all nodes before the lab is said to be unusable.
+PATIENCE = 55.0
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``tessera lab up`` was told; see its help."""
+
+    nodes: str
+    virtual_time: bool
+    image_pull: float
+    slice_latency: float
+    publish_every: float | None
+    port: int
+    installed: bool
+
+
+def serve_lab(folder: Path, world: World, commands: Commands) -> None:
+    """Runs the lab until SIGTERM or SIGINT.
+
+    Raises:
+        LabError: the folder is another lab's.
+        ValueError: the nodes cannot be meant.
+        TimeoutError: Tessera did not come up.
+    """
+    with held(folder):
+        lab = Lab(folder, world, commands)
+        with asyncio.Runner(loop_factory=lab.loop) as runner:
+            runner.run(lab.run())
+
+
+class Lab:
+    """One lab in its folder."""
+
+    def __init__(self, folder: Path, world: World, commands: Commands) -> None:
+        self._folder = folder
+        self._world = world
+        self._nodes = parse_nodes(world.nodes)
+        self._commands = commands
+        self._cluster: Cluster | None = None
+        self._settled = False
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Real time on uvloop, or virtual time that leaps only over simulated waits."""
+        if self._world.virtual_time:
+            return VirtualTimeLoop(may_leap=lambda: bool(self._settled and self._cluster and self._cluster.pending))
+        return uvloop.new_event_loop()
+
+    async def run(self) -> None:
+        """Runs until a signal."""
+        clock = self._clock()
+        cluster = self._cluster = Cluster(
+            self._nodes, clock=clock, options=self._options(), entrypoint=entrypoint(self._commands)
+        )
+        authority = Authority(clock.now())
+        front = HttpFront(cluster.server, authority, port=self._world.port)
+        await front.start()
+        cluster.connect = lambda token: _transport(front.url, authority, token)
+        try:
+            async with cluster.running(), served(self._folder, {"smi": self._smi}):
+                await self._until_usable(cluster, clock)
+                self._settled = True
+                self._announce(front.url, authority, clock)
+                await _signal()
+        finally:
+            await front.close()
+
+    def _clock(self) -> Clock:
+        return LoopClock(time.time()) if self._world.virtual_time else SystemClock()
+
+    def _options(self) -> ClusterOptions:
+        world = self._world
+        return ClusterOptions(
+            folder=self._folder,
+            pull_seconds=world.image_pull,
+            slice_seconds=world.slice_latency,
+            publish_every=world.publish_every,
+            seed=int.from_bytes(os.urandom(4)),
+        )
+
+    async def _until_usable(self, cluster: Cluster, clock: Clock) -> None:
+        """Nodes are registered; with Tessera installed, admission is trusted and every node with cards has joined."""
+        client = cluster.client("tessera-lab")
+        rng = cluster.rng("serve")
+        nodes = Informer(client, NODES, clock=clock, rng=rng)
+        if not self._world.installed:
+            watched = Watched(nodes)
+            async with watched.running():
+                await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
+            return
+        await install(client)
+        slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
+        hooks = Informer(client, MUTATING_WEBHOOKS.untyped(), clock=clock, rng=rng)
+        watched = Watched(nodes, slices, hooks)
+        async with watched.running():
+            await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
+            await watched.until(lambda: _trusted(hooks), PATIENCE, "the webhook is trusted")
+            await watched.until(lambda: self._joined(slices), PATIENCE, "every node with cards has joined")
+
+    def _joined(self, slices: Informer[Any]) -> bool:
+        return all(slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node.name}") for node in self._nodes if node.cards)
+
+    def _smi(self, node: str) -> str:
+        assert self._cluster is not None
+        found = self._cluster.nodes.get(node)
+        if found is None:
+            raise ValueError(f"no node {node!r}; there are {', '.join(self._cluster.nodes)}")
+        return "No devices were found" if found.machine is None else listing(found.machine)
+
+    def _announce(self, url: str, authority: Authority, clock: Clock) -> None:
+        path = self._folder / "kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(kubeconfig(url, authority))
+        announce(
+            self._folder,
+            LabState(
+                pid=os.getpid(),
+                server=url,
+                kubeconfig=str(path),
+                nodes=self._world.nodes,
+                virtual_time=self._world.virtual_time,
+                started=rfc3339(clock.now()),
+            ),
+        )
+
+
+def _trusted(hooks: Informer[dict[str, Any]]) -> bool:
+    configurations = list(hooks.cache.values())
+    return bool(configurations) and all(
+        hook["clientConfig"].get("caBundle") for each in configurations for hook in each.get("webhooks", ())
+    )
+
+
+def _transport(url: str, authority: Authority, token: str) -> Transport:
+    credential = Credential(authorization=f"Bearer {token}")
+    return HttpTransport(ClusterConfig(server=url, ca=authority.certificate, credentials=StaticCredentials(credential)))
+
+
+def kubeconfig(url: str, authority: Authority) -> str:
+    """A kubeconfig for the lab's administrator, with a client certificate."""
+    pair = authority.client(ADMIN.name, ADMIN.groups[:1])
+
+    def encoded(content: bytes) -> str:
+        return base64.b64encode(content).decode()
+
+    cluster = {"server": url, "certificate-authority-data": encoded(authority.certificate)}
+    user = {"client-certificate-data": encoded(pair.certificate), "client-key-data": encoded(pair.key)}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "tessera-lab", "cluster": cluster}],
+            "users": [{"name": ADMIN.name, "user": user}],
+            "contexts": [{"name": "tessera-lab", "context": {"cluster": "tessera-lab", "user": ADMIN.name}}],
+            "current-context": "tessera-lab",
+        },
+        sort_keys=False,
+    )
+
+
+async def _signal() -> None:
+    """Returns when the process is asked to end."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    await asked.wait()
