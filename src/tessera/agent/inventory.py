@@ -20,9 +20,6 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GiProfileInfo, GpuInfo, MigModeResult
 from tessera.nvml.worker import AsyncNvml
 
-#: Why a card is skipped that only needs to be asked.
-MIG_IS_OFF = "MIG mode is off"
-
 
 class Card(msgspec.Struct, frozen=True):
     """A card that can be cut now."""
@@ -46,7 +43,7 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Skipped(msgspec.Struct, frozen=True):
-    """A card that cannot be cut now; ``waits`` if a reset would change that."""
+    """A card that cannot be cut now; ``waits`` if it is worth to look again: after a reset, or after another try."""
 
     info: GpuInfo
     reason: str
@@ -197,4 +194,4 @@ def _unfit(info: GpuInfo) -> tuple[str, bool]:
         return "the card cannot do MIG", False
     if not info.mig_enabled and info.mig_pending:
         return "MIG mode waits for a reset of the card; stop what uses it and reset it, or reboot the node", True
-    return ("", False) if info.mig_enabled else (MIG_IS_OFF, False)
+    return ("", False) if info.mig_enabled else ("MIG mode is off", True)

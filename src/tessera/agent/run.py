@@ -8,6 +8,7 @@ server while a container waits for its slice, except when a promise was not seen
 import asyncio
 import functools
 import logging
+import math
 import random
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from tessera.agent.claims import Claims
 from tessera.agent.device_plugin import MigPlugin
 from tessera.agent.facts import PodGone, PodSeen, Started
 from tessera.agent.http import serve_http
-from tessera.agent.inventory import MIG_IS_OFF, Inventory, enable_mig, read_inventory
+from tessera.agent.inventory import Inventory, enable_mig, read_inventory
 from tessera.agent.journal import JournalFile
 from tessera.agent.membership import NodeObjects, is_member
 from tessera.agent.metrics import Metrics
@@ -101,6 +102,7 @@ class Agent:
         self._metrics.show(self._book)
         self._inventory = Inventory()
         self._ready = False
+        self._next_look = -math.inf
         self._workers: dict[str, tuple[CardWorker, asyncio.Task[None]]] = {}
         self._plugins: dict[str, asyncio.Task[None]] = {}
         self._told: set[tuple[str, str]] = set()
@@ -183,6 +185,7 @@ class Agent:
             assert node is not None
             await self._offer(group, node)
             return RESET_RECHECK if any(each.waits for each in self._inventory.skipped) else None
+        self._next_look = -math.inf
         if self._occupied():
             self._serve_plugins(group)
         else:
@@ -190,7 +193,8 @@ class Agent:
         return None
 
     async def _offer(self, group: asyncio.TaskGroup, node: Node) -> None:
-        if any(each.waits or each.reason == MIG_IS_OFF for each in self._inventory.skipped):
+        if any(each.waits for each in self._inventory.skipped) and self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + RESET_RECHECK
             await self._start_workers(group, await enable_mig(self._hardware))
         self._tell_skipped(node)
         if self._inventory.cards:
@@ -212,6 +216,8 @@ class Agent:
     # Parts that come with the cards -----------------------------------------------------------------------------
 
     async def _start_workers(self, group: asyncio.TaskGroup, inventory: Inventory) -> None:
+        if inventory == self._inventory:
+            return
         self._inventory = inventory
         for card in inventory.cards:
             if card.uuid not in self._workers:

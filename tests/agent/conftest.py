@@ -1,0 +1,365 @@
+"""One node in one process: API server, kubelet's device manager, simulated cards, and agents that can be killed.
+
+What the controller and kubelet's pod workers do is done by the test itself, step by step, through the API and through
+kubelet's own calls.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from tessera.agent.options import AgentOptions
+from tessera.agent.run import run
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.clock import Clock, LoopClock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import NAMESPACES, NODES, PODS
+from tessera.kubelet.direct import DirectBus
+from tessera.kubelet.seam import PluginError
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.registry import ResourceType, Subresource
+from tessera.lab.apiserver.seams import GroupResource, UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.kubelet.cdi import CdiRegistry
+from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera.lab.kubelet.devices import PodUid
+from tessera.lab.kubelet.plugins import DeviceManager
+from tessera.lab.virtualtime import run_virtual
+from tessera.mig.models import model_by_short_name
+from tessera.nvml.interface import Instance, Nvml
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+T = TypeVar("T")
+
+NODE = "node-1"
+NAMESPACE = "instaslice-system"
+#: A slice: profile, index of its card, start.
+Place = tuple[str, int, int]
+
+
+class Killed(BaseException):
+    """The agent's process is gone, in the middle of whatever it did."""
+
+
+class MortalNvml(InlineNvml):
+    """Simulated cards whose caller dies at one chosen call, before or after it took effect.
+
+    Args:
+        nvml: the cards.
+        clock: for their latencies.
+        last: number of the call, from 1, that kills; 0 for never.
+        after: the call still takes effect.
+    """
+
+    def __init__(self, nvml: SimulatedMachine, clock: Clock, *, last: int = 0, after: bool = False) -> None:
+        super().__init__(nvml, clock)
+        self.calls = 0
+        self._last = last
+        self._after = after
+
+    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+        self.calls += 1
+        if self._last and self.calls >= self._last:
+            if self._after and self.calls == self._last:
+                await super().call(operation, call)
+            raise Killed
+        return await super().call(operation, call)
+
+
+class Scene:
+    """One node and what surrounds its agent."""
+
+    def __init__(self, folder: Path, cards: str = "A100-40GB", *, mig: bool = True, **machine: Any) -> None:
+        self.clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+        self.server.core.registry.add(
+            ResourceType(
+                group=INSTASLICES.group,
+                version=INSTASLICES.version,
+                plural=INSTASLICES.plural,
+                singular="instaslice",
+                kind=INSTASLICES.kind,
+                list_kind="InstasliceList",
+                namespaced=True,
+                storage=GroupResource(INSTASLICES.group, INSTASLICES.plural),
+                subresources={"status": Subresource(name="status", verbs=("get", "patch", "update"))},
+                generation=True,
+            )
+        )
+        self.client = self.user("admin")
+        self.machine = SimulatedMachine(cards, seed=NODE, mig=mig, **machine)
+        self.bus = DirectBus()
+        #: Pods by name: all that were made, and those on the node.
+        self.made: dict[str, dict[str, Any]] = {}
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.kubelet = self._kubelet()
+        self.cdi = CdiRegistry([folder / "cdi"])
+        self.options = AgentOptions(node_name=NODE, cdi_dir=folder / "cdi", state_dir=folder / "state")
+        self.agent: asyncio.Task[None] | None = None
+
+    def user(self, name: str) -> Client:
+        user = UserInfo(name=name, groups=("system:masters",))
+        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+
+    def _kubelet(self) -> DeviceManager:
+        return DeviceManager(
+            clock=self.clock,
+            checkpoint=MemoryCheckpoint(),
+            on_change=lambda: None,
+            running_pods=lambda: [(pod, PodUid(pod["metadata"]["uid"])) for pod in self.pods.values()],
+        )
+
+    # The cluster ------------------------------------------------------------------------------------------------
+
+    async def begin(self, *, label: str = "dynamic") -> None:
+        """A node that kubelet registered, and an agent on it."""
+        await self.client.create(
+            NODES.untyped(),
+            {
+                "metadata": {"name": NODE, "labels": {"nvidia.com/mig.config": label}},
+                "status": {"nodeInfo": {"bootID": "boot-1"}},
+            },
+        )
+        await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        self.bus.start(self.kubelet.registered, self.kubelet)
+        self.start_agent()
+
+    def start_agent(self, *, last_call: int = 0, after: bool = False) -> MortalNvml:
+        """Starts an agent; it dies at its ``last_call``-th NVML call."""
+        cards = MortalNvml(self.machine, self.clock, last=last_call, after=after)
+        client = self.user("agent")
+        work = run(self.options, client, cards, self.bus, self.clock, rng=random.Random(1))
+        self.agent = asyncio.create_task(_die_quietly(work, client))
+        return cards
+
+    async def kill_agent(self) -> None:
+        """Ends the agent's process where it stands."""
+        if self.agent is not None:
+            self.agent.cancel()
+            await asyncio.gather(self.agent, return_exceptions=True)
+
+    async def end(self) -> None:
+        """Nothing is left running."""
+        await self.kill_agent()
+        await self.kubelet.stop()
+
+    async def object(self) -> Instaslice:
+        return await self.client.get(INSTASLICES, NODE, NAMESPACE)
+
+    async def until(self, holds: Callable[[], Awaitable[bool]], seconds: float = 120.0) -> None:
+        """Looks until something holds; virtual time passes in between."""
+        deadline = self.clock.monotonic() + seconds
+        while not await holds():
+            assert self.clock.monotonic() < deadline, "it did not come about"
+            await self.clock.sleep(0.02)
+
+    async def joined(self) -> None:
+        """The agent made its object and described its cards."""
+
+        async def described() -> bool:
+            try:
+                return bool((await self.object()).status.node_resources.node_gpus)
+            except NotFound:
+                return False
+
+        await self.until(described)
+
+    # The controller's part --------------------------------------------------------------------------------------
+
+    def slice(self, number: int, place: Place) -> dict[str, Any]:
+        profile, card, start = place
+        geometry = model_by_short_name("A100-40GB").geometry
+        uuid = self.machine.uuids()[card]
+        size = geometry.profile(profile).size
+        return {"id": str(number), "profile": profile, "gpuUUID": uuid, "start": start, "size": size}
+
+    async def promise(self, name: str, *places: Place, state: str = "ungated") -> None:
+        """What the controller writes for a pod: the promise, then its record."""
+        uid = self.uid(name)
+        slices = [self.slice(number, place) for number, place in enumerate(places)]
+        ref = {"kind": "Pod", "namespace": "default", "name": name, "uid": uid}
+        request = {"profile": slices[0]["profile"], "podRef": ref, "slices": slices}
+        await self._patch({"spec": {"podAllocationRequests": {uid: request}}})
+        result = {
+            "allocationStatus": {"allocationStatusController": state, "allocationStatusDaemonset": ""},
+            "configMapResourceIdentifier": f"id-{name}",
+            "gpuUUID": slices[0]["gpuUUID"],
+            "migPlacement": {"size": slices[0]["size"], "start": slices[0]["start"]},
+            "nodename": NODE,
+        }
+        await self._patch({"status": {"podAllocationResults": {uid: result}}}, subresource="status")
+
+    async def release(self, name: str) -> None:
+        """What the controller does when a pod has ended: asks for the slices back, then forgets the pod."""
+        uid = self.uid(name)
+        deleting = {"allocationStatus": {"allocationStatusController": "deleting"}}
+        await self._patch({"status": {"podAllocationResults": {uid: deleting}}}, subresource="status")
+        await self.reported(name, "deleted")
+        await self._patch({"spec": {"podAllocationRequests": {uid: None}}})
+        await self._patch({"status": {"podAllocationResults": {uid: None}}}, subresource="status")
+
+    async def reported(self, name: str, state: str) -> None:
+        """The agent wrote a state of a pod."""
+
+        async def written() -> bool:
+            result = (await self.object()).status.pod_allocation_results[self.uid(name)]
+            return result.allocation_status.allocation_status_daemonset == state
+
+        await self.until(written)
+
+    async def _patch(self, patch: Mapping[str, Any], subresource: str | None = None) -> None:
+        await self.client.merge_patch(INSTASLICES, NODE, patch, NAMESPACE, subresource=subresource)
+
+    # Kubelet's part ---------------------------------------------------------------------------------------------
+
+    async def pod(
+        self,
+        name: str,
+        containers: Mapping[str, Mapping[str, int]],
+        init: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> None:
+        """A pod, not on any node yet. Containers are given as counts by profile."""
+        spec: dict[str, Any] = {"containers": _containers(containers)}
+        if init:
+            spec["initContainers"] = _containers(init)
+        pod = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        self.made[name] = await self.client.create(PODS.untyped(), pod, "default")
+
+    async def bind(self, name: str) -> None:
+        """The scheduler puts the pod on the node."""
+        await self.client.bind(name, "default", NODE)
+        self.pods[name] = self.made[name]
+
+    def uid(self, name: str) -> str:
+        """The UID that the server gave to a pod."""
+        return str(self.made[name]["metadata"]["uid"])
+
+    async def admit(self, name: str) -> None:
+        """Kubelet admits the pod: devices are picked and allocated."""
+        await self.kubelet.allocate(self.made[name], PodUid(self.uid(name)))
+
+    async def start(self, name: str, container: str, *, tries: int = 60) -> Mapping[str, str]:
+        """Kubelet starts a container, again after a refusal; returns what CDI puts into its environment."""
+        uid = PodUid(self.uid(name))
+        for _ in range(tries - 1):
+            try:
+                await self.kubelet.pre_start(uid, container)
+                break
+            except PluginError:
+                await self.clock.sleep(1.0)
+        else:
+            await self.kubelet.pre_start(uid, container)
+        names = [cdi for each in self.kubelet.allocations(uid, container) for cdi in each.cdi_devices]
+        return self.cdi.edits(names).env
+
+    async def finish(self, name: str, phase: str = "Succeeded") -> None:
+        """All containers of the pod ended."""
+        await self.client.merge_patch(PODS, name, {"status": {"phase": phase}}, "default", subresource="status")
+        self.kubelet.release(PodUid(self.uid(name)))
+
+    async def remove(self, name: str) -> None:
+        """The pod object is gone."""
+        self.pods.pop(name, None)
+        self.kubelet.release(PodUid(self.uid(name)))
+        await self.client.delete(PODS, name, "default", grace_seconds=0)
+
+    def devices(self, name: str, container: str) -> list[str]:
+        """What kubelet gave to a container."""
+        held = self.kubelet.ledger.holdings(PodUid(self.uid(name)), container)
+        return [device for each in held for device in each.device_ids]
+
+    async def allocatable(self, resource: str, count: int) -> bool:
+        """Whether kubelet offers so many devices of a resource."""
+        offered = {each.resource_name: len(each.device_ids) for each in await self.kubelet.allocatable()}
+        return offered.get(resource, 0) == count
+
+    async def object_is_gone(self) -> bool:
+        """Whether the node has no Instaslice object."""
+        try:
+            await self.object()
+        except NotFound:
+            return True
+        return False
+
+    def cdi_files(self) -> list[str]:
+        """Names of the CDI files."""
+        return sorted(path.name for path in self.options.cdi_dir.glob("*"))
+
+    async def journal_is_empty(self) -> bool:
+        """Whether the agent remembers nothing."""
+        return not any(json.loads(self.options.journal_file.read_bytes()).values())
+
+    # The hardware -----------------------------------------------------------------------------------------------
+
+    def instances(self) -> list[tuple[int, Instance]]:
+        """Everything on the cards, with the card's index."""
+        uuids = self.machine.uuids()
+        return [(index, each) for index, uuid in enumerate(uuids) for each in self.machine.instances(uuid)]
+
+    def places(self) -> list[Place]:
+        """The same as places; a half-made instance raises."""
+        assert all(each.compute_instances for _, each in self.instances())
+        return [(each.profile, index, each.start) for index, each in self.instances()]
+
+    def foreign(self, place: Place) -> None:
+        """Somebody else makes a slice."""
+        profile, card, start = place
+        uuid = self.machine.uuids()[card]
+        row = model_by_short_name("A100-40GB").geometry.profile(profile)
+        gi_id = self.machine.create_gpu_instance(uuid, profile, start)
+        self.machine.create_compute_instance(uuid, gi_id, row.ci_profile_index)
+
+    def mig_uuid(self, place: Place) -> str:
+        """The UUID of the slice at a place."""
+        profile, card, start = place
+        for index, each in self.instances():
+            if (each.profile, index, each.start) == (profile, card, start):
+                return each.compute_instances[0].mig_uuid
+        raise AssertionError(f"nothing at {place}: {self.instances()}")
+
+
+async def _die_quietly(work: Coroutine[Any, Any, None], client: Client) -> None:
+    try:
+        await work
+    except BaseExceptionGroup as group:
+        if group.split(Killed)[1] is not None:
+            raise
+    except Killed:
+        pass
+    finally:
+        await client.close()
+
+
+def _containers(asked: Mapping[str, Mapping[str, int]]) -> Sequence[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "image": "cuda",
+            "resources": {"limits": {f"nvidia.com/mig-{profile}": str(count) for profile, count in counts.items()}},
+        }
+        for name, counts in asked.items()
+    ]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Plays a story on a fresh node, on virtual time, and ends everything."""
+
+    def played(story: Callable[[Scene], Awaitable[None]], cards: str = "A100-40GB", **machine: Any) -> None:
+        async def whole() -> None:
+            scene = Scene(tmp_path, cards, **machine)
+            try:
+                await story(scene)
+            finally:
+                await scene.end()
+
+        run_virtual(whole())
+
+    return played

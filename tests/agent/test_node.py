@@ -1,0 +1,357 @@
+"""A whole agent on one node: from a promise to a container that sees its slice, and back."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import EVENTS, NODES
+from tessera.kubelet.seam import PluginError
+from tessera.nvml.errors import InUse, Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.agent.conftest import Scene
+
+A = ("3g.20gb", 0, 0)
+B = ("3g.20gb", 0, 4)
+ONES = [("1g.5gb", 0, start) for start in range(7)]
+QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
+
+
+async def events(scene: Scene, reason: str) -> list[str]:
+    found = await scene.client.list(EVENTS.untyped())
+    return [each["message"] for each in found.items if each["reason"] == reason]
+
+
+def test_a_promised_slice_is_made_claimed_and_given_back(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.reported("web", "created")
+        assert scene.places() == [B]
+        await scene.bind("web")
+        await scene.admit("web")
+        env = await scene.start("web", "main")
+        assert env["NVIDIA_VISIBLE_DEVICES"] == env["CUDA_VISIBLE_DEVICES"] == scene.mig_uuid(B)
+        await scene.finish("web")
+        await scene.release("web")
+        assert scene.places() == []
+        assert scene.cdi_files() == []
+        await scene.until(scene.journal_is_empty)
+
+    play(story)
+
+
+def test_the_container_waits_for_a_slow_card_and_not_for_the_pod_beside_it(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        assert scene.places() == []
+        await scene.start("web", "main", tries=1)
+        assert scene.clock.monotonic() >= 6.0
+
+    play(story, latencies={"create_gpu_instance": 4.0, "create_compute_instance": 2.0})
+
+
+def test_the_preferred_device_is_the_promised_one(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        for name, place in (("one", ONES[6]), ("two", ONES[3])):
+            await scene.pod(name, {"main": {"1g.5gb": 1}})
+            await scene.promise(name, place)
+            await scene.bind(name)
+        for name, start in (("one", 6), ("two", 3)):
+            await scene.admit(name)
+            assert [device.rpartition(":")[2] for device in scene.devices(name, "main")] == [str(start)]
+
+    play(story)
+
+
+def test_when_kubelet_picks_other_devices_each_pod_still_gets_its_own_slice(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        for name, place in (("one", ONES[6]), ("two", ONES[3])):
+            await scene.pod(name, {"main": {"1g.5gb": 1}})
+            await scene.promise(name, place)
+            await scene.bind(name)
+        await scene.admit("two")  # kubelet admits the younger promise first and so swaps the two
+        await scene.admit("one")
+        assert scene.devices("two", "main")[0].endswith(":6")
+        assert (await scene.start("two", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(ONES[3])
+        assert (await scene.start("one", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(ONES[6])
+        await scene.finish("two")
+        await scene.release("two")
+        assert scene.places() == [ONES[6]]
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("containers", "places", "expected"),
+    [
+        ({"main": {"1g.5gb": 1, "3g.20gb": 1}}, (ONES[0], B), {"main": {ONES[0], B}}),
+        ({"main": {"1g.5gb": 3}}, ONES[:3], {"main": set(ONES[:3])}),
+        ({"a": {"1g.5gb": 1}, "b": {"3g.20gb": 1}}, (ONES[2], B), {"a": {ONES[2]}, "b": {B}}),
+    ],
+    ids=["two profiles in one container", "three slices in one container", "two containers with one each"],
+)
+def test_each_container_sees_exactly_its_slices(
+    play: Callable[..., None],
+    containers: dict[str, dict[str, int]],
+    places: tuple[tuple[str, int, int], ...],
+    expected: dict[str, set[tuple[str, int, int]]],
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", containers)
+        await scene.promise("web", *places)
+        await scene.bind("web")
+        await scene.admit("web")
+        for container, slices in expected.items():
+            seen = (await scene.start("web", container))["NVIDIA_VISIBLE_DEVICES"].split(",")
+            assert sorted(seen) == sorted(scene.mig_uuid(place) for place in slices)
+
+    play(story)
+
+
+def test_an_app_container_takes_over_its_init_containers_slice(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"1g.5gb": 1}}, init={"load": {"1g.5gb": 2}})
+        await scene.promise("web", *ONES[:2])
+        await scene.bind("web")
+        await scene.admit("web")
+        both = (await scene.start("web", "load"))["NVIDIA_VISIBLE_DEVICES"].split(",")
+        assert sorted(both) == sorted(map(scene.mig_uuid, ONES[:2]))
+        assert (await scene.start("web", "main"))["NVIDIA_VISIBLE_DEVICES"] in both
+
+    play(story)
+
+
+def test_an_init_container_alone_with_slices_of_two_profiles_sees_both(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {}}, init={"load": {"1g.5gb": 1, "3g.20gb": 1}})
+        await scene.promise("web", ONES[0], B)
+        await scene.bind("web")
+        await scene.admit("web")
+        env = await scene.start("web", "load")
+        assert sorted(env["NVIDIA_VISIBLE_DEVICES"].split(",")) == sorted(map(scene.mig_uuid, (ONES[0], B)))
+
+    play(story)
+
+
+def test_a_restarted_container_finds_its_slice_also_after_the_agent_was_killed(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"1g.5gb": 2}})
+        await scene.promise("web", *ONES[4:6])
+        await scene.bind("web")
+        await scene.admit("web")
+        before = await scene.start("web", "main")
+        assert await scene.start("web", "main") == before
+        await scene.kill_agent()
+        scene.start_agent()
+        assert await scene.start("web", "main") == before
+
+    play(story)
+
+
+def test_a_pod_that_came_around_the_webhook_is_refused_with_the_reason(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("sneaky", {"main": {"1g.5gb": 1}})
+        await scene.bind("sneaky")
+        await scene.admit("sneaky")
+        with pytest.raises(PluginError, match="pod default/sneaky has no promise of a slice"):
+            await scene.start("sneaky", "main", tries=1)
+        assert scene.places() == []
+
+    play(story)
+
+
+def test_a_slice_is_not_destroyed_under_a_running_process(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        await scene.start("web", "main")
+        pid = scene.machine.start_process(scene.mig_uuid(B))  # type: ignore[arg-type] # a MIG UUID
+        await scene.remove("web")
+        await scene.clock.sleep(60.0)
+        assert scene.places() == [B]
+        ended = scene.clock.monotonic()
+        scene.machine.end_process(pid)
+        await scene.reported("web", "deleted")
+        assert scene.places() == []
+        assert scene.clock.monotonic() - ended < 0.1
+
+    play(story)
+
+
+def test_foreign_slices_are_reported_and_survive_everything(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.foreign(A)
+        await scene.begin()
+        await scene.joined()
+        resources = (await scene.object()).status.node_resources
+        assert [(each.profile, each.start, each.size) for each in resources.foreign] == [("3g.20gb", 0, 4)]
+        await scene.pod("web", {"main": {"1g.5gb": 1}})
+        await scene.promise("web", ONES[1])
+        await scene.clock.sleep(30.0)
+        assert scene.places() == [A]
+        assert await events(scene, "SliceBlocked")
+        await scene.release("web")
+        assert scene.places() == [A]
+
+    play(story)
+
+
+def test_a_call_that_fails_for_a_while_is_made_good(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        scene.machine.fail("create_gpu_instance", Unknown, times=2)
+        scene.machine.fail("create_compute_instance", Unknown, times=2)
+        scene.machine.fail("destroy_compute_instance", InUse, times=3)
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", A)
+        await scene.reported("web", "created")
+        assert scene.places() == [A]
+        assert await events(scene, "SliceFailed")
+        await scene.release("web")
+        assert scene.places() == []
+
+    play(story)
+
+
+def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 2))
+        scene.machine.lose(scene.machine.uuids()[1])
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 1))
+
+    play(story, cards="2xA100-40GB")
+
+
+def test_every_legal_position_of_every_card_is_advertised(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        for profile, count in (("1g.5gb", 14), ("1g.10gb", 8), ("3g.20gb", 4), ("1g.5gb.me", 14), ("7g.40gb", 2)):
+            await scene.until(functools.partial(scene.allocatable, f"nvidia.com/mig-{profile}", count))
+
+    play(story, cards="2xA100-40GB")
+
+
+def test_joining_turns_mig_on_and_sets_the_quota_once(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.clock.sleep(5.0)
+        node = await scene.client.get(NODES, "node-1")
+        assert node.status.capacity[QUOTA] == node.status.allocatable[QUOTA] == "40Gi"
+        assert len(scene.server.audit.writes(user="agent", resource="nodes")) == 1
+
+    play(story, mig=False)
+
+
+def test_a_card_that_waits_for_a_reset_is_told_and_used_after_it(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.clock.sleep(10.0)
+        assert any("waits for a reset" in text for text in await events(scene, "CardSkipped"))
+        scene.machine.reset(scene.machine.uuids()[0])
+        await scene.joined()
+
+    play(story, mig=False, passthrough=True)
+
+
+def test_a_node_without_the_label_is_left_alone(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(label="all-balanced")
+        await scene.clock.sleep(30.0)
+        with pytest.raises(NotFound):
+            await scene.object()
+        assert not scene.machine.devices()[0].mig_enabled
+        assert scene.server.audit.writes(user="agent") == []
+
+    play(story, mig=False)
+
+
+def test_a_node_that_leaves_keeps_its_slices_until_their_pods_end(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        env = await scene.start("web", "main")
+        await scene.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvidia.com/mig.config": None}}})
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 0))
+        assert scene.places() == [B]
+        assert await scene.start("web", "main") == env
+        await scene.finish("web")
+        await scene.release("web")
+        await scene.until(scene.object_is_gone)
+        assert QUOTA not in (await scene.client.get(NODES, "node-1")).status.capacity
+
+    play(story)
+
+
+def test_after_a_reboot_a_pods_slice_is_made_again_with_the_same_uuid(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        before = await scene.start("web", "main")
+        await scene.kill_agent()
+        scene.machine.reboot()
+        assert scene.places() == []
+        scene.start_agent()
+        assert await scene.start("web", "main") == before
+        assert scene.places() == [B]
+
+    play(story)
+
+
+def test_a_burst_of_pods_costs_few_writes(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        for number, place in enumerate(ONES):
+            await scene.pod(f"pod-{number}", {"main": {"1g.5gb": 1}})
+            await scene.promise(f"pod-{number}", place)
+        for number in range(7):
+            await scene.reported(f"pod-{number}", "created")
+        writes = scene.server.audit.writes(user="agent", resource="instaslices.inference.redhat.com")
+        assert len([each for each in writes if each.subresource == "status"]) <= 1 + 7
+
+    play(story, latencies={"create_gpu_instance": 0.2})
