@@ -5,6 +5,8 @@ kubelet's own calls.
 """
 
 import asyncio
+import functools
+import itertools
 import json
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -28,7 +30,7 @@ from tessera.lab.apiserver.seams import GroupResource, UserInfo
 from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.kubelet.cdi import CdiRegistry
 from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera.lab.kubelet.devices import PodUid
+from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.virtualtime import run_virtual
 from tessera.mig.models import model_by_short_name
@@ -44,10 +46,6 @@ NAMESPACE = "instaslice-system"
 Place = tuple[str, int, int]
 
 
-class Killed(BaseException):
-    """The agent's process is gone, in the middle of whatever it did."""
-
-
 class MortalNvml(InlineNvml):
     """Simulated cards whose caller dies at one chosen call, before or after it took effect.
 
@@ -56,11 +54,15 @@ class MortalNvml(InlineNvml):
         clock: for their latencies.
         last: number of the call, from 1, that kills; 0 for never.
         after: the call still takes effect.
+
+    Attributes:
+        kill: ends the process; the call that it ends in never returns, nor does any later one.
     """
 
     def __init__(self, nvml: SimulatedMachine, clock: Clock, *, last: int = 0, after: bool = False) -> None:
         super().__init__(nvml, clock)
         self.calls = 0
+        self.kill: Callable[[], object] = lambda: None
         self._last = last
         self._after = after
 
@@ -69,7 +71,8 @@ class MortalNvml(InlineNvml):
         if self._last and self.calls >= self._last:
             if self._after and self.calls == self._last:
                 await super().call(operation, call)
-            raise Killed
+            self.kill()
+            await asyncio.Event().wait()
         return await super().call(operation, call)
 
 
@@ -118,7 +121,7 @@ class Scene:
 
     # The cluster ------------------------------------------------------------------------------------------------
 
-    async def begin(self, *, label: str = "dynamic") -> None:
+    async def begin(self, *, label: str = "dynamic", agent: bool = True) -> None:
         """A node that kubelet registered, and an agent on it."""
         await self.client.create(
             NODES.untyped(),
@@ -129,14 +132,16 @@ class Scene:
         )
         await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         self.bus.start(self.kubelet.registered, self.kubelet)
-        self.start_agent()
+        if agent:
+            self.start_agent()
 
     def start_agent(self, *, last_call: int = 0, after: bool = False) -> MortalNvml:
         """Starts an agent; it dies at its ``last_call``-th NVML call."""
         cards = MortalNvml(self.machine, self.clock, last=last_call, after=after)
         client = self.user("agent")
         work = run(self.options, client, cards, self.bus, self.clock, rng=random.Random(1))
-        self.agent = asyncio.create_task(_die_quietly(work, client))
+        self.agent = asyncio.create_task(_until_killed(work, client))
+        cards.kill = self.agent.cancel
         return cards
 
     async def kill_agent(self) -> None:
@@ -245,6 +250,14 @@ class Scene:
         """Kubelet admits the pod: devices are picked and allocated."""
         await self.kubelet.allocate(self.made[name], PodUid(self.uid(name)))
 
+    async def admitted(self, name: str) -> bool:
+        """Whether kubelet admits the pod now; a real one would fail it and its owner would make another."""
+        try:
+            await self.admit(name)
+        except DeviceRefusal:
+            return False
+        return True
+
     async def start(self, name: str, container: str, *, tries: int = 60) -> Mapping[str, str]:
         """Kubelet starts a container, again after a refusal; returns what CDI puts into its environment."""
         uid = PodUid(self.uid(name))
@@ -325,14 +338,9 @@ class Scene:
         raise AssertionError(f"nothing at {place}: {self.instances()}")
 
 
-async def _die_quietly(work: Coroutine[Any, Any, None], client: Client) -> None:
+async def _until_killed(work: Coroutine[Any, Any, None], client: Client) -> None:
     try:
         await work
-    except BaseExceptionGroup as group:
-        if group.split(Killed)[1] is not None:
-            raise
-    except Killed:
-        pass
     finally:
         await client.close()
 
@@ -348,18 +356,25 @@ def _containers(asked: Mapping[str, Mapping[str, int]]) -> Sequence[dict[str, An
     ]
 
 
+def _play(folder: Path, story: Callable[[Scene], Awaitable[None]], cards: str = "A100-40GB", **machine: Any) -> None:
+    async def whole() -> None:
+        scene = Scene(folder, cards, **machine)
+        try:
+            await story(scene)
+        finally:
+            await scene.end()
+
+    run_virtual(whole())
+
+
 @pytest.fixture
 def play(tmp_path: Path) -> Callable[..., None]:
     """Plays a story on a fresh node, on virtual time, and ends everything."""
+    return functools.partial(_play, tmp_path)
 
-    def played(story: Callable[[Scene], Awaitable[None]], cards: str = "A100-40GB", **machine: Any) -> None:
-        async def whole() -> None:
-            scene = Scene(tmp_path, cards, **machine)
-            try:
-                await story(scene)
-            finally:
-                await scene.end()
 
-        run_virtual(whole())
-
-    return played
+@pytest.fixture
+def play_anew(tmp_path: Path) -> Callable[..., None]:
+    """The same for many stories one after the other, each on a node of its own."""
+    numbers = itertools.count()
+    return lambda *args, **named: _play(tmp_path / str(next(numbers)), *args, **named)
