@@ -150,6 +150,14 @@ async def test_failures_are_followed_by_growing_pauses_that_the_first_good_event
         assert 0.2 <= clock.pauses[4] <= 0.4
 
 
+async def test_a_server_that_asks_for_a_longer_pause_gets_it(
+    server: ScriptedServer, mirror: Mirror, clock: ImpatientClock
+) -> None:
+    server.lists().refuses(429, "TooManyRequests", retry_after="7").refuses(503, "ServiceUnavailable", retry_after="99")
+    async with played(server, mirror):
+        assert clock.pauses == [7.0, 30.0]
+
+
 async def test_a_server_that_answers_every_list_with_expired_is_not_asked_in_a_hot_loop(
     server: ScriptedServer, mirror: Mirror, clock: ImpatientClock
 ) -> None:

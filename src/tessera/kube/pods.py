@@ -8,10 +8,9 @@ from tessera.kube.meta import ObjectMeta, Wire
 
 
 class EnvVar(Wire, frozen=True, kw_only=True):
-    """An environment variable; ``value`` is empty where it comes from elsewhere."""
+    """An environment variable, by name: values are nobody's business but the container's, and cost memory."""
 
     name: str = ""
-    value: str = ""
 
 
 class ResourceRequirements(Wire, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.backoff import Backoff
+from tessera.kube.backoff import LONGEST, Backoff
 from tessera.kube.cache import Cache, Event, EventKind
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Expired, error_from_response, error_from_status
@@ -207,7 +207,7 @@ class Reflector(Generic[T]):
         _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, name, poison.error)
 
     async def _fail(self, error: Exception) -> None:
-        pause = self._backoff.next()
+        pause = max(self._backoff.next(), _asked_pause(error))
         if _version_is_lost(error) or self._backoff.failures % _DOUBT_AFTER == 0:
             self._version = ""
         _log.info("%s: %s; again in %.1f s", self._resource.label, error, pause)
@@ -222,3 +222,9 @@ async def _raise_for_status(stream: Stream) -> None:
 def _version_is_lost(error: Exception) -> bool:
     """410 says so; 400 and 422 mean that the server does not understand the version (another etcd behind it)."""
     return isinstance(error, Expired) or (isinstance(error, ApiError) and error.code in {400, 422})
+
+
+def _asked_pause(error: Exception) -> float:
+    """What the server asks for (429, 503), within our own bound, seconds."""
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    return min(asked or 0.0, LONGEST)
