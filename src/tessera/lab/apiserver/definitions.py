@@ -34,21 +34,34 @@ def fill_names(crd: Obj) -> None:
     spec.setdefault("conversion", {"strategy": "None"})
 
 
-def established(crd: Obj, now: str) -> None:
+def established(crd: Obj) -> None:
     """The status of a definition that is served at once, as a new one is here."""
     finalizers = crd["metadata"].setdefault("finalizers", [])
     if CLEANUP not in finalizers:
         finalizers.append(CLEANUP)
-    spec = crd["spec"]
-    stored = [each["name"] for each in spec.get("versions") or () if each.get("storage")]
+    now = crd["metadata"]["creationTimestamp"]
     crd["status"] = {
-        "acceptedNames": copied(spec["names"]),
+        "acceptedNames": copied(crd["spec"].get("names", {})),
         "conditions": [
             _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
             _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
         ],
-        "storedVersions": stored,
+        "storedVersions": _stored_versions(crd),
     }
+
+
+def reestablished(crd: Obj, old: Read) -> None:
+    """The status after the spec changed: names are accepted at once, versions once stored stay listed."""
+    del old
+    status = crd.get("status")
+    if status:
+        known = status.get("storedVersions") or []
+        status["acceptedNames"] = copied(crd["spec"].get("names", {}))
+        status["storedVersions"] = [*known, *(each for each in _stored_versions(crd) if each not in known)]
+
+
+def _stored_versions(crd: Read) -> list[str]:
+    return [each["name"] for each in crd["spec"].get("versions") or () if each.get("storage")]
 
 
 def _condition(kind: str, reason: str, message: str, now: str) -> Obj:

@@ -20,6 +20,7 @@ from tessera.lab.apiserver.discovery import Discovery
 from tessera.lab.apiserver.dispatch import Dispatch, OpenWatch
 from tessera.lab.apiserver.identity import Identities
 from tessera.lab.apiserver.plugins import PLUGINS
+from tessera.lab.apiserver.rbac import Rbac
 from tessera.lab.apiserver.registry import Registry
 from tessera.lab.apiserver.routing import Query, Route, route
 from tessera.lab.apiserver.seams import Attributes, Obj, UserInfo
@@ -69,6 +70,7 @@ class ApiServer:
         self.identities = Identities(self.core, dict(tokens or {}))
         self.core.parts.discovery = Discovery(self.core.registry)
         self.core.parts.protobuf = protobuf.decode
+        self.core.parts.authorizer = Rbac(self.core.store)
         Definitions(self.core)
         writing = Writing(self.core, Admission(self.core, PLUGINS))
         self._dispatch = Dispatch(self.core, writing, self.identities)

@@ -1,33 +1,86 @@
 """Which strategy and which rule for names each kind has."""
 
+from collections.abc import Mapping
+
+from tessera.lab.apiserver import defaults
+from tessera.lab.apiserver.crd_schema import check_crd
+from tessera.lab.apiserver.definitions import established, fill_names, reestablished
+from tessera.lab.apiserver.pod_defaults import default_pod, new_pod
+from tessera.lab.apiserver.pod_rules import pod_causes
+from tessera.lab.apiserver.pod_updates import pod_update_causes
 from tessera.lab.apiserver.registry import ResourceType
-from tessera.lab.apiserver.seams import GroupResource, Obj
+from tessera.lab.apiserver.seams import GroupResource
 from tessera.lab.apiserver.strategy import Strategy
+from tessera.lab.apiserver.workload_rules import (
+    binding_update,
+    data_update,
+    job_causes,
+    job_update,
+    priority_class_update,
+    selector_is_immutable,
+    stateful_set_update,
+    workload_causes,
+)
 
+_RBAC = "rbac.authorization.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
 _CONDITIONAL = Strategy(unconditional=False)
+_BINDING = Strategy(default=defaults.binding, validate_update=binding_update)
+_WEBHOOKS = Strategy(default=defaults.webhooks)
 
-
-def _active(obj: Obj) -> None:
-    obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
-    obj["status"] = {"phase": "Active"}
-    obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = obj["metadata"].get("name", "")
-
-
-def _terminating(obj: Obj) -> None:
-    obj.setdefault("status", {})["phase"] = "Terminating"
-
-
-def _pending(obj: Obj) -> None:
-    obj["status"] = {"phase": "Pending"}
-
-
-_BY_KIND: dict[GroupResource, Strategy] = {
-    GroupResource("", "namespaces"): Strategy(prepare_create=_active, prepare_delete=_terminating),
-    GroupResource("", "pods"): Strategy(prepare_create=_pending, returns_deleted=True),
-    GroupResource("", "services"): Strategy(returns_deleted=True),
+_BY_KIND: Mapping[GroupResource, Strategy] = {
+    GroupResource("", "configmaps"): Strategy(validate_update=data_update),
+    GroupResource("", "events"): Strategy(default=defaults.event),
+    GroupResource("", "namespaces"): Strategy(
+        prepare_create=defaults.new_namespace, prepare_delete=defaults.dying_namespace
+    ),
+    GroupResource("", "nodes"): Strategy(default=defaults.node),
+    GroupResource("", "pods"): Strategy(
+        default=default_pod,
+        prepare_create=new_pod,
+        validate=pod_causes,
+        validate_update=pod_update_causes,
+        returns_deleted=True,
+    ),
+    GroupResource("", "resourcequotas"): Strategy(
+        default=defaults.quota, prepare_create=defaults.new_quota, returns_deleted=True
+    ),
+    GroupResource("", "secrets"): Strategy(default=defaults.secret, validate_update=data_update),
+    GroupResource("", "services"): Strategy(
+        default=defaults.service, prepare_create=defaults.new_service, returns_deleted=True
+    ),
     GroupResource("", "serviceaccounts"): Strategy(returns_deleted=True),
+    GroupResource("apps", "daemonsets"): Strategy(
+        default=defaults.daemon_set, validate=workload_causes, validate_update=selector_is_immutable
+    ),
+    GroupResource("apps", "deployments"): Strategy(
+        default=defaults.deployment, validate=workload_causes, validate_update=selector_is_immutable
+    ),
+    GroupResource("apps", "replicasets"): Strategy(
+        default=defaults.replica_set, validate=workload_causes, validate_update=selector_is_immutable
+    ),
+    GroupResource("apps", "statefulsets"): Strategy(
+        default=defaults.stateful_set, validate=workload_causes, validate_update=stateful_set_update
+    ),
+    GroupResource("batch", "jobs"): Strategy(
+        default=defaults.job, prepare_create=defaults.new_job, validate=job_causes, validate_update=job_update
+    ),
     GroupResource("coordination.k8s.io", "leases"): _CONDITIONAL,
-    GroupResource("apiextensions.k8s.io", "customresourcedefinitions"): _CONDITIONAL,
+    GroupResource("apiextensions.k8s.io", "customresourcedefinitions"): Strategy(
+        default=fill_names,
+        prepare_create=established,
+        prepare_update=reestablished,
+        validate=check_crd,
+        unconditional=False,
+    ),
+    GroupResource("scheduling.k8s.io", "priorityclasses"): Strategy(
+        default=defaults.priority_class, validate_update=priority_class_update
+    ),
+    GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
+    GroupResource(_RBAC, "rolebindings"): _BINDING,
+    GroupResource(_RBAC, "clusterrolebindings"): _BINDING,
+    GroupResource(_ADMISSION, "mutatingwebhookconfigurations"): _WEBHOOKS,
+    GroupResource(_ADMISSION, "validatingwebhookconfigurations"): _WEBHOOKS,
 }
 _PLAIN = Strategy()
 _NAME_RULES = {"namespaces": "label", "services": "rfc1035"}
@@ -35,13 +88,11 @@ _NAME_RULES = {"namespaces": "label", "services": "rfc1035"}
 
 def strategy_of(resource: ResourceType) -> Strategy:
     """The kind's strategy; custom resources have none of their own."""
-    if resource.served_crd:
-        return _CONDITIONAL
-    return _BY_KIND.get(resource.storage, _PLAIN)
+    return _CONDITIONAL if resource.served_crd else _BY_KIND.get(resource.storage, _PLAIN)
 
 
 def name_rule(resource: ResourceType) -> str:
     """How names of the kind are checked, as :func:`lifecycle.metadata_causes` knows them."""
-    if resource.group == "rbac.authorization.k8s.io":
+    if resource.group == _RBAC:
         return "path"
     return _NAME_RULES.get(resource.plural, "subdomain") if not resource.group else "subdomain"

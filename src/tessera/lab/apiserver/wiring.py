@@ -8,6 +8,8 @@ from tessera.lab.apiserver.builtin import builtin_types
 from tessera.lab.apiserver.builtin_schema import builtin_schema
 from tessera.lab.apiserver.core import Core
 from tessera.lab.apiserver.event_versions import CORE_EVENTS, to_core_event, to_new_event
+from tessera.lab.apiserver.rbac import GROUP as RBAC_GROUP
+from tessera.lab.apiserver.rbac import bootstrap_roles
 from tessera.lab.apiserver.registry import Node, ResourceType
 from tessera.lab.apiserver.seams import GroupResource, Obj
 from tessera.lab.apiserver.storage import Change
@@ -54,6 +56,9 @@ def furnish(core: Core) -> None:
     core.store.listen(GroupResource("", "namespaces"), new_namespace)
     for name in NAMESPACES:
         _store(core, "namespaces", _namespace(name))
+    for each in bootstrap_roles():
+        plural = "clusterroles" if each["kind"] == "ClusterRole" else "clusterrolebindings"
+        _store(core, plural, each, group=RBAC_GROUP)
     for name, value in PRIORITIES.items():
         _store(core, "priorityclasses", _priority(name, value), group="scheduling.k8s.io")
 

@@ -13,6 +13,7 @@ import msgspec
 from tessera.lab.apiserver.admission import Admission
 from tessera.lab.apiserver.apply import applied
 from tessera.lab.apiserver.bodies import check_place, check_type
+from tessera.lab.apiserver.builtin_schema import BuiltinSchema
 from tessera.lab.apiserver.core import Ask, Core
 from tessera.lab.apiserver.lifecycle import (
     SUFFIX_LETTERS,
@@ -271,6 +272,8 @@ class Writing:
         """Brings the object into its schema's shape: unknown fields, then defaults."""
         schema = ask.resource.schema
         if schema is not None:
+            if isinstance(schema, BuiltinSchema):
+                schema.check_types(obj)
             if not quiet:
                 self._field_validation(ask, schema.unknown_fields(obj))
             schema.prune(obj)
