@@ -28,6 +28,9 @@ Json = dict[str, Any]
 NAME = "default-scheduler"
 
 
+#: Why a pod with scheduling gates waits, in Kubernetes' words.
+GATED = "Scheduling is blocked due to non-empty scheduling gates"
+
 #: Bindings and conditions written at the same time.
 _WRITERS = 32
 
@@ -53,6 +56,7 @@ class Scheduler:
         self._name = name
         self._queue = SchedulingQueue()
         self._wake = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
         self._backoffs: dict[str, Backoff] = {}
         self._writers = asyncio.Semaphore(_WRITERS)
         self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
@@ -64,6 +68,7 @@ class Scheduler:
     async def run(self) -> None:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as group:
+            self._tasks = group
             for part in (self._pods.run(), self._nodes.run(), self._events.run()):
                 group.create_task(part)
             await self._nodes.wait_synced()
@@ -107,9 +112,16 @@ class Scheduler:
         pod = event.object
         if pod["spec"].get("schedulingGates"):
             self._queue.remove(uid_of(pod))
+            self._note_gate(pod)
         elif event.old is None or event.old["spec"] != pod["spec"]:
             self._queue.add(_needs(pod))
             self._wake.set()
+
+    def _note_gate(self, pod: Json) -> None:
+        """Says why a gated pod waits, where the API server has not said so when the pod was made."""
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        if self._tasks is not None and not any(each["type"] == "PodScheduled" for each in conditions):
+            self._tasks.create_task(self._mark(_needs(pod), "SchedulingGated", GATED))
 
     def _is_ours(self, pod: Json) -> bool:
         scheduler = pod["spec"].get("schedulerName") or NAME
@@ -132,7 +144,7 @@ class Scheduler:
                 case Unschedulable():
                     self._queue.put_back(pod)
                     self._tell(pod, answer.message)
-                    group.create_task(self._mark(pod, answer.message))
+                    group.create_task(self._mark(pod, "Unschedulable", answer.message))
 
     # Writes out
 
@@ -170,13 +182,13 @@ class Scheduler:
         about = reference_to(PODS, name, namespace, pod.uid)
         self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
 
-    async def _mark(self, pod: PodNeeds, message: str) -> None:
+    async def _mark(self, pod: PodNeeds, reason: str, message: str) -> None:
         """Writes the condition PodScheduled=False, if it does not say so already."""
         current = self._pods.cache.get(pod.key)
         if current is None or uid_of(current) != pod.uid:
             return
         conditions = (current.get("status") or {}).get("conditions") or []
-        changed = unschedulable(conditions, message, self._clock.now())
+        changed = not_scheduled(conditions, reason, message, self._clock.now())
         if changed is None:
             return
         namespace, name = split_key(pod.key)
@@ -188,17 +200,17 @@ class Scheduler:
             return  # the pod is gone, or its next decision writes the condition
 
 
-def unschedulable(conditions: list[Json], message: str, now: float) -> list[Json] | None:
-    """The conditions with PodScheduled=False and this message; None if they say so already."""
+def not_scheduled(conditions: list[Json], reason: str, message: str, now: float) -> list[Json] | None:
+    """The conditions with PodScheduled=False for this reason; None if they say so already."""
     before = next((each for each in conditions if each["type"] == "PodScheduled"), None)
     same = before is not None and before["status"] == "False"
-    if before is not None and same and before.get("reason") == "Unschedulable" and before.get("message") == message:
+    if before is not None and same and before.get("reason") == reason and before.get("message") == message:
         return None
     since = before["lastTransitionTime"] if before is not None and same else rfc3339(now)
     condition = {
         "type": "PodScheduled",
         "status": "False",
-        "reason": "Unschedulable",
+        "reason": reason,
         "message": message,
         "lastProbeTime": None,
         "lastTransitionTime": since,

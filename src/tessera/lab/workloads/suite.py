@@ -8,8 +8,15 @@ from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.lab.workloads.daemonset import DaemonSetController
 from tessera.lab.workloads.deployment import DeploymentController
+from tessera.lab.workloads.endpoints import EndpointsController
+from tessera.lab.workloads.garbage import GarbageCollector
+from tessera.lab.workloads.inventory import Inventory
+from tessera.lab.workloads.job import JobController
 from tessera.lab.workloads.mirrors import Mirrors
+from tessera.lab.workloads.namespaces import NamespaceContents, NamespaceDeletion
+from tessera.lab.workloads.podgarbage import PodGarbageCollector
 from tessera.lab.workloads.replicaset import ReplicaSetController
+from tessera.lab.workloads.statefulset import StatefulSetController
 
 
 class _Controller(Protocol):
@@ -23,20 +30,30 @@ class Workloads:
         client: who acts; may do everything.
         clock: for times and pauses.
         rng: for names and jitter.
+        ca: certificate authority of the API server as PEM, put into every namespace; empty where it has none.
     """
 
-    def __init__(self, client: Client, *, clock: Clock, rng: random.Random) -> None:
+    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, ca: str = "") -> None:
         self._mirrors = Mirrors(client, clock=clock, rng=rng, component="controller-manager")
+        self._inventory = Inventory(self._mirrors)
         self._controllers: tuple[_Controller, ...] = (
             DeploymentController(self._mirrors),
             ReplicaSetController(self._mirrors),
             DaemonSetController(self._mirrors),
+            StatefulSetController(self._mirrors),
+            JobController(self._mirrors),
+            EndpointsController(self._mirrors),
+            NamespaceContents(self._mirrors, ca),
+            NamespaceDeletion(self._mirrors, self._inventory),
+            GarbageCollector(self._mirrors, self._inventory),
+            PodGarbageCollector(self._mirrors),
         )
 
     async def run(self) -> None:
         """Runs all controllers until cancelled; none decides before every mirror is complete."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._mirrors.run())
+            group.create_task(self._inventory.run())
             await self._mirrors.wait_synced()
             for controller in self._controllers:
                 group.create_task(controller.run())

@@ -65,5 +65,7 @@ def _might_adopt(item: Json, owners: Informer[dict[str, Any]]) -> list[str]:
     return [
         key_of(owner)
         for owner in owners.cache.values()
-        if owner["metadata"]["namespace"] == namespace and selector_of(owner).matches(labels_of(item))
+        if owner["metadata"]["namespace"] == namespace
+        and owner["spec"].get("selector")
+        and selector_of(owner).matches(labels_of(item))
     ]
