@@ -4,7 +4,7 @@ Turns pods into demands, answers placement's question which node takes whom, and
 promises. Nothing is changed here but a scratch count of what the batch would use of each node.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.api.instaslice import Slice
@@ -16,7 +16,7 @@ from tessera.controller.facts import Constraints, NodeFacts, PodFacts
 from tessera.controller.ledger import Ledger
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
-from tessera.placement.plan import plan
+from tessera.placement.plan import Plan, plan
 from tessera.placement.reasons import Reason, Refusal
 
 
@@ -58,14 +58,56 @@ def place(
     """
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created, pod.key))
     rules = _Rules({pod.key: pod for pod in ordered}, nodes, used, ledger, home_of)
-    demands = [Demand(pod.key, pod.profiles, pod.priority, _arrival(pod)) for pod in ordered]
+    asked, alike = _enough(ordered, rules, fleet)
+    demands = [Demand(pod.key, pod.profiles, pod.priority, _arrival(pod)) for pod in asked]
     decided = plan(fleet, demands, rules.allows, on_take=rules.take, on_give_back=rules.give_back)
-    return [
-        Placed(pod, NodeName(decided.assignments[pod.key][0].node), _slices(decided.assignments[pod.key]))
-        if pod.key in decided.assignments
-        else Unplaced(pod, decided.refusals[pod.key])
-        for pod in ordered
-    ]
+    placed: list[Placed | Unplaced] = []
+    for pod in ordered:
+        slices = decided.assignments.get(pod.key)
+        if slices is not None:
+            placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
+        else:
+            placed.append(Unplaced(pod, _reason(decided, alike.get(pod.key, (pod,)))))
+    return placed
+
+
+def _reason(decided: Plan, alike: Sequence[PodFacts]) -> Reason:
+    """Why the first of these that found no place found none."""
+    return next(decided.refusals[pod.key] for pod in alike if pod.key in decided.refusals)
+
+
+def _enough(
+    ordered: Sequence[PodFacts], rules: "_Rules", fleet: Fleet
+) -> tuple[list[PodFacts], dict[str, Sequence[PodFacts]]]:
+    """Leaves out pods that cannot be placed because too many of their kind stand before them.
+
+    Of pods that differ in nothing but their name, no more fit than the free slots allow. Those beyond one more are not
+    planned: they share the reason of one that was. So what a freed slot costs does not grow with what waits.
+
+    Returns:
+        Pods to plan, and for each one left out those before it, of which one at least will find no place.
+    """
+    free = sum(node.free for node in fleet.fullest_nodes())
+    most: dict[tuple[str, ...], int] = {}
+    kinds: dict[Hashable, list[PodFacts]] = {}
+    asked: list[PodFacts] = []
+    alike: dict[str, Sequence[PodFacts]] = {}
+    for pod in ordered:
+        if pod.profiles not in most:
+            most[pod.profiles] = free // _slots(fleet, pod.profiles) + 1
+        before = kinds.setdefault(rules.kind(pod), [])
+        if len(before) < most[pod.profiles]:
+            before.append(pod)
+            asked.append(pod)
+        else:
+            alike[pod.key] = before
+    return asked, alike
+
+
+def _slots(fleet: Fleet, profiles: Sequence[str]) -> int:
+    """The fewest memory slots that these slices take together on any cards of the fleet; 1 each where unknown."""
+    sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
+    return sum(min(found, default=1) for found in sizes)
 
 
 def _arrival(pod: PodFacts) -> float:
@@ -122,6 +164,11 @@ class _Rules:
         if kind not in self._memo:
             self._memo[kind] = self._static(pod, name)
         return self._memo[kind] or self._amounts(pod, name)
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """Equal for pods that every node treats alike."""
+        special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
+        return (pod.profiles, self._kinds[pod.uid], tuple(sorted(pod.amounts.items())), special)
 
     def take(self, demand: Demand, node: str) -> None:
         """The batch gives the pod a place there."""

@@ -1,0 +1,91 @@
+"""API objects reduced to what decides."""
+
+import pytest
+
+from tessera.controller.amounts import pod_amounts
+from tessera.controller.facts import node_facts, pod_facts
+from tessera.kube.resources import (
+    Condition,
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    SchedulingGate,
+)
+
+
+def container(restart: str = "", limits: dict[str, str] | None = None, **requests: str) -> Container:
+    return Container(
+        name="c", restart_policy=restart, resources=ResourceRequirements(limits=limits or {}, requests=requests)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "amounts"),
+    [
+        (PodSpec(containers=(container(cpu="250m", memory="1Gi"),)), {"cpu": 250, "memory": 2**30, "pods": 1}),
+        (PodSpec(containers=(container(cpu="1"), container(cpu="0.5"))), {"cpu": 1500, "pods": 1}),
+        (PodSpec(containers=(container(limits={"cpu": "2"}),)), {"cpu": 2000, "pods": 1}),
+        (PodSpec(containers=(container(cpu="1"),), init_containers=(container(cpu="3"),)), {"cpu": 3000, "pods": 1}),
+        (
+            PodSpec(containers=(container(cpu="1"),), init_containers=(container("Always", cpu="1"),)),
+            {"cpu": 2000, "pods": 1},
+        ),
+        (
+            PodSpec(
+                containers=(container(cpu="1"),), init_containers=(container("Always", cpu="1"), container(cpu="3"))
+            ),
+            {"cpu": 4000, "pods": 1},
+        ),
+        (PodSpec(containers=(container(cpu="1"),), overhead={"cpu": "100m"}), {"cpu": 1100, "pods": 1}),
+        (
+            PodSpec(containers=(container(cpu="1"),), resources=ResourceRequirements(requests={"cpu": "4"})),
+            {"cpu": 4000, "pods": 1},
+        ),
+        (
+            PodSpec(containers=(container(limits={"nvidia.com/mig-1g.5gb": "1", "example.com/nic": "1"}),)),
+            {"example.com/nic": 1, "pods": 1},
+        ),
+    ],
+)
+def test_what_a_pod_holds_on_its_node(spec: PodSpec, amounts: dict[str, int]) -> None:
+    assert pod_amounts(spec) == amounts
+
+
+def test_a_pod_that_asks_for_slices() -> None:
+    found = pod_facts(
+        Pod(
+            metadata=ObjectMeta(name="p", namespace="ns", resource_version="7"),
+            spec=PodSpec(
+                containers=(container(limits={"nvidia.com/mig-1g.5gb": "2"}),),
+                scheduling_gates=(SchedulingGate(name="instaslice.redhat.com/accelerator"),),
+                node_selector={"kubernetes.io/hostname": "h"},
+            ),
+        )
+    )
+    assert (found.profiles, found.ready_to_place, found.hostname, found.version) == (("1g.5gb", "1g.5gb"), True, "h", 7)
+
+
+def test_a_broken_quantity_stops_the_pod_and_nothing_else() -> None:
+    found = pod_facts(Pod(spec=PodSpec(containers=(container(cpu="much"),))))
+    assert "much" in found.fault
+    assert not found.ready_to_place
+
+
+def test_a_pod_in_its_last_phase_is_finished() -> None:
+    assert pod_facts(Pod(status=PodStatus(phase="Failed"))).finished
+    assert not pod_facts(Pod(status=PodStatus(phase="Running"))).finished
+
+
+def test_a_node_without_hostname_label_is_pinned_by_its_name() -> None:
+    assert node_facts(Node(metadata=ObjectMeta(name="n"))).hostname == "n"
+
+
+def test_a_node_is_ready_when_it_says_so() -> None:
+    ready = NodeStatus(conditions=(Condition(type="Ready", status="True"),))
+    unknown = NodeStatus(conditions=(Condition(type="Ready", status="Unknown"),))
+    assert [node_facts(Node(status=status)).ready for status in (ready, unknown, NodeStatus())] == [True, False, False]
