@@ -175,8 +175,3 @@ def new_namespace(obj: Obj) -> None:
 def dying_namespace(obj: Obj) -> None:
     """The phase of a namespace that is being deleted."""
     obj.setdefault("status", {})["phase"] = "Terminating"
-
-
-def new_quota(obj: Obj) -> None:
-    """A quota's status before anything is counted; the real controller fills it in a moment later."""
-    obj["status"] = {"hard": dict((obj.get("spec") or {}).get("hard") or {}), "used": {}}

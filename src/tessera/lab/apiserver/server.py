@@ -19,7 +19,9 @@ from tessera.lab.apiserver.definitions import Definitions
 from tessera.lab.apiserver.discovery import Discovery
 from tessera.lab.apiserver.dispatch import Dispatch, OpenWatch
 from tessera.lab.apiserver.identity import Identities
+from tessera.lab.apiserver.openapi import OpenApi
 from tessera.lab.apiserver.plugins import PLUGINS
+from tessera.lab.apiserver.quota import Quotas, QuotaTracker
 from tessera.lab.apiserver.rbac import Rbac
 from tessera.lab.apiserver.registry import Registry
 from tessera.lab.apiserver.routing import Query, Route, route
@@ -71,6 +73,9 @@ class ApiServer:
         self.core.parts.discovery = Discovery(self.core.registry)
         self.core.parts.protobuf = protobuf.decode
         self.core.parts.authorizer = Rbac(self.core.store)
+        self.core.parts.openapi = OpenApi(self.core.registry)
+        self.core.parts.quota = Quotas()
+        QuotaTracker(self.core.store)
         Definitions(self.core)
         writing = Writing(self.core, Admission(self.core, PLUGINS))
         self._dispatch = Dispatch(self.core, writing, self.identities)

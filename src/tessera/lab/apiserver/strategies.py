@@ -42,9 +42,7 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         validate_update=pod_update_causes,
         returns_deleted=True,
     ),
-    GroupResource("", "resourcequotas"): Strategy(
-        default=defaults.quota, prepare_create=defaults.new_quota, returns_deleted=True
-    ),
+    GroupResource("", "resourcequotas"): Strategy(default=defaults.quota, returns_deleted=True),
     GroupResource("", "secrets"): Strategy(default=defaults.secret, validate_update=data_update),
     GroupResource("", "services"): Strategy(
         default=defaults.service, prepare_create=defaults.new_service, returns_deleted=True
