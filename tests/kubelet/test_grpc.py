@@ -141,6 +141,36 @@ async def test_the_old_server_answers_until_kubelet_has_taken_the_new_one(
         await old.close()
 
 
+async def test_a_plugin_registers_once_more_after_the_server_that_it_replaced_has_gone(
+    folder: Path, plugin: Any, manager: Any
+) -> None:
+    async with RegistrationServer(folder, manager), serving(folder, plugin):
+        lists = (await manager.registered(1)).list_and_watch()
+        await anext(lists)
+        (folder / sockets(folder)[0]).unlink()
+        await manager.registered(2)
+        with pytest.raises(ConnectionError):
+            await anext(lists)
+        replaced = sockets(folder)
+        client = await manager.registered(3)
+        assert sockets(folder) == replaced
+        await client.allocate([("a",)])
+
+
+async def test_a_plugin_registers_once_more_when_that_of_an_older_agent_ends(
+    folder: Path, plugin: Any, make_plugin: Any, manager: Any
+) -> None:
+    async with RegistrationServer(folder, manager):
+        async with serving(folder, plugin):
+            await manager.registered(1)
+            newer = GrpcKubelet(folder, folder / "pods.sock", clock=SystemClock())
+            task = asyncio.create_task(newer.serve(make_plugin()))
+            await manager.registered(2)
+        await (await manager.registered(3)).allocate([("a",)])
+        task.cancel()
+        await asyncio.wait([task])
+
+
 async def test_a_plugin_that_kubelet_drops_registers_again(folder: Path, plugin: Any, manager: Any) -> None:
     async with RegistrationServer(folder, manager), serving(folder, plugin):
         client = await manager.registered(1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.kubelet.sockets import PLUGIN_DIR, identity, plugin_socket, remove_leftovers
+from tessera.kubelet.sockets import PLUGIN_DIR, identity, plugin_socket, remove_leftovers, siblings
 
 LONGEST = "nvidia.com/mig-1g.24gb.me.all"
 
@@ -28,6 +28,13 @@ def test_a_path_fits_into_a_socket_address(length: int) -> None:
 def test_a_folder_that_leaves_no_room_is_refused() -> None:
     with pytest.raises(ValueError, match="a socket path may have 107 bytes"):
         plugin_socket(Path("/" + "d" * 80), LONGEST)
+
+
+def test_sockets_of_one_resource_know_each_other(folder: Path) -> None:
+    mine, other = plugin_socket(folder, "nvidia.com/mig-1g.5gb"), plugin_socket(folder, "nvidia.com/mig-1g.5gb")
+    for path in (mine, other, plugin_socket(folder, "nvidia.com/mig-1g.5gb.me"), plugin_socket(folder, LONGEST)):
+        path.touch()
+    assert siblings(mine) == {other.name}
 
 
 def test_sockets_that_nobody_listens_on_are_removed(folder: Path) -> None:

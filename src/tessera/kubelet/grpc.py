@@ -5,12 +5,16 @@ server is replaced, by one on a *new* socket that registers *before* the old one
 
 * ``kubelet.sock`` was created again: kubelet restarted, and has deleted every socket in the folder;
 * the plugin's own socket is gone;
-* kubelet ended the plugin's last device stream. Besides a kubelet that stops, that is one that tells plugins apart by
-  resource name only and drops the new one when an older server of the same resource closes.
+* kubelet ended the plugin's last device stream.
 
-The kernel reports the first two (:mod:`tessera.kubelet.inotify`), the stream's end reports itself; nothing is polled.
-Only a registration that failed while ``kubelet.sock`` exists is tried again after a pause, since nothing will report
-that kubelet has begun to listen.
+Kubelet tells plugins apart by resource name. When the stream of an older server of a resource ends, it stops whichever
+server of that resource it knows, so that of the newer one: devices turn unhealthy and Allocate fails, or the newer
+connection is closed. A server therefore registers once more, shortly after an older one has gone: one that it replaced
+itself, or one of another agent during an upgrade, whose socket was seen to vanish.
+
+The kernel reports what happens in the folder (:mod:`tessera.kubelet.inotify`), a stream's end reports itself; nothing
+is polled. Only a registration that failed while ``kubelet.sock`` exists is tried again after a pause, since nothing
+will report that kubelet has begun to listen.
 
 Kubelet's limits on pod-resources (100 calls a second, 10 at once, then ResourceExhausted) are kept by sharing: callers
 that come while a call is running share the next one (:mod:`tessera.kubelet.sharing`).
@@ -22,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import grpc
 import grpc.aio
@@ -42,6 +47,7 @@ from tessera.kubelet.sockets import (
     identity,
     plugin_socket,
     remove_leftovers,
+    siblings,
 )
 from tessera.kubelet.wire import VERSION, options_to_wire, pod_from_wire
 
@@ -51,7 +57,8 @@ POD_RESOURCES_TIMEOUT = 10.0
 #: Pauses before a failed registration is tried again, seconds: the first, and the longest after doubling.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 #: Before a plugin that kubelet dropped within seconds is registered again, so that one whose streams fail at once does
-#: not keep both busy.
+#: not keep both busy; and before a registration that an older server's end spoils is renewed, so that kubelet has seen
+#: that end.
 RENEWAL_PAUSE = 1.0
 #: Before pod-resources is asked again after ResourceExhausted, seconds; kubelet refills a token every 10 ms.
 RATE_LIMIT_PAUSE = 0.05
@@ -59,6 +66,20 @@ RATE_LIMIT_PAUSE = 0.05
 REGISTERED = "registered"
 
 _log = logging.getLogger(__name__)
+
+
+class _Registration(NamedTuple):
+    """A server that kubelet has accepted.
+
+    Attributes:
+        server: the plugin's.
+        kubelet: which kubelet that was.
+        others: sockets of the same resource that existed before.
+    """
+
+    server: PluginServer
+    kubelet: FileId
+    others: frozenset[str]
 
 
 class GrpcKubelet:
@@ -100,11 +121,12 @@ class GrpcKubelet:
             with self._watch.changes() as woken:
                 async with asyncio.TaskGroup() as retiring:
                     while True:
-                        successor, kubelet = await self._registered(plugin, woken)
+                        successor = await self._registered(plugin, woken)
+                        older_ends = current is not None and current.streaming
                         if current is not None:
                             retiring.create_task(current.stop(PRE_START_TIMEOUT))
-                        current = successor
-                        await self._until_lost(current, kubelet, woken)
+                        current = successor.server
+                        await self._until_lost(plugin, successor, woken, renew=older_ends)
         finally:
             self._states.pop(plugin.resource_name, None)
             if current is not None:
@@ -118,8 +140,8 @@ class GrpcKubelet:
         """
         return await self._list()
 
-    async def _registered(self, plugin: DevicePlugin, woken: asyncio.Event) -> tuple[PluginServer, FileId]:
-        """A new server of the plugin that kubelet has accepted, and which kubelet that was."""
+    async def _registered(self, plugin: DevicePlugin, woken: asyncio.Event) -> _Registration:
+        """A new server of the plugin that kubelet has accepted."""
         pause = FIRST_PAUSE
         while True:
             kubelet = identity(self._kubelet)
@@ -129,25 +151,26 @@ class GrpcKubelet:
                 pause = FIRST_PAUSE
                 continue
             try:
-                server = await self._offer(plugin, woken)
+                registration = await self._offer(plugin, kubelet, woken)
             except ConnectionError as error:
                 self._failed(plugin, str(error))
                 await self._kubelet_changes(kubelet, woken, at_most=pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
             else:
                 self._states[plugin.resource_name] = REGISTERED
-                return server, kubelet
+                return registration
 
-    async def _offer(self, plugin: DevicePlugin, woken: asyncio.Event) -> PluginServer:
+    async def _offer(self, plugin: DevicePlugin, kubelet: FileId, woken: asyncio.Event) -> _Registration:
         """Serves the plugin on a new socket and registers that."""
         server = PluginServer(plugin, plugin_socket(self._folder, plugin.resource_name), woken.set)
+        others = siblings(server.socket)
         try:
             await server.start()
             await self._register(plugin, server.socket.name)
         except BaseException:
             await server.stop()
             raise
-        return server
+        return _Registration(server, kubelet, others)
 
     async def _register(self, plugin: DevicePlugin, endpoint: str) -> None:
         request = dp.RegisterRequest(
@@ -164,9 +187,19 @@ class GrpcKubelet:
                     f"kubelet did not register {plugin.resource_name}: {error.code().name}: {error.details()}"
                 ) from error
 
-    async def _until_lost(self, server: PluginServer, kubelet: FileId, woken: asyncio.Event) -> None:
-        """Returns when kubelet needs the plugin to be registered again."""
+    async def _until_lost(
+        self, plugin: DevicePlugin, registration: _Registration, woken: asyncio.Event, *, renew: bool
+    ) -> None:
+        """Returns when kubelet needs a new server of the plugin; registers this one again whenever an older has gone.
+
+        Args:
+            plugin: what is served.
+            registration: its server and where that is registered.
+            woken: set by every change.
+            renew: an older server is about to go.
+        """
         began = self._clock.monotonic()
+        server, kubelet, others = registration.server, registration.kubelet, registration.others
         while True:
             woken.clear()
             if identity(self._kubelet) != kubelet or not server.socket.exists():
@@ -175,7 +208,17 @@ class GrpcKubelet:
                 short_lived = self._clock.monotonic() - began < LONGEST_PAUSE
                 await self._kubelet_changes(kubelet, woken, at_most=RENEWAL_PAUSE if short_lived else FIRST_PAUSE)
                 return
-            await woken.wait()
+            before, others = others, siblings(server.socket)
+            if not renew and before <= others:
+                await woken.wait()
+                continue
+            renew = False
+            await self._kubelet_changes(kubelet, woken, at_most=RENEWAL_PAUSE)
+            try:
+                await self._register(plugin, server.socket.name)
+            except ConnectionError as error:
+                self._failed(plugin, str(error))
+                return
 
     async def _list_within_limits(self) -> Sequence[PodResources]:
         async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}", options=OPTIONS) as channel:

@@ -65,6 +65,11 @@ class PluginServer:
         )
         self._server.add_generic_rpc_handlers((handler,))
 
+    @property
+    def streaming(self) -> bool:
+        """Whether kubelet listens to the device list now."""
+        return self._streams > 0
+
     async def start(self) -> None:
         """Listens.
 

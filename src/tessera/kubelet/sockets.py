@@ -4,6 +4,7 @@ A socket's path may have 107 bytes (``sun_path`` in sys/un.h, less the final zer
 with its own view of the folder, so the longer of that and ours counts.
 """
 
+import glob
 import os
 import socket
 from hashlib import blake2b
@@ -38,6 +39,12 @@ def plugin_socket(folder: Path, resource_name: str) -> Path:
         f"plugin folder {folder}: a socket path may have {_LONGEST_PATH} bytes, of which {hashed} needs "
         f"{len(hashed)}; use a folder with a shorter path"
     )
+
+
+def siblings(path: Path) -> frozenset[str]:
+    """Names of the other sockets in the folder that serve the same resource as ``path``."""
+    stem = path.name[: -len("01234567.sock")]
+    return frozenset(other.name for other in path.parent.glob(f"{glob.escape(stem)}????????.sock")) - {path.name}
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
