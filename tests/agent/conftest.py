@@ -23,7 +23,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.direct import DirectBus
-from tessera.kubelet.seam import PluginError
+from tessera.kubelet.seam import Kubelet, PluginError
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.registry import ResourceType, Subresource
 from tessera.lab.apiserver.seams import GroupResource, UserInfo
@@ -79,8 +79,17 @@ class MortalNvml(InlineNvml):
 class Scene:
     """One node and what surrounds its agent."""
 
-    def __init__(self, folder: Path, cards: str = "A100-40GB", *, mig: bool = True, **machine: Any) -> None:
-        self.clock = LoopClock(1_700_000_000.0)
+    def __init__(
+        self,
+        folder: Path,
+        cards: str = "A100-40GB",
+        *,
+        mig: bool = True,
+        clock: Clock | None = None,
+        seam: Kubelet | None = None,
+        **machine: Any,
+    ) -> None:
+        self.clock: Clock = clock or LoopClock(1_700_000_000.0)
         self.server = ApiServer(self.clock)
         self.server.core.registry.add(
             ResourceType(
@@ -99,6 +108,7 @@ class Scene:
         self.client = self.user("admin")
         self.machine = SimulatedMachine(cards, seed=NODE, mig=mig, **machine)
         self.bus = DirectBus()
+        self.seam: Kubelet = seam or self.bus
         #: Pods by name: all that were made, and those on the node.
         self.made: dict[str, dict[str, Any]] = {}
         self.pods: dict[str, dict[str, Any]] = {}
@@ -139,7 +149,7 @@ class Scene:
         """Starts an agent; it dies at its ``last_call``-th NVML call."""
         cards = MortalNvml(self.machine, self.clock, last=last_call, after=after)
         client = self.user("agent")
-        work = run(self.options, client, cards, self.bus, self.clock, rng=random.Random(1))
+        work = run(self.options, client, cards, self.seam, self.clock, rng=random.Random(1))
         self.agent = asyncio.create_task(_until_killed(work, client))
         cards.kill = self.agent.cancel
         return cards
@@ -378,3 +388,9 @@ def play_anew(tmp_path: Path) -> Callable[..., None]:
     """The same for many stories one after the other, each on a node of its own."""
     numbers = itertools.count()
     return lambda *args, **named: _play(tmp_path / str(next(numbers)), *args, **named)
+
+
+@pytest.fixture
+def make_scene() -> type[Scene]:
+    """For stories on real time."""
+    return Scene

@@ -1,0 +1,90 @@
+"""The same agent over kubelet's own sockets and gRPC, on real time."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tessera.clock import SystemClock
+from tessera.kubelet.grpc import GrpcKubelet
+from tessera.kubelet.pod_resources_server import PodResourcesServer
+from tessera.kubelet.registration_server import RegistrationServer
+from tessera.kubelet.seam import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.agent.conftest import Scene
+
+PLACE = ("3g.20gb", 0, 4)
+RESOURCE = "nvidia.com/mig-3g.20gb"
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a name short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="ta", dir="/tmp") as path:
+        yield Path(path)
+
+
+@contextlib.asynccontextmanager
+async def kubelet_of(scene: Scene, folder: Path) -> AsyncIterator[None]:
+    """A kubelet process of the node: it serves its sockets for a while."""
+    async with (
+        RegistrationServer(folder, scene.kubelet.registered),
+        PodResourcesServer(folder / "pods.sock", scene.kubelet),
+    ):
+        yield
+
+
+@pytest.fixture
+async def scene(make_scene: type[Scene], sockets: Path, tmp_path: Path) -> AsyncIterator[Scene]:
+    clock = SystemClock()
+    kubelet = GrpcKubelet(sockets, sockets / "pods.sock", clock=clock)
+    made = make_scene(tmp_path, clock=clock, seam=kubelet)
+    yield made
+    await made.end()
+
+
+async def claimed(scene: Scene) -> dict[str, str]:
+    """A pod of one slice, up to the environment of its container."""
+    await scene.begin()
+    await scene.joined()
+    await scene.until(lambda: scene.allocatable(RESOURCE, 2))
+    await scene.pod("web", {"main": {"3g.20gb": 1}})
+    await scene.promise("web", PLACE)
+    await scene.bind("web")
+    await scene.admit("web")
+    assert [device.rpartition(":")[2] for device in scene.devices("web", "main")] == ["4"]
+    return dict(await scene.start("web", "main"))
+
+
+async def test_from_promise_to_environment_over_the_sockets(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        env = await claimed(scene)
+        assert env["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(PLACE)
+
+
+async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        await scene.begin()
+        await scene.joined()
+        await scene.until(lambda: scene.allocatable(RESOURCE, 2))
+        await scene.pod("sneaky", {"main": {"3g.20gb": 1}})
+        await scene.bind("sneaky")
+        await scene.admit("sneaky")
+        with pytest.raises(PluginError, match="pod default/sneaky has no promise of a slice"):
+            await scene.start("sneaky", "main", tries=1)
+
+
+async def test_after_a_restart_of_kubelet_a_container_finds_its_slice(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        env = await claimed(scene)
+        await scene.kubelet.restart()
+    async with kubelet_of(scene, sockets):
+        await scene.until(lambda: scene.allocatable(RESOURCE, 2))
+        assert await scene.start("web", "main") == env
