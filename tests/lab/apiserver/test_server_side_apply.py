@@ -94,3 +94,10 @@ async def test_apply_needs_a_manager(api: Any, make_map: Any) -> None:
     refused = await api("PATCH", f"{MAPS}/a", make_map("a"), APPLY)
     assert refused["code"] == 422
     assert "fieldManager: Required value: is required for apply patch" in refused["message"]
+
+
+async def test_an_amount_in_other_words_is_no_conflict(api: Any) -> None:
+    container = {"name": "one", "image": "a", "resources": {"limits": {"nvidia.com/gpu": 1, "cpu": 0.5}}}
+    await api("PATCH", f"{DEPLOYMENTS}/web?fieldManager=me", deployment(container), APPLY)
+    answer = await api.raw("PATCH", f"{DEPLOYMENTS}/web?fieldManager=you", deployment(container), APPLY)
+    assert answer.status == 200

@@ -8,7 +8,7 @@
 Rules and words: ``k8s.io/apimachinery/pkg/util/managedfields``. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.lab.apiserver.fieldsets import (
@@ -33,8 +33,20 @@ from tessera.lab.apiserver.storage import copied
 _PLAIN = Node()
 
 
-def applied(live: Obj, config: Obj, writer: Writer, topology: Node, *, force: bool, now: str) -> Obj:
+def applied(
+    live: Obj, config: Obj, writer: Writer, topology: Node, *, settle: Callable[[Obj], None], force: bool, now: str
+) -> Obj:
     """The live object (empty but for name and namespace when there is none) with the configuration applied.
+
+    Args:
+        live: what is stored.
+        config: what the manager states.
+        writer: the manager.
+        topology: merge rules of the kind.
+        settle: brings an object into the form in which it is stored (``cpu: 0.5`` is ``"500m"``), in place, so that
+            only fields that really change can clash.
+        force: whether to take over fields from other managers.
+        now: for a new entry of managedFields.
 
     Raises:
         StatusError: 409, another manager owns a field that would change.
@@ -45,8 +57,11 @@ def applied(live: Obj, config: Obj, writer: Writer, topology: Node, *, force: bo
     entries = entries_of(live)
     others = [each for each in entries if not each.is_by(writer)]
     last = next((each for each in entries if each.is_by(writer)), None)
-    changed, _ = changes(ownable(live), ownable(merged), topology)
-    clashes = [(each, intersection(each.fields, changed)) for each in others]
+    settled = copied(merged)
+    settle(settled)
+    changed, _ = changes(ownable(live), ownable(settled), topology)
+    contested = intersection(changed, stated)
+    clashes = [(each, intersection(each.fields, contested)) for each in others]
     clashes = [(each, fields) for each, fields in clashes if fields]
     if clashes and not force:
         raise _conflict(clashes)

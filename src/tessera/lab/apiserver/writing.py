@@ -174,7 +174,9 @@ class Writing:
         writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
 
         def transform(live: Obj) -> Obj:
-            return applied(live, self._applicable(ask, config), writer, ask.resource.topology, force=force, now=now)
+            wanted = self._applicable(ask, config)
+            settle = strategy_of(ask.resource).default if live.get("kind") else _as_it_is
+            return applied(live, wanted, writer, ask.resource.topology, settle=settle, force=force, now=now)
 
         if self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name) or ask.route.subresource:
             return await self.change(ask, transform, by_apply=True), False
@@ -350,6 +352,12 @@ class Writing:
 _SERVER_MADE = frozenset({"binding", "eviction"})
 _MANAGER_REQUIRED = "Required value: is required for apply patch"
 _UID_OF_NOTHING = "uid mismatch: the provided object specified uid, but no existing object has it"
+
+
+def _as_it_is(obj: Obj) -> None:
+    del obj
+
+
 #: Kinds whose status subresource writes labels and annotations too.
 _STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
 
