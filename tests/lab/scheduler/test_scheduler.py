@@ -1,0 +1,124 @@
+"""The scheduler as a client of the API."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.kube.meta import Resource
+from tessera.kube.resources import NODES, PODS
+
+InLab = Callable[[Callable[[Any], Any]], None]
+
+
+PRIORITIES: Resource[dict[str, Any]] = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict
+)
+
+
+async def node(lab: Any, name: str, **allocatable: str) -> None:
+    amounts = {"cpu": "4", "memory": "8Gi", "pods": "10"} | allocatable
+    body = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+    await lab.api.create(NODES.untyped(), body)
+    await resize(lab, name, **amounts)
+
+
+async def resize(lab: Any, name: str, **amounts: str) -> None:
+    status = {"status": {"capacity": amounts, "allocatable": amounts}}
+    await lab.api.merge_patch(NODES.untyped(), name, status, subresource="status")
+
+
+def scheduled(pod: dict[str, Any]) -> dict[str, Any]:
+    return next(each for each in pod["status"]["conditions"] if each["type"] == "PodScheduled")
+
+
+def test_a_pod_is_bound_and_told_so(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1")
+        await lab.pod("p")
+        await lab.clock.sleep(1)
+        pod = await lab.get(PODS, "p")
+        assert pod["spec"]["nodeName"] == "n1"
+        assert scheduled(pod)["status"] == "True"
+        assert ("Scheduled", "Successfully assigned default/p to n1") in await lab.notes("p")
+
+    in_lab(story)
+
+
+def test_a_gated_pod_waits_and_says_so_and_goes_when_ungated(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1")
+        await lab.pod("p", schedulingGates=[{"name": "g"}])
+        await lab.clock.sleep(1)
+        waiting = await lab.get(PODS, "p")
+        assert "nodeName" not in waiting["spec"]
+        assert scheduled(waiting)["reason"] == "SchedulingGated"
+        await lab.api.merge_patch(PODS.untyped(), "p", {"spec": {"schedulingGates": []}}, "default")
+        await lab.clock.sleep(1)
+        assert (await lab.get(PODS, "p"))["spec"]["nodeName"] == "n1"
+
+    in_lab(story)
+
+
+def test_a_pod_that_fits_nowhere_says_why_and_runs_when_room_comes(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1")
+        limits = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+        await lab.pod("p", containers=[{"name": "c", "image": "app", "resources": limits}])
+        await lab.clock.sleep(1)
+        message = (
+            "0/1 nodes are available: 1 Insufficient nvidia.com/mig-1g.5gb. "
+            "preemption: not implemented by the lab's scheduler."
+        )
+        condition = scheduled(await lab.get(PODS, "p"))
+        assert (condition["status"], condition["reason"], condition["message"]) == ("False", "Unschedulable", message)
+        assert ("FailedScheduling", message) in await lab.notes("p")
+        began = lab.clock.monotonic()
+        await resize(lab, "n1", **{"cpu": "4", "pods": "10", "nvidia.com/mig-1g.5gb": "7"})
+        await lab.clock.sleep(0.01)
+        assert (await lab.get(PODS, "p"))["spec"]["nodeName"] == "n1"
+        assert lab.clock.monotonic() - began < 0.1
+
+    in_lab(story)
+
+
+def test_a_deleted_pod_makes_room_at_once(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1", pods="1")
+        await lab.pod("first")
+        await lab.clock.sleep(0.1)
+        await lab.pod("second")
+        await lab.clock.sleep(0.1)
+        assert "nodeName" not in (await lab.get(PODS, "second"))["spec"]
+        await lab.api.delete(PODS, "first", "default", grace_seconds=0)
+        await lab.clock.sleep(0.01)
+        assert (await lab.get(PODS, "second"))["spec"]["nodeName"] == "n1"
+
+    in_lab(story)
+
+
+def test_the_more_important_pod_gets_the_last_place(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await lab.pod("ordinary")
+        await lab.api.create(PRIORITIES, {"metadata": {"name": "high"}, "value": 1000})
+        await lab.pod("urgent", priorityClassName="high")
+        await node(lab, "n1", pods="1")
+        await lab.clock.sleep(0.1)
+        assert (await lab.get(PODS, "urgent"))["spec"].get("nodeName") == "n1"
+        assert "nodeName" not in (await lab.get(PODS, "ordinary"))["spec"]
+
+    in_lab(story)
+
+
+def test_pods_of_another_scheduler_are_left_alone(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1")
+        await lab.pod("p", schedulerName="other")
+        await lab.clock.sleep(60)
+        assert "nodeName" not in (await lab.get(PODS, "p"))["spec"]
+
+    in_lab(story)
