@@ -57,10 +57,21 @@ def _promise(pod: PodUid, request: AllocationRequest) -> Promise:
     )
 
 
-def node_resources(inventory: Inventory, book: Book, boot_id: str) -> NodeResources:
-    """What the object should say of the node."""
-    gpus, shared = node_gpus(inventory.cards)
-    return NodeResources(node_gpus=gpus, mig_placement=shared, boot_id=boot_id, foreign=foreign(inventory, book))
+class Description:
+    """What the object should say of the node; the part that only the inventory decides is made once.
+
+    Args:
+        inventory: the node's cards.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        gpus, shared = node_gpus(inventory.cards)
+        self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
+
+    def now(self, book: Book, boot_id: str) -> NodeResources:
+        """The whole of it at this moment."""
+        return msgspec.structs.replace(self._fixed, boot_id=boot_id, foreign=foreign(self._inventory, book))
 
 
 def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:

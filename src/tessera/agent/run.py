@@ -23,7 +23,7 @@ from tessera.agent.journal import JournalFile
 from tessera.agent.membership import NodeObjects, is_member
 from tessera.agent.metrics import Metrics
 from tessera.agent.options import AgentOptions
-from tessera.agent.record import RecordWriter, facts_of, node_resources
+from tessera.agent.record import Description, RecordWriter, facts_of
 from tessera.agent.slices import Book
 from tessera.agent.wakeup import Changes
 from tessera.api.instaslice import INSTASLICES, Instaslice, NodeResources
@@ -100,7 +100,7 @@ class Agent:
         self._cdi = CdiFolder(options.cdi_dir)
         self._metrics = Metrics()
         self._metrics.show(self._book)
-        self._inventory = Inventory()
+        self._take_stock(Inventory())
         self._ready = False
         self._next_look = -math.inf
         self._workers: dict[str, tuple[CardWorker, asyncio.Task[None]]] = {}
@@ -200,7 +200,7 @@ class Agent:
         if self._inventory.cards:
             await self._own.ensure_object(self._object())
             self._serve_plugins(group)
-            await self._own.ensure_quota(node, self._inventory.quota_gib())
+            await self._own.ensure_quota(node, self._quota)
 
     async def _withdraw(self, node: Node | None) -> None:
         for task in self._plugins.values():
@@ -218,7 +218,7 @@ class Agent:
     async def _start_workers(self, group: asyncio.TaskGroup, inventory: Inventory) -> None:
         if inventory == self._inventory:
             return
-        self._inventory = inventory
+        self._take_stock(inventory)
         for card in inventory.cards:
             if card.uuid not in self._workers:
                 worker = CardWorker(
@@ -234,6 +234,13 @@ class Agent:
                 self._workers[card.uuid] = (worker, group.create_task(worker.run(), name=f"card {card.uuid}"))
         self._changes.notify()
 
+    def _take_stock(self, inventory: Inventory) -> None:
+        """Notes the cards and works out, once, what follows from them alone."""
+        self._inventory = inventory
+        self._description = Description(inventory)
+        self._quota = inventory.quota_gib()
+        self._device_lists: dict[tuple[str, frozenset[str]], Sequence[Device]] = {}
+
     def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
         for resource in self._inventory.resources():
             if resource not in self._plugins:
@@ -243,8 +250,11 @@ class Agent:
 
     def _devices(self, resource: str) -> Sequence[Device]:
         joined = is_member(self._node())
-        unhealthy = frozenset(card.uuid for card in self._inventory.cards if not joined or self._book.lost(card.uuid))
-        return self._inventory.devices(resource, unhealthy=unhealthy)
+        gone = frozenset(card.uuid for card in self._inventory.cards if not joined or self._book.lost(card.uuid))
+        devices = self._device_lists.get((resource, gone))
+        if devices is None:
+            devices = self._device_lists[resource, gone] = self._inventory.devices(resource, unhealthy=gone)
+        return devices
 
     async def _watch_hardware(self) -> None:
         try:
@@ -269,7 +279,7 @@ class Agent:
         node = self._node()
         if node is None or not self._ready:
             return None
-        return node_resources(self._inventory, self._book, node.status.node_info.boot_id)
+        return self._description.now(self._book, node.status.node_info.boot_id)
 
     def _node_seen(self, _event: Event[Node]) -> None:
         self._changes.notify()
