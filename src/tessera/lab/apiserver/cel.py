@@ -3,8 +3,8 @@
 Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps; field access, indices, the optional forms
 ``.?f`` and ``[?k]``; ``has()`` and the macros all, exists, exists_one, filter, map; the operators; the functions in
 :mod:`tessera.lab.apiserver.cel_functions`. Everything else (unsigned integers, bytes, timestamps, the authorizer and
-Kubernetes' libraries) is refused by :func:`compile_expression`, which names it: an expression is never stored that could
-not be evaluated.
+Kubernetes' libraries) is refused by :func:`compile_expression`, which names it: an expression is never stored that
+could not be evaluated.
 
 Semantics kept: ``&&`` and ``||`` take an error on one side if the other side decides; numbers compare across types,
 different types are unequal; a missing field is an error.

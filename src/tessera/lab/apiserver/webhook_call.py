@@ -1,0 +1,153 @@
+"""How webhooks are reached: over HTTPS as a real API server does, or in the same process without sockets.
+
+The HTTPS caller trusts exactly the authorities of the configuration's ``caBundle`` and checks the certificate against
+``<service>.<namespace>.svc`` (or the URL's host); where a service is, only the given resolver knows.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from tessera.lab.apiserver.webhook_config import trusting
+
+if TYPE_CHECKING:
+    import aiohttp
+
+#: Where a service's port is reached: namespace, name and port to host and port; None when there is no such service.
+Resolver = Callable[[str, str, int], "tuple[str, int] | None"]
+#: A webhook in this process: a review in, a review out.
+Reviewer = Callable[[bytes], "bytes | Awaitable[bytes]"]
+
+
+class CallFailed(Exception):  # noqa: N818 - a condition that the failure policy decides on
+    """No usable answer came; the text says why, as Go's HTTP client would."""
+
+
+class WebhookCaller(Protocol):
+    """Carries one review to one webhook."""
+
+    async def call(self, client_config: Mapping[str, Any], review: bytes, seconds: float) -> bytes:
+        """The answer's body.
+
+        Args:
+            client_config: of the webhook's configuration.
+            review: the AdmissionReview.
+            seconds: how long it may take.
+
+        Raises:
+            CallFailed: no answer with status 200 within the timeout.
+        """
+        ...
+
+
+class InProcessCaller:
+    """Webhooks in this process, by namespace and name of their service; a URL cannot be reached."""
+
+    def __init__(self, reviewers: Mapping[tuple[str, str], Reviewer]) -> None:
+        self._reviewers = reviewers
+
+    async def call(self, client_config: Mapping[str, Any], review: bytes, seconds: float) -> bytes:
+        """Calls the registered function."""
+        service = client_config.get("service")
+        if service is None:
+            raise CallFailed(f"Post {client_config.get('url')!r}: URLs are out of reach of a server without sockets")
+        reviewer = self._reviewers.get((service["namespace"], service["name"]))
+        if reviewer is None:
+            raise CallFailed(f'service "{service["name"]}" not found')
+        try:
+            async with asyncio.timeout(seconds):
+                answer = reviewer(review)
+                return await answer if isawaitable(answer) else answer
+        except TimeoutError:
+            raise CallFailed(f'Post "{_shown(client_config, seconds)}": context deadline exceeded') from None
+        except ValueError as error:
+            raise CallFailed(f"the webhook could not read the review: {error}") from None
+
+
+class HttpCaller:
+    """Webhooks over HTTPS."""
+
+    def __init__(self, resolve: Resolver) -> None:
+        self._resolve = resolve
+        self._session: aiohttp.ClientSession | None = None
+        self._contexts: dict[str, ssl.SSLContext] = {}
+
+    async def call(self, client_config: Mapping[str, Any], review: bytes, seconds: float) -> bytes:
+        """Posts the review."""
+        import aiohttp
+
+        shown = _shown(client_config, seconds)
+        url, server_name = self._target(client_config, seconds)
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.post(
+                    url,
+                    data=review,
+                    ssl=self._context(client_config.get("caBundle") or ""),
+                    server_hostname=server_name,
+                    headers={"content-type": "application/json", "accept": "application/json"},
+                    allow_redirects=False,
+                ) as answer,
+            ):
+                body = await answer.read()
+        except TimeoutError:
+            raise CallFailed(f'Post "{shown}": context deadline exceeded') from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise CallFailed(f'Post "{shown}": tls: failed to verify certificate: {_why(error)}') from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise CallFailed(f'Post "{shown}": {error}') from None
+        if answer.status != 200:
+            text = body[:200].decode("utf-8", "replace").strip()
+            raise CallFailed(f'Post "{shown}": the webhook answered {answer.status}: {text}')
+        return body
+
+    async def close(self) -> None:
+        """Closes idle connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _target(self, config: Mapping[str, Any], timeout: float) -> tuple[str, str]:
+        """Address to post to, and the name that the certificate must bear."""
+        service = config.get("service")
+        if service is None:
+            return _with_timeout(config["url"], timeout), str(urlsplit(config["url"]).hostname)
+        name, namespace, port = service["name"], service["namespace"], service.get("port", 443)
+        found = self._resolve(namespace, name, port)
+        if found is None:
+            raise CallFailed(f'service "{name}" not found')
+        host, actual = found
+        shown = f"[{host}]" if ":" in host else host
+        path = service.get("path") or "/"
+        return _with_timeout(f"https://{shown}:{actual}{path}", timeout), f"{name}.{namespace}.svc"
+
+    def _context(self, bundle: str) -> ssl.SSLContext:
+        if bundle not in self._contexts:
+            self._contexts[bundle] = trusting(bundle)
+        return self._contexts[bundle]
+
+
+def _why(error: "aiohttp.ClientConnectorCertificateError") -> str:
+    cause = error.certificate_error
+    text = getattr(cause, "verify_message", "") or str(cause)
+    unknown = "issuer certificate" in text or "self-signed" in text
+    return "x509: certificate signed by unknown authority" if unknown else f"x509: {text}"
+
+
+def _with_timeout(url: str, timeout: float) -> str:
+    return f"{url}?timeout={timeout:g}s"
+
+
+def _shown(config: Mapping[str, Any], timeout: float) -> str:
+    """The address as error texts show it."""
+    service = config.get("service")
+    if service is None:
+        return _with_timeout(str(config.get("url")), timeout)
+    host = f"{service.get('name')}.{service.get('namespace')}.svc:{service.get('port', 443)}"
+    return _with_timeout(f"https://{host}{service.get('path') or '/'}", timeout)
