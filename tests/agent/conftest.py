@@ -311,6 +311,14 @@ class Scene:
             return True
         return False
 
+    async def foreign_is_told(self) -> bool:
+        """Whether the object lists a position that no promise explains."""
+        return bool((await self.object()).status.node_resources.foreign)
+
+    async def is_empty(self) -> bool:
+        """Whether nothing is on the cards."""
+        return not self.instances()
+
     def cdi_files(self) -> list[str]:
         """Names of the CDI files."""
         return sorted(path.name for path in self.options.cdi_dir.glob("*"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tessera.api.instaslice import INSTASLICES
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import EVENTS, NODES
-from tessera.kubelet.seam import PluginError
+from tessera.kubelet.seam import PluginError, PodResources
 from tessera.nvml.errors import InUse, Unknown
 
 if TYPE_CHECKING:
@@ -355,3 +357,100 @@ def test_a_burst_of_pods_costs_few_writes(play: Callable[..., None]) -> None:
         assert len([each for each in writes if each.subresource == "status"]) <= 1 + 7
 
     play(story, latencies={"create_gpu_instance": 0.2})
+
+
+def test_kubelet_may_be_ahead_of_the_watches(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        scene.pods["web"] = scene.made["web"]  # kubelet knows the pod, the API server shows it unbound still
+        await scene.admit("web")
+        start = asyncio.create_task(scene.start("web", "main", tries=1))
+        await scene.clock.sleep(2.0)
+        await scene.promise("web", B)
+        await scene.bind("web")
+        assert (await start)["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(B)
+
+    play(story)
+
+
+def test_a_wait_for_a_slice_ends_before_kubelets_own(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.foreign(B)
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        began = scene.clock.monotonic()
+        with pytest.raises(PluginError, match=r"are taken by a 3g.20gb that Tessera did not make"):
+            await scene.start("web", "main", tries=1)
+        assert scene.clock.monotonic() - began < 26.0
+
+    play(story)
+
+
+def test_without_pod_resources_nobody_gets_a_slice_that_may_be_anothers(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        scene.bus.pod_resources = nobody  # type: ignore[method-assign] # kubelet answers calls but not this one
+        with pytest.raises(PluginError, match="did not answer, so the pod is unknown"):
+            await scene.start("web", "main", tries=1)
+
+    async def nobody() -> list[PodResources]:
+        raise ConnectionRefusedError("connection refused")
+
+    play(story)
+
+
+def test_two_pods_of_one_profile_may_end_in_either_order(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        for name, place in (("one", A), ("two", B)):
+            await scene.pod(name, {"main": {"3g.20gb": 1}})
+            await scene.promise(name, place)
+            await scene.bind(name)
+            await scene.admit(name)
+            await scene.start(name, "main")
+        await scene.finish("one")
+        await scene.release("one")
+        assert scene.places() == [B]
+        await scene.pod("three", {"main": {"3g.20gb": 1}})
+        await scene.promise("three", A)
+        await scene.bind("three")
+        await scene.admit("three")
+        assert (await scene.start("three", "main"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(A)
+        await scene.finish("three")
+        await scene.release("three")
+        assert scene.places() == [B]
+
+    play(story)
+
+
+def test_an_object_that_somebody_deleted_is_made_again_and_living_pods_keep_their_slices(
+    play: Callable[..., None],
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        env = await scene.start("web", "main")
+        await scene.client.delete(INSTASLICES, "node-1", "instaslice-system")
+        await scene.joined()
+        await scene.until(scene.foreign_is_told)
+        assert await scene.start("web", "main") == env
+        await scene.finish("web")
+        await scene.until(scene.is_empty)
+
+    play(story)

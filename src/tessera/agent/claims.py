@@ -38,8 +38,10 @@ from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 
-#: Pauses in seconds before pod-resources is asked again for a pod that it does not list yet.
-_LISTING_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.0)
+#: Seconds in which pod-resources may begin to list a pod, and in which the watch may begin to show a listed one.
+_LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0
+#: Seconds before pod-resources is asked again, unless something changes sooner.
+_LISTING_PAUSE = 0.1
 
 
 class PodDirectory(Protocol):
@@ -64,6 +66,10 @@ class _Holder(msgspec.Struct, frozen=True):
     pod: PodUid
     container: ContainerResources | None = None
     listed: tuple[str, ...] = ()
+
+
+#: A container that pod-resources lists, with all devices of one resource that it holds.
+_Listed = tuple[PodResources, ContainerResources, frozenset[str]]
 
 
 class Claims:
@@ -125,12 +131,13 @@ class Claims:
             PluginError: it cannot; the text says why and what to do.
         """
         began = self._clock.monotonic()
+        deadline = began + self._timeout
         outcome = "refused"
         try:
             holder = await self._holder(resource, device_ids)
-            await self._promised(holder.pod)
+            await self._promised(holder.pod, deadline)
             container = self._bind(resource, tuple(device_ids), holder)
-            await self._made(holder.pod, container.values())
+            await self._made(holder.pod, container.values(), deadline)
             await self._define(holder.pod, container)
             outcome = "ready"
         finally:
@@ -139,37 +146,46 @@ class Claims:
     # Whose devices these are ------------------------------------------------------------------------------------
 
     async def _holder(self, resource: str, device_ids: Sequence[str]) -> _Holder:
-        for pause in _LISTING_PAUSES:
+        ids = frozenset(device_ids)
+        began = self._clock.monotonic()
+        while True:
             seen = self._changes.count
-            found = await self._listed_holder(resource, frozenset(device_ids))
+            listed = await self._listed(resource, ids)
+            found = self._listed_holder(listed, ids)
             if found is not None:
                 return found
-            if pause:
-                await self._changes.wait(seen, pause)
+            if self._clock.monotonic() - began > (_SHOWN_WITHIN if listed else _LISTED_WITHIN):
+                break
+            await self._changes.wait(seen, _LISTING_PAUSE)
+        if listed:
+            names = ", ".join(sorted({f"{pod.namespace}/{pod.name}" for pod, _, _ in listed}))
+            raise PluginError(f"the API server does not show pod {names} on this node; the start is tried again")
         found = self._unlisted_holder(resource, device_ids)
         if found is None:
             raise PluginError(
                 f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
-                f"unclaimed promise of {resource} could hold them; the container is tried again"
+                f"unclaimed promise of {resource} could hold them; the start is tried again"
             )
         return found
 
-    async def _listed_holder(self, resource: str, device_ids: frozenset[str]) -> _Holder | None:
-        """Rules 1 and 2; ``None`` also while the API server's watch does not know the pod yet."""
+    async def _listed(self, resource: str, device_ids: frozenset[str]) -> list[_Listed]:
         try:
-            listing = await self._kubelet.pod_resources()
+            return list(_holding(await self._kubelet.pod_resources(), resource, device_ids))
         except ConnectionError as error:
             raise PluginError(f"kubelet's pod-resources API did not answer, so the pod is unknown: {error}") from error
+
+    def _listed_holder(self, listed: Sequence[_Listed], device_ids: frozenset[str]) -> _Holder | None:
+        """Rules 1 and 2; ``None`` also while the API server's watch does not know the pod yet."""
         live = {(pod.metadata.namespace, pod.metadata.name): PodUid(pod.metadata.uid) for pod in self._pods.live()}
         partly: _Holder | None = None
-        for pod, container, held in _holding(listing, resource, device_ids):
+        for pod, container, held in listed:
             uid = live.get((pod.namespace, pod.name))
             if uid is None:
                 continue
-            listed = tuple(_mig_devices(pod.containers))
+            devices = tuple(_mig_devices(pod.containers))
             if held == device_ids:
-                return _Holder(uid, container, listed)
-            partly = partly or _Holder(uid, None, listed)
+                return _Holder(uid, container, devices)
+            partly = partly or _Holder(uid, None, devices)
         return partly
 
     def _unlisted_holder(self, resource: str, device_ids: Sequence[str]) -> _Holder | None:
@@ -190,7 +206,7 @@ class Claims:
         own = {parse_device_id(device) for device in device_ids}
         return _Holder(next((uid for uid in asking if own <= set(_free(self._book, uid))), asking[0]))
 
-    async def _promised(self, pod: PodUid) -> None:
+    async def _promised(self, pod: PodUid, deadline: float) -> None:
         if self._book.slices_of(pod):
             return
         if self._book.released(pod):
@@ -204,7 +220,7 @@ class Claims:
                 f"pod {self._name(pod)} has no promise of a slice: a pod that asks for {MIG_RESOURCE_PREFIX}* must "
                 "come through Tessera's admission webhook and must not set spec.nodeName; delete it and create it again"
             )
-        if not await self._changes.until(lambda: bool(self._book.slices_of(pod)), self._timeout):
+        if not await self._changes.until(lambda: bool(self._book.slices_of(pod)), self._left(deadline)):
             raise PluginError(f"the promise to pod {self._name(pod)} did not reach this node in {self._timeout:.0f} s")
 
     def _name(self, pod: PodUid) -> str:
@@ -241,11 +257,14 @@ class Claims:
                 devices += calls[other]
         return devices
 
-    async def _made(self, pod: PodUid, positions: Iterable[Position]) -> None:
+    def _left(self, deadline: float) -> float:
+        return max(0.0, deadline - self._clock.monotonic())
+
+    async def _made(self, pod: PodUid, positions: Iterable[Position], deadline: float) -> None:
         needed = list(positions)
         if not await self._changes.until(
             lambda: all(self._book.device(pod, position) for position in needed) or self._book.released(pod),
-            self._timeout,
+            self._left(deadline),
         ):
             missing = ", ".join(p.device_id for p in needed if self._book.device(pod, p) is None)
             why = self._book.last_notice(pod) or "NVML is still at it"
@@ -293,9 +312,7 @@ def _is_ours(device_id: str) -> bool:
     return True
 
 
-def _holding(
-    listing: Sequence[PodResources], resource: str, device_ids: frozenset[str]
-) -> Iterator[tuple[PodResources, ContainerResources, frozenset[str]]]:
+def _holding(listing: Sequence[PodResources], resource: str, device_ids: frozenset[str]) -> Iterator[_Listed]:
     """Every container that holds one of the devices, with all its devices of the resource."""
     for pod in listing:
         for container in pod.containers:
