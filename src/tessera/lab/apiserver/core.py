@@ -10,7 +10,7 @@ import msgspec
 from tessera.clock import Clock, rfc3339
 from tessera.kube.transport import Request
 from tessera.lab.apiserver.audit import AuditLog
-from tessera.lab.apiserver.negotiation import to_version
+from tessera.lab.apiserver.negotiation import in_version
 from tessera.lab.apiserver.registry import Registry, ResourceType
 from tessera.lab.apiserver.routing import Query, Route
 from tessera.lab.apiserver.seams import (
@@ -25,7 +25,7 @@ from tessera.lab.apiserver.seams import (
     UserInfo,
     Webhooks,
 )
-from tessera.lab.apiserver.storage import Store, Stored, copied
+from tessera.lab.apiserver.storage import Store, Stored
 from tessera.lab.apiserver.watch import Hubs
 
 NAMESPACES = GroupResource("", "namespaces")
@@ -70,7 +70,7 @@ class Core:
 
     def shown_form(self, resource: ResourceType, stored: Stored) -> Obj:
         """A private copy of a stored object in the resource's version."""
-        shown: Obj = copied(to_version(resource, stored.obj))
+        shown: Obj = msgspec.json.decode(in_version(resource, stored))
         return shown
 
 

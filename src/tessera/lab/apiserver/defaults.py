@@ -1,6 +1,7 @@
 """Defaults of the built-in kinds other than pods: ``pkg/apis/<group>/<version>/defaults.go``. Pure, in place."""
 
 import base64
+from collections.abc import Mapping
 from typing import Any
 
 from tessera.lab.apiserver.pod_defaults import canonical_amounts, default_pod_spec
@@ -175,3 +176,8 @@ def new_namespace(obj: Obj) -> None:
 def dying_namespace(obj: Obj) -> None:
     """The phase of a namespace that is being deleted."""
     obj.setdefault("status", {})["phase"] = "Terminating"
+
+
+def kept_namespace(obj: Obj, old: Mapping[str, Any]) -> None:
+    """A namespace's finalizers change through their subresource only."""
+    obj["spec"] = {**obj.get("spec", {}), "finalizers": (old.get("spec") or {}).get("finalizers", [])}

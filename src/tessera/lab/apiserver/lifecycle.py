@@ -80,9 +80,15 @@ def carried_over(obj: Obj, old: Mapping[str, Any]) -> None:
             meta.pop(key, None)
 
 
-def counts_as_spec_change(obj: Mapping[str, Any], old: Mapping[str, Any]) -> bool:
-    """Whether anything but metadata and status differs, which is what ``generation`` counts."""
-    skip = {"metadata", "status", "apiVersion", "kind"}
+def counts_as_spec_change(obj: Mapping[str, Any], old: Mapping[str, Any], *, status: bool) -> bool:
+    """Whether anything but metadata differs, which is what ``generation`` counts.
+
+    Args:
+        obj: the new state.
+        old: the stored one.
+        status: the kind has a status subresource, so ``status`` does not count.
+    """
+    skip = {"metadata", "apiVersion", "kind"} | ({"status"} if status else set())
     return any(obj.get(key) != old.get(key) for key in (obj.keys() | old.keys()) - skip)
 
 

@@ -227,9 +227,5 @@ def _past(shelf: _Shelf, namespace: str | None, at: int) -> list[Stored]:
 
 
 def copied(value: Any) -> Any:
-    """A JSON value that shares nothing changeable with the given one."""
-    if isinstance(value, dict):
-        return {key: copied(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [copied(each) for each in value]
-    return value
+    """A JSON value that shares nothing changeable with the given one; through the encoder, which outruns a walk."""
+    return msgspec.json.decode(_ENCODER.encode(value)) if isinstance(value, dict | list) else value

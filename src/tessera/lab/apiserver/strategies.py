@@ -32,9 +32,11 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource("", "configmaps"): Strategy(validate_update=data_update),
     GroupResource("", "events"): Strategy(default=defaults.event),
     GroupResource("", "namespaces"): Strategy(
-        prepare_create=defaults.new_namespace, prepare_delete=defaults.dying_namespace
+        prepare_create=defaults.new_namespace,
+        prepare_update=defaults.kept_namespace,
+        prepare_delete=defaults.dying_namespace,
     ),
-    GroupResource("", "nodes"): Strategy(default=defaults.node),
+    GroupResource("", "nodes"): Strategy(default=defaults.node, default_status=defaults.node),
     GroupResource("", "pods"): Strategy(
         default=default_pod,
         prepare_create=new_pod,

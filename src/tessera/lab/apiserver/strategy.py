@@ -36,7 +36,8 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """Hooks of one kind.
 
     Attributes:
-        default: fills in defaults, on every write and every subresource.
+        default: fills in defaults, on every write but those of the status subresource.
+        default_status: the same for the status subresource.
         prepare_create: sets what a new object of the kind starts with; ``status`` is empty already.
         prepare_update: restores what an update of the main resource must not touch, besides ``status``.
         validate, validate_update, validate_status: what is wrong; an update is checked by both of the first.
@@ -46,6 +47,7 @@ class Strategy(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     default: Callable[[Obj], None] = _nothing
+    default_status: Callable[[Obj], None] = _nothing
     prepare_create: Callable[[Obj], None] = _nothing
     prepare_update: Callable[[Obj, Read], None] = _no_update
     validate: Callable[[Read], Sequence[Cause]] = _no_cause

@@ -1,4 +1,4 @@
-"""Subresources that are more than a part of their object: scale, binding, eviction, token, finalize, log."""
+"""Subresources that are more than a part of their object: scale, binding, eviction, token; 501 for log and others."""
 
 from typing import Any
 
@@ -16,6 +16,7 @@ from tessera.lab.apiserver.storage import Stored, copied
 from tessera.lab.apiserver.writing import Transform, Writing
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
+_COVERED = frozenset({"scale", "binding", "eviction", "token", "log", "ephemeralcontainers"})
 DONE: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
@@ -30,7 +31,7 @@ class Subresources:
 
     def covers(self, ask: Ask) -> bool:
         """Whether the request is for one of them."""
-        return ask.route.subresource in {"scale", "binding", "eviction", "token", "log"}
+        return ask.route.subresource in _COVERED
 
     async def answer(self, ask: Ask, patch: Transform | None) -> tuple[int, Obj]:
         """Does what is asked; ``patch`` is a PATCH's body as a function.

@@ -13,7 +13,7 @@ import msgspec
 from tessera.lab.apiserver.admission import Admission
 from tessera.lab.apiserver.apply import applied
 from tessera.lab.apiserver.bodies import check_place, check_type
-from tessera.lab.apiserver.builtin_schema import BuiltinSchema
+from tessera.lab.apiserver.conformity import check, conform, create_causes, field_validation, update_causes
 from tessera.lab.apiserver.core import Ask, Core
 from tessera.lab.apiserver.lifecycle import (
     SUFFIX_LETTERS,
@@ -23,10 +23,9 @@ from tessera.lab.apiserver.lifecycle import (
     counts_as_spec_change,
     doomed,
     generated_name,
-    metadata_causes,
-    new_finalizers,
 )
 from tessera.lab.apiserver.managed import Writer, updated
+from tessera.lab.apiserver.negotiation import to_version
 from tessera.lab.apiserver.seams import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
 from tessera.lab.apiserver.status import (
     MODIFIED,
@@ -38,7 +37,7 @@ from tessera.lab.apiserver.status import (
     not_found,
 )
 from tessera.lab.apiserver.storage import Stale, Store, Stored, copied
-from tessera.lab.apiserver.strategies import name_rule, strategy_of
+from tessera.lab.apiserver.strategies import strategy_of
 
 QUOTAS = GroupResource("", "resourcequotas")
 #: How often a write starts again because the object changed under it; then 409 (kube-apiserver: 5 for patches).
@@ -83,15 +82,16 @@ class Writing:
 
     async def _create_once(self, ask: Ask, obj: Obj, *, by_apply: bool) -> Stored:
         strategy = strategy_of(ask.resource)
-        self._conform(ask, obj)
+        conform(ask, obj, None)
         if ask.resource.status_subresource:
             obj.pop("status", None)
         if not by_apply:
             updated(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
-        request = self._admission_request(ask, "CREATE", obj, None)
-        admitted = await self._admission.mutate(request)
+        admitted = await self._admission.mutate(self._admission_request(ask, "CREATE", obj, None))
         ask.warnings.extend(admitted.warnings)
-        obj = admitted.obj or obj
+        if admitted.obj is not None and admitted.obj is not obj:
+            obj = admitted.obj
+            conform(ask, obj, None, quiet=True)
         meta = obj["metadata"]
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
@@ -100,10 +100,10 @@ class Writing:
             obj.pop("status", None)
         born(obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation)
         strategy.prepare_create(obj)
-        self._conform(ask, obj, quiet=True)
+        strategy.default(obj)
         if self._core.store.find(ask.resource.storage, ask.namespace, str(meta.get("name", ""))):
             raise Stale
-        self._check(ask, obj, [*metadata_causes(obj, name_rule(ask.resource)), *self._causes(ask, obj, None)])
+        check(ask, obj, create_causes(ask, obj))
         ask.warnings.extend(await self._admission.validate(self._admission_request(ask, "CREATE", obj, None)))
         used = self._admission.quota(self._admission_request(ask, "CREATE", obj, None))
         return self._commit(ask, obj, None, used)
@@ -133,25 +133,26 @@ class Writing:
         raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
 
     async def _change_once(self, ask: Ask, found: Stored, transform: Transform, *, put: bool, by_apply: bool) -> Stored:
-        old = self._core.shown_form(ask.resource, found)
-        obj = transform(copied(old))
+        old = to_version(ask.resource, found.obj)
+        obj = transform(self._core.shown_form(ask.resource, found))
         check_type(obj, ask.resource.api_version, ask.resource.kind)
         check_place(obj, ask.resource, ask.namespace, ask.route.name)
         self._check_versions(ask, obj, old, put=put)
-        self._conform(ask, obj)
         obj = self._restored(ask, obj, old)
+        conform(ask, obj, old)
         if not by_apply:
             updated(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
         admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
         ask.warnings.extend(admitted.warnings)
-        obj = self._restored(ask, admitted.obj or obj, old)
-        self._conform(ask, obj, quiet=True)
-        self._check(ask, obj, self._update_causes(ask, obj, old))
+        if admitted.obj is not None and admitted.obj is not obj:
+            obj = self._restored(ask, admitted.obj, old)
+            conform(ask, obj, old, quiet=True)
+        check(ask, obj, update_causes(ask, obj, old))
         request = self._admission_request(ask, "UPDATE", obj, old)
         ask.warnings.extend(await self._admission.validate(request))
         if obj == old and not completes_delete(obj):
             return found
-        if ask.resource.generation and counts_as_spec_change(obj, old):
+        if ask.resource.generation and counts_as_spec_change(obj, old, status=ask.resource.status_subresource):
             obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         return self._commit(ask, obj, found, self._admission.quota(request))
 
@@ -169,7 +170,7 @@ class Writing:
         if config["metadata"].get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         if ask.resource.schema is not None:
-            self._field_validation(ask, ask.resource.schema.unknown_fields(config))
+            field_validation(ask, ask.resource.schema.unknown_fields(config))
             ask.resource.schema.prune(config)
         writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
 
@@ -221,9 +222,8 @@ class Writing:
         """The object with everything put back that this subresource may not change."""
         obj.setdefault("metadata", {})
         if ask.route.subresource == "status":
-            restored = {**copied(old), **({"status": obj["status"]} if "status" in obj else {})}
-            if "status" not in obj:
-                restored.pop("status", None)
+            restored = {**old, "metadata": copied(old["metadata"])}
+            _carry(restored, obj, "status")
             if ask.resource.storage in _STATUS_WRITES_METADATA:
                 for key in ("labels", "annotations"):
                     _carry(restored["metadata"], obj["metadata"], key)
@@ -231,7 +231,7 @@ class Writing:
             return restored
         carried_over(obj, old)
         if ask.resource.status_subresource and ask.route.subresource == "":
-            _carry(obj, copied(old), "status")
+            _carry(obj, old, "status")
             strategy_of(ask.resource).prepare_update(obj, old)
         return obj
 
@@ -270,54 +270,6 @@ class Writing:
 
     # -- shared steps ---------------------------------------------------------------------------------------------
 
-    def _conform(self, ask: Ask, obj: Obj, *, quiet: bool = False) -> None:
-        """Brings the object into its schema's shape: unknown fields, then defaults."""
-        schema = ask.resource.schema
-        if schema is not None:
-            if isinstance(schema, BuiltinSchema):
-                schema.check_types(obj)
-            if not quiet:
-                self._field_validation(ask, schema.unknown_fields(obj))
-            schema.prune(obj)
-            schema.default(obj)
-        strategy_of(ask.resource).default(obj)
-
-    def _field_validation(self, ask: Ask, unknown: Sequence[str]) -> None:
-        wanted = ask.options.get("fieldValidation") or "Warn"
-        if not unknown or wanted == "Ignore":
-            return
-        found = [f'unknown field "{path}"' for path in unknown]
-        if wanted == "Strict":
-            kind = ask.resource.kind
-            raise bad_request(
-                f'{kind} in version "{ask.resource.version}" cannot be handled as a {kind}: '
-                f"strict decoding error: {', '.join(found)}"
-            )
-        ask.warnings.extend(text for text in found if text not in ask.warnings)
-
-    def _causes(self, ask: Ask, obj: Obj, old: Mapping[str, Any] | None) -> Sequence[Cause]:
-        schema = ask.resource.schema
-        shape = schema.validate(obj, old) if schema else ()
-        return shape or strategy_of(ask.resource).validate(obj)
-
-    def _update_causes(self, ask: Ask, obj: Obj, old: Obj) -> Sequence[Cause]:
-        strategy = strategy_of(ask.resource)
-        if obj == old:
-            return ()
-        causes = [*metadata_causes(obj, name_rule(ask.resource)), *new_finalizers(obj, old)]
-        if ask.route.subresource == "status":
-            schema = ask.resource.schema
-            shape = schema.validate(obj, old) if schema else ()
-            return [*causes, *shape, *strategy.validate_status(obj, old)]
-        rules = () if ask.route.subresource in _SERVER_MADE else strategy.validate_update(obj, old)
-        return [*causes, *self._causes(ask, obj, old), *rules]
-
-    def _check(self, ask: Ask, obj: Obj, causes: Sequence[Cause]) -> None:
-        if causes:
-            meta = obj["metadata"]
-            name = meta.get("name") or meta.get("generateName", "")
-            raise invalid(ask.resource.group, ask.resource.kind, name, causes)
-
     def _admission_request(
         self, ask: Ask, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
     ) -> AdmissionRequest:
@@ -348,8 +300,6 @@ class Writing:
         return stored
 
 
-#: Subresources that change an object by the server's own rules.
-_SERVER_MADE = frozenset({"binding", "eviction"})
 _MANAGER_REQUIRED = "Required value: is required for apply patch"
 _UID_OF_NOTHING = "uid mismatch: the provided object specified uid, but no existing object has it"
 

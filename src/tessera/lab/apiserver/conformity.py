@@ -1,0 +1,121 @@
+"""An object against its kind: unknown fields, defaults, and everything that is wrong with it.
+
+Of an update of a built-in kind only those top-level parts are looked at that changed: a status that is written every
+second does not walk the spec again. Custom resources are always seen whole, since their rules may reach across.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera.lab.apiserver.builtin_schema import BuiltinSchema
+from tessera.lab.apiserver.core import Ask
+from tessera.lab.apiserver.lifecycle import metadata_causes, new_finalizers
+from tessera.lab.apiserver.seams import Cause, Obj
+from tessera.lab.apiserver.status import bad_request, invalid
+from tessera.lab.apiserver.strategies import name_rule, strategy_of
+
+Read = Mapping[str, Any]
+
+#: Subresources that change an object by the server's own rules, not by the client's wish.
+_SERVER_MADE = frozenset({"binding", "eviction"})
+
+
+def _changed_part(ask: Ask, obj: Obj, old: Read | None) -> Obj:
+    """The top-level parts that the schema is to look at."""
+    if old is None or not isinstance(ask.resource.schema, BuiltinSchema):
+        return dict(obj)
+    return {key: value for key, value in obj.items() if key not in old or value != old[key]}
+
+
+def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
+    """Brings the object into its schema's shape in place: unknown fields go, defaults come.
+
+    Args:
+        ask: the request, which says what to do about unknown fields.
+        obj: the object.
+        old: what is stored, when it is an update.
+        quiet: unknown fields were reported before.
+
+    Raises:
+        StatusError: 400, a value has the wrong type, or an unknown field and ``fieldValidation=Strict``.
+    """
+    schema = ask.resource.schema
+    if schema is not None:
+        part = _changed_part(ask, obj, old)
+        looked_at = set(part)
+        if isinstance(schema, BuiltinSchema):
+            schema.check_types(part)
+        if not quiet:
+            field_validation(ask, schema.unknown_fields(part))
+        schema.prune(part)
+        schema.default(part)
+        for key in looked_at - part.keys():
+            del obj[key]
+        obj.update({key: value for key, value in part.items() if key in looked_at or key not in obj})
+    strategy = strategy_of(ask.resource)
+    if ask.route.subresource == "status":
+        strategy.default_status(obj)
+    else:
+        strategy.default(obj)
+
+
+def field_validation(ask: Ask, unknown: Sequence[str]) -> None:
+    """Ignores, warns of, or refuses unknown fields, as the request wants; without a wish it warns.
+
+    Raises:
+        StatusError: 400, there are unknown fields and ``fieldValidation=Strict``.
+    """
+    wanted = ask.options.get("fieldValidation") or "Warn"
+    if not unknown or wanted == "Ignore":
+        return
+    found = [f'unknown field "{path}"' for path in unknown]
+    if wanted == "Strict":
+        kind = ask.resource.kind
+        raise bad_request(
+            f'{kind} in version "{ask.resource.version}" cannot be handled as a {kind}: '
+            f"strict decoding error: {', '.join(found)}"
+        )
+    ask.warnings.extend(text for text in found if text not in ask.warnings)
+
+
+def _shape_causes(ask: Ask, obj: Obj, old: Read | None) -> Sequence[Cause]:
+    schema = ask.resource.schema
+    if schema is None:
+        return ()
+    part = _changed_part(ask, obj, old)
+    found = schema.validate(part, old)
+    return [cause for cause in found if cause.field not in obj.keys() - part.keys()]
+
+
+def create_causes(ask: Ask, obj: Obj) -> Sequence[Cause]:
+    """What is wrong with a new object."""
+    shape = _shape_causes(ask, obj, None)
+    rules = shape or strategy_of(ask.resource).validate(obj)
+    return [*metadata_causes(obj, name_rule(ask.resource)), *rules]
+
+
+def update_causes(ask: Ask, obj: Obj, old: Read) -> Sequence[Cause]:
+    """What is wrong with an update."""
+    if obj == old:
+        return ()
+    strategy = strategy_of(ask.resource)
+    found = [*metadata_causes(obj, name_rule(ask.resource)), *new_finalizers(obj, old)]
+    shape = _shape_causes(ask, obj, old)
+    if ask.route.subresource == "status":
+        return [*found, *shape, *strategy.validate_status(obj, old)]
+    if ask.route.subresource in _SERVER_MADE or shape:
+        return [*found, *shape]
+    same = obj.get("spec") == old.get("spec") and "spec" in obj
+    return [*found, *(() if same else strategy.validate(obj)), *strategy.validate_update(obj, old)]
+
+
+def check(ask: Ask, obj: Obj, causes: Sequence[Cause]) -> None:
+    """Refuses an object that anything is wrong with.
+
+    Raises:
+        StatusError: 422.
+    """
+    if causes:
+        meta = obj["metadata"]
+        name = meta.get("name") or meta.get("generateName", "")
+        raise invalid(ask.resource.group, ask.resource.kind, name, causes)
