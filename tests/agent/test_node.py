@@ -454,3 +454,53 @@ def test_an_object_that_somebody_deleted_is_made_again_and_living_pods_keep_thei
         await scene.until(scene.is_empty)
 
     play(story)
+
+
+def test_the_agent_needs_these_rights_and_no_others(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.foreign(A)
+        await scene.begin()
+        await scene.joined()
+        for name in ("web", "sneaky"):
+            await scene.pod(name, {"main": {"1g.5gb": 1}})
+            await scene.bind(name)
+            await scene.admit(name)
+        await scene.promise("web", ONES[1])
+        with pytest.raises(PluginError):
+            await scene.start("sneaky", "main", tries=1)
+        await scene.clock.sleep(30.0)
+        await scene.release("web")
+        await scene.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvidia.com/mig.config": None}}})
+        await scene.until(scene.object_is_gone)
+        asked = {(each.verb, each.resource, each.subresource) for each in scene.server.audit if each.user == "agent"}
+        slices = "instaslices.inference.redhat.com"
+        assert asked == {
+            ("list", "nodes", ""),
+            ("watch", "nodes", ""),
+            ("patch", "nodes", "status"),
+            ("list", "pods", ""),
+            ("watch", "pods", ""),
+            ("create", "events", ""),
+            ("list", slices, ""),
+            ("watch", slices, ""),
+            ("create", slices, ""),
+            ("delete", slices, ""),
+            ("patch", slices, "status"),
+        }
+
+    play(story)
+
+
+def test_two_pods_that_need_slices_only_to_initialize_do_not_mix(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        for name, place in (("one", ONES[5]), ("two", ONES[2])):
+            await scene.pod(name, {"main": {}}, init={"load": {"1g.5gb": 1}})
+            await scene.promise(name, place)
+            await scene.bind(name)
+            await scene.admit(name)
+        for name, place in (("two", ONES[2]), ("one", ONES[5]), ("two", ONES[2])):
+            assert (await scene.start(name, "load"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(place)
+
+    play(story)
