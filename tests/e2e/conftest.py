@@ -95,4 +95,3 @@ def cluster(lab_arguments: list[str]) -> Iterator[Cluster]:
     finally:
         daemon.stop(folder)
         shutil.rmtree(top, ignore_errors=True)
-

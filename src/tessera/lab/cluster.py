@@ -25,10 +25,13 @@ from tessera.lab.apiserver.identity import service_account
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.apiserver.webhook_call import HttpCaller, InProcessCaller, WebhookCaller
+from tessera.lab.apiserver.webhooks import AdmissionWebhooks
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc, KubeletOptions, NodeDirectories
 from tessera.lab.kubelet.node import SimulatedNode
 from tessera.lab.nodespec import NodeSpec
 from tessera.lab.scheduler.scheduler import Scheduler
+from tessera.lab.services import ServiceResolver
 from tessera.lab.workloads.suite import Workloads
 from tessera.nvml.simulated import SimulatedMachine
 
@@ -87,9 +90,20 @@ class Cluster:
         self.options = options or ClusterOptions()
         self.server = ApiServer(clock, seed=self.options.seed)
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
+        self.server.parts.webhooks = self._webhooks()
         self.connect: Callable[[str], Transport] | None = None
         self._entrypoint = entrypoint(self) if entrypoint is not None else None
         self.nodes = {spec.name: self._node(number, spec) for number, spec in enumerate(nodes, start=1)}
+
+    def _webhooks(self) -> AdmissionWebhooks:
+        """Admission webhooks, called over TLS where the server listens, else in this process."""
+        core = self.server.core
+        caller: WebhookCaller
+        if self.options.folder is not None:
+            caller = HttpCaller(ServiceResolver(core.store))
+        else:
+            caller = InProcessCaller(self.reviewers)
+        return AdmissionWebhooks(core.store, core.registry, caller, core.new_uid)
 
     def client(self, component: str, user: UserInfo = ADMIN) -> Client:
         """A client without sockets."""

@@ -1,0 +1,184 @@
+"""A whole cluster on virtual time in one process: the lab, with Tessera installed from deploy/, without sockets."""
+
+import random
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import INSTASLICE_NAMESPACE, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.cli import agent, controller, webhook
+from tessera.clock import LoopClock
+from tessera.kube.informer import Informer
+from tessera.kube.resources import EVENTS, NODES, PODS, REPLICASETS, CoreEvent, Pod
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.install import Commands, entrypoint, install
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.until import Watched
+from tessera.lab.virtualtime import run_virtual
+from tessera.nvml.interface import GpuUuid
+
+COMMANDS = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
+#: Simulated seconds that anything may take; an hour of them costs milliseconds.
+PATIENCE = 600.0
+
+
+class Lab:
+    """The cluster and what a test does with it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.clock = cluster.clock
+        self.client = cluster.client("test")
+        rng = random.Random(0)
+        self.pods = Informer(self.client, PODS, clock=self.clock, rng=rng, namespace="default")
+        self.events = Informer(self.client, EVENTS, clock=self.clock, rng=rng, namespace="default")
+        self.slices = Informer(self.client, INSTASLICES, clock=self.clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
+        self.watched = Watched(self.pods, self.slices, self.events)
+
+    async def create(
+        self, name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any
+    ) -> None:
+        """A pod whose containers have the given limits; ``spec`` adds to its spec."""
+        await self.client.create(PODS.untyped(), manifest(name, *containers, command=command, **spec), "default")
+
+    async def create_owned(self, name: str, *containers: dict[str, int]) -> None:
+        """A ReplicaSet of one such pod."""
+        labels = {"app": name}
+        spec = manifest(name, *containers, restartPolicy="Always")["spec"]
+        template = {"metadata": {"labels": labels}, "spec": spec}
+        await self.client.create(
+            REPLICASETS.untyped(),
+            {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}},
+            "default",
+        )
+
+    async def delete_owned(self, name: str) -> None:
+        """Deletes a ReplicaSet and waits until its pods are gone."""
+        await self.client.delete(REPLICASETS, name, "default", propagation="Background")
+        await self.until(lambda: not self._owned(name), f"the pods of {name} are gone")
+
+    def ready_of(self, name: str) -> str:
+        """The name of the ReplicaSet's pod that runs; empty if none does."""
+        return next((pod for pod in self._owned(name) if self._ready(pod)), "")
+
+    def _owned(self, name: str) -> list[str]:
+        return [pod.metadata.name for pod in self.pods.cache.values() if pod.metadata.labels.get("app") == name]
+
+    async def delete(self, name: str) -> None:
+        """Deletes a pod at once."""
+        await self.client.delete(PODS, name, "default", grace_seconds=0)
+
+    async def join(self, node: str) -> None:
+        """Gives a node's cards to on-demand slicing."""
+        await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: MIG_CONFIG_DYNAMIC}}})
+
+    async def leave(self, node: str) -> None:
+        """Takes a node back, and waits until it has left."""
+        await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: "all-disabled"}}})
+        await self.until(lambda: f"{INSTASLICE_NAMESPACE}/{node}" not in self.slices.cache, f"{node} has left")
+
+    def pod(self, name: str) -> Pod | None:
+        """A pod as last seen."""
+        return self.pods.cache.get(f"default/{name}")
+
+    def _ready(self, name: str) -> bool:
+        pod = self.pod(name)
+        return pod is not None and any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+
+    def phase(self, name: str) -> str:
+        """A pod's phase; empty if there is none."""
+        pod = self.pod(name)
+        return pod.status.phase if pod is not None else ""
+
+    async def until(self, found: Callable[[], Any], what: str, seconds: float = PATIENCE) -> None:
+        """Waits for a state of pods, events and Instaslice objects."""
+        await self.watched.until(lambda: found() or None, seconds, what)
+
+    async def running(self, *names: str) -> None:
+        """Waits until all containers of the pods run."""
+        await self.until(lambda: all(self._ready(name) for name in names), f"{names} run")
+
+    async def empty(self) -> None:
+        """Waits until no node holds any record of a slice."""
+        await self.until(lambda: not any(self.results(node) for node in self.cluster.nodes), "no slice is recorded")
+
+    def instaslice(self, node: str = "node-1") -> Instaslice:
+        """A node's object."""
+        found = self.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node}")
+        assert found is not None
+        return found
+
+    def results(self, node: str = "node-1") -> dict[str, Any]:
+        """A node's allocations by pod UID."""
+        return self.instaslice(node).status.pod_allocation_results
+
+    def hardware(self, node: str = "node-1") -> list[tuple[GpuUuid, str, int]]:
+        """The GPU instances that really are on the node's cards: card, profile, start."""
+        machine = self.cluster.nodes[node].machine
+        assert machine is not None
+        return [(gpu, each.profile, each.start) for gpu in machine.uuids() for each in machine.instances(gpu)]
+
+    def devices(self, pod: str, container: str = "c0") -> list[str]:
+        """The MIG devices that a container was given."""
+        found = self.pod(pod)
+        assert found is not None
+        env = self.cluster.nodes[found.spec.node_name].container_env("default", pod, container)
+        return env["NVIDIA_VISIBLE_DEVICES"].split(",")
+
+    def events_of(self, pod: str, reason: str) -> list[CoreEvent]:
+        """A pod's events of one reason."""
+        return [
+            event
+            for event in self.events.cache.values()
+            if event.involved_object.name == pod and event.reason == reason
+        ]
+
+
+def manifest(name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any) -> dict[str, Any]:
+    """A pod of containers ``c0``, ``c1``, … with the given limits."""
+    made = [
+        {"name": f"c{n}", "image": "busybox", "command": command.split(), "resources": {"limits": limits}}
+        for n, limits in enumerate(containers)
+    ]
+    settings = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": made}
+    return {"metadata": {"name": name}, "spec": {**settings, **spec}}
+
+
+Scenario = Callable[[Lab], Awaitable[None]]
+
+
+@pytest.fixture
+def in_lab(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario in a fresh cluster of the given nodes on virtual time."""
+
+    def run(
+        scenario: Scenario, nodes: str = "4xA100-40GB", cluster_type: Callable[..., Cluster] = Cluster, **options: Any
+    ) -> None:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+
+        async def play() -> None:
+            clock = LoopClock(1_800_000_000)
+            cluster = cluster_type(
+                parse_nodes(nodes),
+                clock=clock,
+                options=ClusterOptions(cdi=folder, **options),
+                entrypoint=entrypoint(COMMANDS),
+            )
+            async with cluster.running():
+                await install(cluster.client("install"))
+                lab = Lab(cluster)
+                async with lab.watched.running():
+                    with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
+                    await lab.until(
+                        lambda: all(lab.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{name}") for name in with_cards),
+                        "every node has joined",
+                    )
+                    await scenario(lab)
+
+        run_virtual(play())
+
+    return run

@@ -1,0 +1,85 @@
+"""Pods of any shape: each container gets exactly the slices that it asked for."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+def kinds(lab: Any, devices: list[str]) -> list[str]:
+    """The profiles of MIG devices, by their UUIDs."""
+    machine = lab.cluster.nodes["node-1"].machine
+    known = {
+        ci.mig_uuid: instance.profile
+        for gpu in machine.uuids()
+        for instance in machine.instances(gpu)
+        for ci in instance.compute_instances
+    }
+    return sorted(known[device] for device in devices)
+
+
+def test_two_profiles_in_one_container(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("both", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1})
+        await lab.running("both")
+        assert kinds(lab, lab.devices("both")) == ["1g.5gb", "2g.10gb"]
+
+    in_lab(scenario)
+
+
+def test_three_slices_in_one_container(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("three", {"nvidia.com/mig-1g.5gb": 3})
+        await lab.running("three")
+        assert kinds(lab, lab.devices("three")) == ["1g.5gb"] * 3
+        assert len(set(lab.devices("three"))) == 3
+
+    in_lab(scenario)
+
+
+def test_two_containers_with_one_each(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("pair", {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("pair")
+        assert kinds(lab, lab.devices("pair", "c0")) == ["1g.5gb"]
+        assert kinds(lab, lab.devices("pair", "c1")) == ["3g.20gb"]
+
+    in_lab(scenario)
+
+
+def test_an_init_container_shares_its_slice_with_the_app(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        init = {
+            "name": "prepare",
+            "image": "busybox",
+            "command": ["sleep", "1"],
+            "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}},
+        }
+        await lab.create("staged", {"nvidia.com/mig-1g.5gb": 1}, initContainers=[init])
+        await lab.running("staged")
+        assert lab.devices("staged", "prepare") == lab.devices("staged", "c0")
+        assert len(lab.hardware()) == 1
+
+    in_lab(scenario)
+
+
+def test_two_pods_of_one_profile_never_share(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("a", {"nvidia.com/mig-1g.5gb": 2})
+        await lab.create("b", {"nvidia.com/mig-1g.5gb": 2})
+        await lab.running("a", "b")
+        assert not set(lab.devices("a")) & set(lab.devices("b"))
+
+    in_lab(scenario)
+
+
+def test_a_restarted_container_finds_its_slice(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("again", {"nvidia.com/mig-1g.5gb": 1}, command="sleep 30", restartPolicy="Always")
+        await lab.running("again")
+        first = lab.devices("again")
+        await lab.until(
+            lambda: lab.pod("again").status.container_statuses[0].restart_count >= 2, "the container ran three times"
+        )
+        assert lab.devices("again") == first
+        assert len(lab.hardware()) == 1
+
+    in_lab(scenario)
