@@ -1,0 +1,214 @@
+"""One pod, one answer: the first thing in its way, in the order in which a pod meets them.
+
+The order is request, other operators' gates, our gate (controller, room), kube-scheduler, node (agent, kubelet), then
+running. Each case is in one place here or in the room that it names.
+"""
+
+from collections.abc import Iterator
+
+from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid
+from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.room import no_room
+from tessera.cli.verdicts.sight import View
+from tessera.cli.verdicts.startup import at_node, unscheduled
+from tessera.controller.allocation import Allocation
+from tessera.controller.facts import PodFacts, pod_facts
+from tessera.controller.machine import Slicer
+from tessera.controller.wording import wanted_text
+from tessera.kube.resources import Pod
+
+#: Gates of Kueue, whose objects say more than the gate does.
+_KUEUE = "kueue.x-k8s.io/"
+_KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+
+#: Reasons with which kubelet refuses a pod that was bound to its node for good (``pkg/kubelet/lifecycle``).
+_REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
+
+
+def answer_about(view: View, pod: Pod) -> Answer:
+    """Why a pod does not run, or that it does.
+
+    Args:
+        view: what was read; the pod is part of it.
+        pod: which.
+    """
+    facts = pod_facts(pod)
+    answer = _over(pod, facts) or _not_ours(pod, facts) or _other_gate(pod, facts)
+    if answer is None:
+        answer = _with_state(view, view.slicer, pod, facts) if view.slicer is not None else _by_events(view, pod, facts)
+    return _named(answer, pod)
+
+
+def _named(answer: Answer, pod: Pod) -> Answer:
+    return Answer(
+        case=answer.case, verdict=answer.verdict, facts=answer.facts, help=answer.help, pods=(pod.metadata.name,)
+    )
+
+
+# Before and beside us
+
+
+def _over(pod: Pod, facts: PodFacts) -> Answer | None:
+    status = pod.status
+    if status.phase == "Succeeded":
+        return Answer(case="finished", verdict="has finished (Succeeded); its slices are given back")
+    if status.phase == "Failed":
+        if status.reason.startswith(_REJECTED):
+            return Answer(
+                case="rejected",
+                verdict=f"was refused by the node's kubelet for good ({status.reason})",
+                facts=(f"node {facts.node} said: {status.message}",),
+                help=(
+                    "let its owner make it anew: delete this pod; one that nobody owns must be created again",
+                    "if it happens again, see that the node's agent runs: its device plugin answers kubelet",
+                ),
+            )
+        said = ": ".join(each for each in (status.reason, status.message) if each)
+        return Answer(
+            case="failed",
+            verdict="has failed; its slices are given back",
+            facts=(*([said] if said else []), *_exits(pod)),
+            help=(f"read what it wrote: kubectl logs -n {facts.namespace} {facts.name}",),
+        )
+    if facts.leaving and not facts.node:
+        return Answer(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
+    return None
+
+
+def _exits(pod: Pod) -> Iterator[str]:
+    for each in pod.status.container_statuses:
+        if each.state is not None and each.state.terminated is not None:
+            ended = each.state.terminated
+            yield f"container {each.name} ended with exit code {ended.exit_code} ({ended.reason or 'no reason given'})"
+
+
+def _finalizers(pod: Pod) -> tuple[str, ...]:
+    names = ", ".join(pod.metadata.finalizers)
+    return (f"waits for the finalizers {names}",) if names else ()
+
+
+def _not_ours(pod: Pod, facts: PodFacts) -> Answer | None:
+    if facts.fault:
+        return Answer(
+            case="bad-request",
+            verdict="waits in vain; its request for slices cannot be served",
+            facts=(facts.fault,),
+            help=("correct the manifest and create the pod anew",),
+        )
+    if facts.profiles:
+        return None
+    asked = sorted(name for each in pod.spec.containers for name in each.resources.limits if name in GPU_RESOURCES)
+    how = f"it asks for {asked[0]}, whole cards" if asked else f"no container has a limit {MIG_RESOURCE_PREFIX}*"
+    return Answer(
+        case="no-slices",
+        verdict="does not ask for slices, so Tessera has no part in it",
+        facts=(how, f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
+        help=() if asked else ("to ask for one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
+    )
+
+
+def _unscheduled_message(pod: Pod) -> Iterator[str]:
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled" and each.status == "False" and each.message:
+            yield f"kube-scheduler says: {each.message}"
+
+
+def _other_gate(pod: Pod, facts: PodFacts) -> Answer | None:
+    others = [gate for gate in facts.gates if gate != GATE]
+    if not others:
+        return None
+    kueue = any(gate.startswith(_KUEUE) for gate in others)
+    queue = pod.metadata.labels.get(_KUEUE_QUEUE)
+    steps: tuple[str, ...] = (f"ask the operator that set the gate {others[0]}",)
+    if kueue:
+        steps = (
+            f"see why Kueue has not admitted it: kubectl get workloads.kueue.x-k8s.io -n {facts.namespace}",
+            *([f"see its queue: kubectl describe localqueue -n {facts.namespace} {queue}"] if queue else []),
+        )
+    return Answer(
+        case="other-gate",
+        verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
+        facts=(
+            f"it asks for {wanted_text(facts)}",
+            *([f"it is in the queue {queue}"] if queue else []),
+            *(["a slice is looked for once that gate is gone; Tessera's own gate goes last"] if facts.gated else []),
+        ),
+        help=steps,
+    )
+
+
+# With the controller's state
+
+
+def _with_state(view: View, slicer: Slicer, pod: Pod, facts: PodFacts) -> Answer:
+    promise = slicer.ledger.live(PodUid(pod.metadata.uid))
+    recorded = promise if promise is not None and promise.recorded else None
+    if facts.gated:
+        return _behind_our_gate(view, slicer, pod, facts, promise)
+    if not facts.node:
+        return unscheduled(view, slicer, pod, facts, recorded)
+    return at_node(view, slicer, pod, facts, recorded)
+
+
+def _behind_our_gate(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None) -> Answer:
+    fault = view.controller_fault()
+    if fault:
+        return _no_controller(view, slicer, facts, promise, fault)
+    refused = [each for each in view.events_about(pod.metadata.uid) if each.reason == "SliceRefused"]
+    if promise is not None:
+        where = f"{view.slices(promise.slices)}, on node {promise.node}"
+        done = "promised and written down" if promise.recorded else "free for it"
+        return Answer(
+            case="placing",
+            verdict="is about to be released: there is room, and the controller is at it",
+            facts=(f"{done}: {where}", *(view.told(each) for each in refused[-1:])),
+            help=("ask again in a moment; if nothing moves, read the controller's log", _CONTROLLER_LOG),
+        )
+    reason = slicer.waiting.get(facts.uid)
+    if reason is not None:
+        return no_room(view, slicer, facts, reason)
+    return Answer(
+        case="held",
+        verdict="is held by Tessera's gate, and the controller does not plan it",
+        facts=tuple(view.told(each) for each in refused[-1:]),
+        help=("read the controller's log", _CONTROLLER_LOG),
+    )
+
+
+_CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
+
+
+def _no_controller(view: View, slicer: Slicer, facts: PodFacts, promise: Allocation | None, fault: str) -> Answer:
+    reason = slicer.waiting.get(facts.uid)
+    if promise is not None:
+        then = f"there is room for it: {view.slices(promise.slices)}, on node {promise.node}"
+    else:
+        then = f"and then: {reason.text}" if reason is not None else ""
+    return Answer(
+        case="no-controller",
+        verdict="waits for Tessera's controller, which does not run",
+        facts=(f"it asks for {wanted_text(facts)}", fault, *([then] if then else [])),
+        help=(
+            "start it: kubectl get deployment,pods -n tessera-system -l app.kubernetes.io/name=tessera-controller",
+            f"see why it does not run: {_CONTROLLER_LOG}",
+        ),
+    )
+
+
+# Without
+
+
+def _by_events(view: View, pod: Pod, facts: PodFacts) -> Answer:
+    """For somebody who may see only the pod and what was told about it."""
+    unseen = f"you may not list {', '.join(sorted(view.sight.unseen))}: this is what the pod and its events say"
+    told = [view.told(each) for each in view.events_about(pod.metadata.uid)[-3:]]
+    asks = f"it asks for {wanted_text(facts)}"
+    if pod.status.phase == "Running":
+        return Answer(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, unseen))
+    if facts.gated:
+        case, verdict = "held", "waits for a slice behind Tessera's gate"
+    elif not facts.node:
+        case, verdict = "unscheduled", "has a slice and waits for kube-scheduler"
+    else:
+        case, verdict = "starting", f"is starting on node {facts.node}"
+    return Answer(case=case, verdict=verdict, facts=(asks, *_unscheduled_message(pod), *told, unseen))

@@ -1,0 +1,208 @@
+"""Reads what an answer needs: GET and LIST only, everything at the same time.
+
+What one may not read is left out and named. What does not exist (the CRD on a cluster without Tessera) is empty.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.cli.verdicts.answer import Report
+from tessera.cli.verdicts.pods import answer_about
+from tessera.cli.verdicts.sight import LEASE, Sight, View
+from tessera.cli.verdicts.workloads import Workload, report_about, slice_quotas
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, NotFound
+from tessera.kube.meta import Resource
+from tessera.kube.resources import (
+    DEPLOYMENTS,
+    EVENTS,
+    JOBS,
+    LEASES,
+    NODES,
+    PODS,
+    REPLICASETS,
+    RESOURCE_QUOTAS,
+    STATEFULSETS,
+    Condition,
+    Job,
+    Pod,
+    ReplicaSet,
+)
+
+T = TypeVar("T")
+
+_WORKLOADS: dict[str, Resource[Any]] = {
+    "deployment": DEPLOYMENTS,
+    "replicaset": REPLICASETS,
+    "statefulset": STATEFULSETS,
+    "job": JOBS,
+}
+#: Other names of the kinds, as kubectl takes them.
+_ALIASES = {
+    "pods": "pod",
+    "po": "pod",
+    "deployments": "deployment",
+    "deploy": "deployment",
+    "replicasets": "replicaset",
+    "rs": "replicaset",
+    "statefulsets": "statefulset",
+    "sts": "statefulset",
+    "jobs": "job",
+}
+_DEFAULT_REPLICAS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user named: a kind in lower case and a name."""
+
+    kind: str
+    name: str
+
+
+def asked(text: str) -> Asked:
+    """Reads ``NAME`` or ``KIND/NAME``; a kind may be written as kubectl takes or prints it (``deployment.apps/web``).
+
+    Raises:
+        ValueError: no such kind is known here, or the name is empty.
+    """
+    written, slash, name = text.rpartition("/")
+    kind = written.partition(".")[0].lower() if slash else "pod"
+    kind = _ALIASES.get(kind, kind)
+    if kind != "pod" and kind not in _WORKLOADS:
+        raise ValueError(f'"{text}": kind "{written}" is not known here; known are pod, {", ".join(_WORKLOADS)}')
+    if not name:
+        raise ValueError(f'"{text}": the name is empty; write {kind}/NAME')
+    return Asked(kind, name)
+
+
+async def report(client: Client, clock: Clock, what: Asked, namespace: str) -> Report:
+    """Everything about what was asked.
+
+    Raises:
+        NotFound: there is no such object; where a quota on slices is used up, a note says so.
+        ApiError: it may not be read.
+    """
+    if what.kind == "pod":
+        return await _pod(client, clock, what, namespace)
+    workload = await _workload(client, what, namespace)
+    return report_about(View(await _sight(client, clock, namespace)), workload)
+
+
+async def _pod(client: Client, clock: Clock, what: Asked, namespace: str) -> Report:
+    try:
+        pod = await client.get(PODS, what.name, namespace)
+    except NotFound as error:
+        for line in slice_quotas((await _some(client, RESOURCE_QUOTAS, namespace))[0]):
+            error.add_note(f"Its creation may have been refused: {line}")
+        raise
+    view = View(await _sight(client, clock, namespace, pod))
+    return Report(kind="pod", namespace=namespace, name=what.name, answers=(answer_about(view, pod),))
+
+
+# The cluster
+
+
+async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Sight:
+    """What may be read of everything; ``pod`` is the one that is asked about, if it is one."""
+    about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
+    pods, nodes, instaslices, leases, events, quotas = await asyncio.gather(
+        _some(client, PODS),
+        _some(client, NODES),
+        _some(client, INSTASLICES, INSTASLICE_NAMESPACE),
+        _some(client, LEASES, fields=f"metadata.name={LEASE}"),
+        _some(client, EVENTS, namespace, fields=about),
+        _some(client, RESOURCE_QUOTAS, namespace),
+    )
+    unseen = {
+        resource.plural
+        for (_, allowed), resource in (
+            (pods, PODS),
+            (nodes, NODES),
+            (instaslices, INSTASLICES),
+            (leases, LEASES),
+            (events, EVENTS),
+            (quotas, RESOURCE_QUOTAS),
+        )
+        if not allowed
+    }
+    seen = pods[0] if pods[1] else (await _some(client, PODS, namespace))[0]
+    return Sight(
+        now=clock.now(),
+        pods=seen if pod is None else _with(seen, pod),
+        nodes=nodes[0],
+        instaslices=instaslices[0],
+        leases=leases[0],
+        events=events[0],
+        quotas=quotas[0],
+        unseen=frozenset(unseen),
+    )
+
+
+def _with(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
+    """The pods with this one as it was read by itself, also if it came or went between the two reads."""
+    return [each for each in pods if each.metadata.uid != pod.metadata.uid] + [pod]
+
+
+async def _some(
+    client: Client, resource: Resource[T], namespace: str | None = None, *, fields: str | None = None
+) -> tuple[Sequence[T], bool]:
+    """The objects, and whether they may be listed."""
+    try:
+        return (await client.list(resource, namespace, field_selector=fields)).items, True
+    except Forbidden:
+        return (), False
+    except NotFound:
+        return (), True
+
+
+# Workloads
+
+
+async def _workload(client: Client, what: Asked, namespace: str) -> Workload:
+    if what.kind == "job":
+        return _job(await client.get(JOBS, what.name, namespace))
+    item = await client.get(_WORKLOADS[what.kind], what.name, namespace)
+    makers: list[ReplicaSet] = []
+    if what.kind == "deployment":
+        every = (await client.list(REPLICASETS, namespace)).items
+        makers = [each for each in every if _owned(each, item.metadata.uid)]
+    replicas = item.spec.replicas
+    return Workload(
+        kind=what.kind,
+        namespace=namespace,
+        name=what.name,
+        makers=frozenset({item.metadata.uid, *(each.metadata.uid for each in makers)}),
+        desired=_DEFAULT_REPLICAS if replicas is None else replicas,
+        conditions=(*_conditions(makers), *item.status.conditions),
+    )
+
+
+def _owned(item: ReplicaSet, uid: str) -> bool:
+    return any(owner.controller and owner.uid == uid for owner in item.metadata.owner_references)
+
+
+def _conditions(makers: Sequence[ReplicaSet]) -> list[Condition]:
+    return [condition for each in makers if each.spec.replicas for condition in each.status.conditions]
+
+
+def _job(job: Job) -> Workload:
+    """A job wants as many pods at a time as it has parallelism, but no more than successes are missing."""
+    over = any(each.type in {"Complete", "Failed"} and each.status == "True" for each in job.status.conditions)
+    wanted = _DEFAULT_REPLICAS if job.spec.parallelism is None else job.spec.parallelism
+    if job.spec.completions is not None:
+        wanted = min(wanted, max(0, job.spec.completions - job.status.succeeded))
+    return Workload(
+        kind="job",
+        namespace=job.metadata.namespace,
+        name=job.metadata.name,
+        makers=frozenset({job.metadata.uid}),
+        desired=0 if over or job.spec.suspend else wanted,
+        suspended=job.spec.suspend,
+        conditions=job.status.conditions,
+    )

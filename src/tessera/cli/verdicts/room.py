@@ -1,0 +1,261 @@
+"""There is no place for a pod: which rule or which other pod is in the way, and what would make room.
+
+The reason is placement's own (:mod:`tessera.placement.reasons`); this room adds what a person wants to know beside it:
+how each node stands, who is ahead, and what would fit at once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
+from tessera.cli.verdicts.answer import Answer, age, counted, listed
+from tessera.cli.verdicts.sight import AGENT_LABEL, View
+from tessera.clock import parse_rfc3339
+from tessera.controller.eligibility import refusal, shortage
+from tessera.controller.facts import PodFacts
+from tessera.controller.inventory import FOREIGN
+from tessera.controller.machine import Slicer
+from tessera.controller.placing import Placed, place
+from tessera.controller.wording import wanted_text
+from tessera.placement.cards import Allocation
+from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
+
+#: How many profiles that would fit at once are named.
+_ALTERNATIVES = 3
+
+#: What helps against a rule, by the beginning of its text (:mod:`tessera.controller.eligibility`).
+_REMEDIES = (
+    ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
+    ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),
+    ("node(s) were not ready", "see why the node is not ready: kubectl describe node NODE"),
+    ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
+    ("Insufficient", "ask for less of it, or end other pods on the node: kubectl describe node NODE"),
+    ("Too many pods", "end other pods on the node"),
+)
+
+
+def no_room(view: View, slicer: Slicer, pod: PodFacts, reason: Reason) -> Answer:
+    """Why no node takes a pod.
+
+    Args:
+        view: what was read.
+        slicer: the controller's state in it.
+        pod: who waits.
+        reason: placement's, of the last plan.
+    """
+    match reason:
+        case NoSuchProfile(known=()):
+            return _nobody_joined(view, pod)
+        case NoSuchProfile():
+            return _unknown_profile(reason)
+        case NeverFits():
+            return Answer(
+                case="never-fits",
+                verdict=f"waits in vain; {reason.text}",
+                facts=(_wants(pod), "all slices of a pod are made on one node"),
+                help=("ask for fewer or smaller slices in one pod, or join a node with more cards",),
+            )
+        case NoNode():
+            return _no_node(slicer, pod)
+        case Full() | Fragmented():
+            return _no_card(view, slicer, pod, reason)
+
+
+def _wants(pod: PodFacts) -> str:
+    return f"it asks for {wanted_text(pod)}"
+
+
+def _nobody_joined(view: View, pod: PodFacts) -> Answer:
+    labelled = [
+        node.metadata.name
+        for node in view.sight.nodes
+        if node.metadata.labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
+    ]
+    if not labelled:
+        return Answer(
+            case="no-node-joined",
+            verdict="waits; no node gives its cards to slicing on demand",
+            facts=(_wants(pod), f"{counted(len(view.sight.nodes), 'node')}, none labelled {_LABEL}"),
+            help=(f"join a node that has MIG-capable GPUs: kubectl label node NODE {_LABEL}",),
+        )
+    faults = [f"{node}: {view.agent_fault(node) or 'its agent runs but reports no card'}" for node in labelled]
+    return Answer(
+        case="no-card-reported",
+        verdict="waits; nodes are given to slicing on demand, but none of them has reported a card",
+        facts=(_wants(pod), f"labelled {_LABEL}: {listed(labelled)}", *faults[:5]),
+        help=(
+            f"see what the agents say: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
+            f"see the node's events, which name cards that are skipped: kubectl describe node {labelled[0]}",
+        ),
+    )
+
+
+_LABEL = f"{MIG_CONFIG_LABEL}={MIG_CONFIG_DYNAMIC}"
+
+
+def _unknown_profile(reason: NoSuchProfile) -> Answer:
+    meant = [reason.closest] if reason.closest else []
+    return Answer(
+        case="no-such-profile",
+        verdict=f'waits in vain; no card of this cluster has a profile "{reason.profile}"',
+        facts=(f"the cards have {', '.join(reason.known)}", *(f'the closest is "{each}"' for each in meant)),
+        help=(
+            *(f"ask for {resource_of(each)} instead" for each in meant),
+            f"join a node whose cards have {reason.profile}",
+            "delete the pod and make it anew: the resources of a pod that exists cannot be changed",
+        ),
+    )
+
+
+# By their rules, nodes refuse
+
+
+def _no_node(slicer: Slicer, pod: PodFacts) -> Answer:
+    refused = refusals(slicer, pod)
+    total = len(slicer.inventory.fleet.nodes)
+    return Answer(
+        case="no-node",
+        verdict=f"waits; none of the {counted(total, 'node')} with sliced cards can take it",
+        facts=(_wants(pod), *_refused_lines(refused), *_without_room(slicer, refused)),
+        help=tuple(dict.fromkeys(help_ for rule in refused for text, help_ in _REMEDIES if rule.startswith(text))),
+    )
+
+
+def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
+    """Nodes with sliced cards that could not run the pod even with room on their cards, by rule, most frequent first.
+
+    Args:
+        slicer: the controller's state.
+        pod: the pod.
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(slicer.inventory.fleet.nodes):
+        node = slicer.nodes[NodeName(name)]
+        others = slicer.used.get(node.name, {})
+        rule = refusal(pod.constraints, node) or shortage(pod.amounts, others, node.allocatable)
+        if not rule and slicer.ledger.get(node.name, pod.uid) is not None:
+            rule = "node(s) still take back the pod's former slices"
+        if rule:
+            found.setdefault(rule, []).append(name)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _refused_lines(refused: dict[str, list[str]]) -> Iterator[str]:
+    for rule, names in refused.items():
+        yield f"{len(names)} {rule.replace('node(s)', 'node' if len(names) == 1 else 'nodes')}: {listed(names)}"
+
+
+def _without_room(slicer: Slicer, refused: dict[str, list[str]]) -> Iterator[str]:
+    out = {name for names in refused.values() for name in names}
+    left = sorted(set(slicer.inventory.fleet.nodes) - out)
+    if left and refused:
+        verb = "has" if len(left) == 1 else "have"
+        yield f"{counted(len(left), 'node')} could run it but {verb} no room on the cards: {listed(left)}"
+
+
+# Cards have no room
+
+
+def _no_card(view: View, slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Answer:
+    wanted = wanted_text(pod)
+    if isinstance(reason, Full):
+        case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
+    else:
+        case = "fragmented"
+        verdict = f"waits for room; memory is free, but in pieces: nowhere at a start that is legal for {wanted}"
+    return Answer(
+        case=case,
+        verdict=verdict,
+        facts=(_wants(pod), *_usage(slicer, pod, reason), *_refused_lines(refusals(slicer, pod)), *_queue(slicer, pod)),
+        help=(*_ends(view, reason.frees), *_smaller(slicer, pod)),
+    )
+
+
+def _usage(slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Iterator[str]:
+    able = [
+        card for card in slicer.inventory.fleet.cards() if any(card.table.name_of(profile) for profile in pod.profiles)
+    ]
+    slots = sum(card.geometry.slots for card in able)
+    used = sum(each.placement.size for card in able for each in card.allocations.values())
+    nodes = len({card.node.name for card in able})
+    yield (
+        f"{counted(len(able), 'card')} on {counted(nodes, 'node')} can make it; {used} of their {slots} memory slots"
+        " are taken or promised"
+    )
+    if isinstance(reason, Fragmented):
+        where = "card" if len(pod.profiles) == 1 else "node"
+        yield f"the most that is free on one {where} is {counted(reason.free_slots, 'slot')}"
+
+
+def _queue(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    def rank(one: PodFacts) -> tuple[int, str, str]:
+        return (-one.priority, one.created, one.key)
+
+    ahead = [uid for uid in slicer.waiting if uid != pod.uid and rank(slicer.pods[uid]) < rank(pod)]
+    if ahead:
+        who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
+        yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"
+
+
+def _ends(view: View, frees: tuple[Allocation, ...]) -> Iterator[str]:
+    """Who must end; all of them stand on one node."""
+    if not frees:
+        yield "several other pods on one node would have to end: tessera map shows who is where"
+        return
+    owners = dict.fromkeys(one.owner for one in frees)
+    parts = [_end(view, owner, [one for one in frees if one.owner == owner]) for owner in owners]
+    verb = "this ends" if len(parts) == 1 else f"these {len(parts)} end"
+    yield f"there is room as soon as {verb}, on node {frees[0].placement.node}: " + " and ".join(parts)
+
+
+def _end(view: View, owner: str, held: list[Allocation]) -> str:
+    where = "; ".join(view.position(at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
+    if owner == FOREIGN:
+        return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if nobody needs it"
+    return f"pod {owner} ({where}{_since(view, owner)})"
+
+
+def _since(view: View, owner: str) -> str:
+    pod = view.pod(owner)
+    if pod is None:
+        return ", gone; its slice is being removed"
+    if pod.metadata.deletion_timestamp is not None:
+        return ", being deleted"
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        return ", has ended; its slice is being removed"
+    if pod.status.phase != "Running" or not pod.status.start_time:
+        return f", {pod.status.phase or 'not started'}"
+    return f", on its node for {age(view.sight.now - parse_rfc3339(pod.status.start_time))}"
+
+
+def _smaller(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    """Smaller profiles that would get a place at once, after everything that waits now."""
+    if len(pod.profiles) != 1 or slicer.home_of(pod) is not None:
+        return
+    fitting = [name for name in _below(slicer, pod.profiles[0]) if _fits(slicer, pod, name)][:_ALTERNATIVES]
+    if fitting:
+        yield f"a smaller slice would find room now: {', '.join(resource_of(name) for name in fitting)}"
+
+
+def _below(slicer: Slicer, wanted: str) -> list[str]:
+    """Profiles that are smaller than the wanted one on some card that has it, largest first."""
+    sizes: dict[str, int] = {}
+    for table in slicer.inventory.fleet.tables:
+        own = table.name_of(wanted)
+        for name in table.geometry.names if own is not None else ():
+            if own is not None and table.size_of(name) < table.size_of(own):
+                sizes[name] = max(sizes.get(name, 0), table.size_of(name))
+    return sorted(sizes, key=lambda name: (-sizes[name], len(name), name))
+
+
+def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:
+    other = replace(pod, profiles=(profile.replace("+", "."),))
+    placed = place(
+        [other],
+        slicer.inventory.fleet,
+        slicer.nodes,
+        slicer.used,
+        ledger=slicer.ledger,
+        home_of=slicer.home_of,
+    )
+    return isinstance(placed[0], Placed)

@@ -1,0 +1,210 @@
+"""A pod that is past the gates: not bound yet, or on its node and on its way to running.
+
+What can be in the way here: kube-scheduler, a node that is down, an agent that does not make the slice or cannot, and
+everything that holds up any container (images, configuration).
+"""
+
+from collections.abc import Iterator
+
+from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.room import no_room
+from tessera.cli.verdicts.sight import AGENT_LABEL, View
+from tessera.controller.allocation import Allocation
+from tessera.controller.facts import PodFacts
+from tessera.controller.machine import Slicer
+from tessera.controller.wording import wanted_text
+from tessera.kube.resources import CoreEvent, Pod
+
+#: Events with which the agent says that a slice cannot be made (:mod:`tessera.agent.slices`).
+_FAILED = frozenset({"SliceFailed", "SliceImpossible", "SliceBlocked", "SliceInUse"})
+#: Waiting reasons of a container on its normal way.
+_NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
+#: Events shown at most.
+_EVENTS = 3
+
+
+# Not bound
+
+
+def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None) -> Answer:
+    """Past the gates, without a node.
+
+    Args:
+        view: what was read.
+        slicer: the controller's state in it.
+        pod: the pod.
+        facts: what matters of it.
+        promise: its recorded slices, if any.
+    """
+    says = tuple(f"kube-scheduler says: {each}" for each in _scheduler(view, pod))
+    if promise is not None:
+        agent = view.agent_fault(promise.node)
+        return Answer(
+            case="unscheduled",
+            verdict="has its slice and waits for kube-scheduler to bind it",
+            facts=(
+                f"promised: {view.slices(promise.slices)}, on node {promise.node}, which it is pinned to",
+                *says,
+                *([agent] if agent else []),
+            ),
+            help=_scheduling_help(" ".join(says), promise.node, agent),
+        )
+    if slicer.home_of(facts) is not None:
+        return _lost(view, slicer, facts)
+    return Answer(
+        case="not-gated",
+        verdict="was never held by Tessera's gate, so kube-scheduler looks for a node with fixed slices",
+        facts=(f"it asks for {wanted_text(facts)}", *says),
+        help=(
+            "if slices on demand are meant, make the pod anew once the webhook runs; it sets the gate",
+            "see the webhook: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
+        ),
+    )
+
+
+def _scheduler(view: View, pod: Pod) -> Iterator[str]:
+    conditions = [c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
+    if conditions:
+        yield conditions[0].message
+        return
+    events = [each for each in view.events_about(pod.metadata.uid) if each.reason == "FailedScheduling"]
+    if events:
+        yield events[-1].message
+
+
+def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
+    if "nvidia.com/mig-" in says:
+        if agent:
+            return (f"bring the agent on {node} up: kubectl get pods -n tessera-system -o wide",)
+        return (f"wait: kubelet on {node} offers a change of devices to the scheduler within about 10 seconds",)
+    if says:
+        return (f"make node {node} fit the pod again, or delete the pod so that it is placed anew",)
+    return ("ask again in a moment; if nothing moves, see that kube-scheduler runs",)
+
+
+def _lost(view: View, slicer: Slicer, facts: PodFacts) -> Answer:
+    reason = slicer.waiting.get(facts.uid)
+    why = (no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
+    return Answer(
+        case="lost",
+        verdict="is past the gate but has no slice on record",
+        facts=(f"it asks for {wanted_text(facts)} and must run on node {slicer.home_of(facts)}", *why),
+        help=("delete the pod, so that it is placed anew",),
+    )
+
+
+# On its node
+
+
+def at_node(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None) -> Answer:
+    """Bound to a node.
+
+    Args:
+        view: what was read.
+        slicer: the controller's state in it.
+        pod: the pod.
+        facts: what matters of it.
+        promise: its recorded slices, if any.
+    """
+    if promise is None and facts.node in slicer.inventory.fleet:
+        return _lost(view, slicer, facts)
+    where = (
+        f"{view.slices(promise.slices)}"
+        if promise is not None
+        else f"{wanted_text(facts)} of node {facts.node}, whose cards Tessera does not slice"
+    )
+    if facts.leaving:
+        return Answer(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
+    if pod.status.phase == "Running":
+        return Answer(
+            case="runs",
+            verdict=f"runs on node {facts.node}",
+            facts=(f"it has {where}", *_containers(pod), *_restarts(pod)),
+        )
+    return _starting(view, pod, facts, promise, where)
+
+
+def _starting(view: View, pod: Pod, facts: PodFacts, promise: Allocation | None, where: str) -> Answer:
+    down = _node_fault(view, facts.node)
+    if down:
+        return Answer(
+            case="node-down",
+            verdict=f"cannot start: its node {facts.node} is not ready",
+            facts=(down, f"its slice: {where}"),
+            help=(f"kubectl describe node {facts.node}", "delete the pod, so that it is placed anew"),
+        )
+    if promise is not None and (promise.result is None or promise.result[1] != "created"):
+        return _slicing(view, pod, facts, where)
+    stuck = tuple(_containers(pod))
+    trouble = [each for each in view.events_about(pod.metadata.uid, warnings=True) if each.reason != "FailedScheduling"]
+    return Answer(
+        case="container-waits" if stuck else "starting",
+        verdict=(
+            f"has its slice but does not start: {stuck[0]}"
+            if stuck
+            else f"is starting on node {facts.node}; its slice is there"
+        ),
+        facts=(f"its slice: {where}", *stuck[1:], *map(view.told, trouble[-_EVENTS:])),
+        help=(f"kubectl describe pod -n {facts.namespace} {facts.name}",) if stuck or trouble else (),
+    )
+
+
+def _slicing(view: View, pod: Pod, facts: PodFacts, where: str) -> Answer:
+    """Promised there and bound, but the agent has not said that the slices exist."""
+    events = view.events_about(pod.metadata.uid)
+    failed = [each for each in events if each.reason in _FAILED]
+    agent = view.agent_fault(facts.node)
+    log = f"kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix"
+    if agent:
+        return Answer(
+            case="agent-down",
+            verdict=f"cannot start: the agent on node {facts.node} does not run, which makes its slice",
+            facts=(agent, f"to be made: {where}", *_last(view, failed)),
+            help=(f"bring it up: kubectl describe daemonset -n tessera-system {AGENT_LABEL[1]}", f"its log: {log}"),
+        )
+    if failed:
+        return Answer(
+            case="slice-failed",
+            verdict=f"cannot start: its slice could not be made ({failed[-1].message})",
+            facts=(f"to be made: {where}", *_last(view, failed), "the agent tries again by itself"),
+            help=(
+                "see whether something else uses the card: tessera map, and nvidia-smi on the node",
+                f"the agent's log: {log}",
+                "delete the pod, so that it is placed anew",
+            ),
+        )
+    return Answer(
+        case="slice-being-made",
+        verdict=f"is starting: the agent on node {facts.node} is making its slice",
+        facts=(f"to be made: {where}", *_last(view, events)),
+        help=(f"ask again in a moment; if nothing moves, read the agent's log: {log}",),
+    )
+
+
+def _last(view: View, events: list[CoreEvent]) -> Iterator[str]:
+    yield from map(view.told, events[-_EVENTS:])
+
+
+def _node_fault(view: View, name: str) -> str:
+    node = view.node(name)
+    if node is None:
+        return "" if "nodes" in view.sight.unseen else f"there is no node {name} any more"
+    ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
+    if ready is None:
+        return f"node {name} has no Ready condition"
+    return "" if ready.status == "True" else f"node {name}: {ready.message or ready.reason or 'not ready'}"
+
+
+def _containers(pod: Pod) -> Iterator[str]:
+    """Containers that wait for something that does not pass by itself."""
+    for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = each.state.waiting if each.state is not None else None
+        if waiting is not None and waiting.reason not in _NORMAL:
+            said = f": {waiting.message}" if waiting.message else ""
+            yield f"container {each.name} waits with {waiting.reason}{said}"
+
+
+def _restarts(pod: Pod) -> Iterator[str]:
+    for each in pod.status.container_statuses:
+        if each.restart_count:
+            yield f"container {each.name} was restarted {each.restart_count} times"

@@ -1,0 +1,147 @@
+"""A workload: how its pods stand, why those that wait wait, and why some are not even created.
+
+Pods that wait for the same reason are told together. A pod that the API server refused (a quota, admission) exists
+nowhere; only its maker's condition or event knows of it.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.cli.verdicts.answer import Answer, Report, counted
+from tessera.cli.verdicts.pods import answer_about
+from tessera.cli.verdicts.sight import View
+from tessera.kube.quantity import parse_quantity
+from tessera.kube.resources import Condition, Pod, ResourceQuota
+
+#: Cases in which a pod needs nobody's attention.
+_FINE = frozenset({"runs", "finished", "leaving"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What was asked about.
+
+    Attributes:
+        kind: in lower case.
+        namespace: where.
+        name: which.
+        makers: UIDs of the objects that make its pods and of itself.
+        desired: pods that there should be now.
+        suspended: it is not to have pods now.
+        conditions: its own and its makers'.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    makers: frozenset[str]
+    desired: int
+    suspended: bool = False
+    conditions: tuple[Condition, ...] = ()
+
+
+def report_about(view: View, workload: Workload) -> Report:
+    """Every reason why pods of a workload do not run."""
+    pods = [pod for pod in view.sight.pods if _made_by(pod, workload.makers)]
+    answers = [answer_about(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
+    living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)
+    missing = max(0, workload.desired - living)
+    uncreated = _uncreated(view, workload) if missing else None
+    waiting = [answer for answer in answers if answer.case not in _FINE]
+    return Report(
+        kind=workload.kind,
+        namespace=workload.namespace,
+        name=workload.name,
+        summary=_summary(workload, answers, missing, uncreated),
+        answers=(*([uncreated] if uncreated else []), *_together(waiting or answers)),
+    )
+
+
+def _made_by(pod: Pod, makers: frozenset[str]) -> bool:
+    return any(owner.controller and owner.uid in makers for owner in pod.metadata.owner_references)
+
+
+def _together(answers: Iterable[Answer]) -> Iterator[Answer]:
+    """Answers of one verdict as one, with all their pods."""
+    found: dict[tuple[str, str], list[Answer]] = {}
+    for answer in answers:
+        found.setdefault((answer.case, answer.verdict), []).append(answer)
+    for same in found.values():
+        names = tuple(name for answer in same for name in answer.pods)
+        facts = same[0].facts if len(same) == 1 else tuple(f for f in same[0].facts if all(f in a.facts for a in same))
+        yield msgspec.structs.replace(same[0], pods=names, facts=facts)
+
+
+def _summary(workload: Workload, answers: Sequence[Answer], missing: int, uncreated: Answer | None) -> str:
+    if workload.suspended:
+        return "it is suspended (spec.suspend), so it has no pods; Kueue suspends a job until it admits it"
+    if not workload.desired and not answers:
+        return "it wants no pods now"
+    runs = sum(answer.case == "runs" for answer in answers)
+    waits = sum(answer.case not in _FINE for answer in answers)
+    ended = sum(answer.case == "finished" for answer in answers)
+    verb = "cannot be created" if uncreated is not None else "not created yet"
+    parts = [f"{runs} run"] * bool(runs) + [f"{waits} do not run"] * bool(waits)
+    parts += [f"{ended} finished"] * bool(ended) + [f"{missing} {verb}"] * bool(missing)
+    return f"it wants {counted(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
+
+
+# Pods that do not exist
+
+
+def _uncreated(view: View, workload: Workload) -> Answer | None:
+    message = next(_failures(view, workload), None)
+    if message is None:
+        return None
+    if "exceeded quota" in message:
+        named = [quota for quota in view.sight.quotas if f"exceeded quota: {quota.metadata.name}," in message]
+        return Answer(
+            case="quota",
+            verdict="cannot be created; a quota of the namespace is used up",
+            facts=(message, *_quotas(named or view.sight.quotas)),
+            help=(
+                f"end pods of namespace {workload.namespace} that hold slices",
+                *(f"raise it: kubectl edit resourcequota -n {workload.namespace} {q.metadata.name}" for q in named),
+            ),
+        )
+    return Answer(
+        case="refused",
+        verdict="cannot be created; the API server refuses them",
+        facts=(message,),
+        help=(f"correct the pod template of {workload.kind} {workload.name}",),
+    )
+
+
+def _failures(view: View, workload: Workload) -> Iterator[str]:
+    for condition in workload.conditions:
+        if condition.type == "ReplicaFailure" and condition.status == "True" and condition.message:
+            yield condition.message
+    events = [each for uid in sorted(workload.makers) for each in view.events_about(uid)]
+    for event in reversed(events):
+        if event.reason == "FailedCreate":
+            yield event.message
+
+
+def slice_quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
+    """Lines about the quotas of a namespace that bound slices and have nothing left."""
+    return (line for line in _quotas(quotas) if line.endswith("nothing is left"))
+
+
+def _quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
+    for quota in quotas:
+        for name, hard in sorted(quota.status.hard.items()):
+            resource = name.removeprefix("requests.")
+            if resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX):
+                used = quota.status.used.get(name, "0")
+                left = ", nothing is left" if _used_up(hard, used) else ""
+                yield f"quota {quota.metadata.name}: {used} of {hard} of {name} used{left}"
+
+
+def _used_up(hard: str, used: str) -> bool:
+    try:
+        return parse_quantity(used) >= parse_quantity(hard)
+    except ValueError:
+        return False

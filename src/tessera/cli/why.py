@@ -1,0 +1,60 @@
+"""``tessera why``: the first thing in a pod's way, and what would remove it."""
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import Failure, cluster_options, connected, reported
+
+if TYPE_CHECKING:
+    from tessera.cli.verdicts.answer import Report
+
+
+@click.command()
+@click.argument("what", metavar="POD|KIND/NAME")
+@click.option("-n", "--namespace", metavar="NAME", help="Where it is.  [default: the kubeconfig context's, or default]")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to answer.")
+@cluster_options
+@reported
+def command(what: str, namespace: str | None, output: str, kubeconfig: Path | None, context: str | None) -> None:
+    """Say why a pod waits, and what would let it run.
+
+    The first line is the answer; below it stand the facts, and what would help. KIND is pod, deployment, replicaset,
+    statefulset or job; of a workload every reason is told for which its pods do not run, also that they cannot be
+    created. Nothing is written; it needs the rights to list pods, nodes and Instaslice objects, and says less with
+    fewer.
+
+    \b
+    Examples:
+      tessera why my-pod
+      tessera why deployment/web -n team
+      tessera why job/train -o json | jq -r '.answers[].case'
+    """
+    import msgspec
+
+    from tessera.cli.verdicts.answer import lines
+
+    found = asyncio.run(_report(what, namespace, kubeconfig, context))
+    if output == "json":
+        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+    else:
+        print("\n".join(lines(found)))
+
+
+async def _report(what: str, namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Report":
+    from tessera.cli.verdicts.reading import asked, report
+    from tessera.clock import SystemClock
+    from tessera.kube.config import load_config
+    from tessera.kube.errors import NotFound
+
+    wanted, clock = asked(what), SystemClock()
+    if namespace is None:
+        path = None if kubeconfig is None else str(kubeconfig)
+        namespace = load_config(clock=clock, kubeconfig=path, context=context).namespace
+    async with connected("tessera-why", kubeconfig, context) as client:
+        try:
+            return await report(client, clock, wanted, namespace)
+        except NotFound as error:
+            raise Failure("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
