@@ -277,6 +277,8 @@ def test_joining_turns_mig_on_and_sets_the_quota_once(play: Callable[..., None])
         node = await scene.client.get(NODES, "node-1")
         assert node.status.capacity[QUOTA] == node.status.allocatable[QUOTA] == "40Gi"
         assert len(scene.server.audit.writes(user="agent", resource="nodes")) == 1
+        made = [each for each in scene.server.audit if (each.user, each.verb) == ("agent", "create")]
+        assert [each.code for each in made] == [201]
 
     play(story, mig=False)
 

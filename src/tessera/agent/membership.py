@@ -7,6 +7,7 @@ quota go too.
 Cards stay in MIG mode: turning it off is another owner's decision.
 """
 
+import contextlib
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -61,15 +62,19 @@ class NodeObjects:
         self._name = node_name
         self._namespace = namespace
         self._quota: tuple[str, int | None] | None = None
+        self._made = False
 
     async def ensure_object(self, seen: Instaslice | None) -> None:
-        """Makes the Instaslice object unless it is there."""
-        if seen is None:
-            try:
+        """Makes the Instaslice object unless it is there, or was made and the watch has not shown it yet."""
+        if seen is None and not self._made:
+            with contextlib.suppress(AlreadyExists):
                 await self._client.create(INSTASLICES, {"metadata": {"name": self._name}, "spec": {}}, self._namespace)
                 _log.info("node %s joined on-demand slicing", self._name)
-            except AlreadyExists:
-                return
+            self._made = True
+
+    def object_gone(self) -> None:
+        """The watch showed that the object was deleted."""
+        self._made = False
 
     async def remove_object(self, seen: Instaslice | None) -> None:
         """Removes the Instaslice object if nothing was promised since it was seen."""

@@ -285,7 +285,10 @@ class Agent:
         self._changes.notify()
 
     def _object_seen(self, event: Event[Instaslice]) -> None:
-        self._book.apply(facts_of(None if event.kind is EventKind.DELETED else event.object))
+        gone = event.kind is EventKind.DELETED
+        if gone:
+            self._own.object_gone()
+        self._book.apply(facts_of(None if gone else event.object))
         self._changes.notify()
 
     def _pod_seen(self, event: Event[Pod]) -> None:
