@@ -29,6 +29,8 @@ from tessera.lab.apiserver.seams import Attributes, Obj, UserInfo
 from tessera.lab.apiserver.status import StatusError, forbidden, no_such_path, qualified
 from tessera.lab.apiserver.storage import HISTORY, Store
 from tessera.lab.apiserver.watch import Watcher
+from tessera.lab.apiserver.webhook_call import InProcessCaller
+from tessera.lab.apiserver.webhooks import AdmissionWebhooks
 from tessera.lab.apiserver.wiring import furnish, wired_types
 from tessera.lab.apiserver.writing import Writing
 
@@ -63,6 +65,8 @@ class ApiServer:
         seed: of uids, generated names and token keys.
         history: changes kept per resource for watches and past lists.
         tokens: static bearer tokens and who they are.
+
+    Webhooks are out of reach, so that their failure policy decides, until ``parts.webhooks`` gets others.
     """
 
     def __init__(
@@ -76,6 +80,8 @@ class ApiServer:
         self.core.parts.openapi = OpenApi(self.core.registry)
         self.core.parts.quota = Quotas()
         QuotaTracker(self.core.store)
+        nobody = InProcessCaller({})
+        self.core.parts.webhooks = AdmissionWebhooks(self.core.store, self.core.registry, nobody, self.core.new_uid)
         Definitions(self.core)
         writing = Writing(self.core, Admission(self.core, PLUGINS))
         self._dispatch = Dispatch(self.core, writing, self.identities)

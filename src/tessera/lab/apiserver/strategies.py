@@ -11,6 +11,7 @@ from tessera.lab.apiserver.pod_updates import pod_update_causes
 from tessera.lab.apiserver.registry import ResourceType
 from tessera.lab.apiserver.seams import GroupResource
 from tessera.lab.apiserver.strategy import Strategy
+from tessera.lab.apiserver.webhook_config import check_webhooks
 from tessera.lab.apiserver.workload_rules import (
     binding_update,
     data_update,
@@ -26,7 +27,7 @@ _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 _CONDITIONAL = Strategy(unconditional=False)
 _BINDING = Strategy(default=defaults.binding, validate_update=binding_update)
-_WEBHOOKS = Strategy(default=defaults.webhooks)
+_WEBHOOKS = Strategy(default=defaults.webhooks, validate=check_webhooks)
 
 _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource("", "configmaps"): Strategy(validate_update=data_update),
