@@ -1,0 +1,226 @@
+"""Device plugins on a simulated node: capacity, allocation, PreStartContainer, restart."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.kube.resources import NODES, PODS
+from tessera.lab.kubelet.context import Direct
+
+InLab = Callable[[Callable[[Any], Any]], None]
+Plugin = Callable[..., Any]
+RESOURCE = "nvidia.com/mig-1g.5gb"
+
+
+def asks(number: int, name: str = "c", *command: str) -> dict[str, Any]:
+    limits = {"limits": {RESOURCE: str(number)}}
+    return {"name": name, "image": "app", "command": list(command or ("sleep", "infinity")), "resources": limits}
+
+
+async def bound(lab: Any, name: str, *containers: dict[str, Any], **spec: Any) -> None:
+    spec = {"containers": list(containers), "nodeName": "n1", **spec}
+    await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
+    await lab.clock.sleep(0.1)
+
+
+async def joined(lab: Any, plugin: Any, **options: Any) -> Any:
+    direct = Direct()
+    (node,) = await lab.start_nodes("n1", plugins=direct, **options)
+    lab.start(direct.bus.serve(plugin))
+    await lab.clock.sleep(0.1)
+    return node
+
+
+async def counts(lab: Any) -> tuple[str | None, str | None]:
+    status = (await lab.get(NODES, "n1", None))["status"]
+    return status["capacity"].get(RESOURCE), status["allocatable"].get(RESOURCE)
+
+
+async def waiting(lab: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await lab.get(PODS, name))["status"]["containerStatuses"][0]["state"]["waiting"]
+    return found
+
+
+def test_devices_are_published_at_once(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a", "b")
+        await joined(lab, plugin)
+        assert await counts(lab) == ("2", "2")
+        plugin.set("a", "b", "c")
+        await lab.clock.sleep(0.1)
+        assert await counts(lab) == ("3", "3")
+
+    in_lab(story)
+
+
+def test_devices_are_published_on_kubelets_period_if_asked(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        await joined(lab, slices("a"), publish_every=10.0)
+        assert await counts(lab) == (None, None)
+        await lab.clock.sleep(10)
+        assert await counts(lab) == ("1", "1")
+
+    in_lab(story)
+
+
+def test_the_preferred_device_is_given_and_reaches_the_container(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a", "b", "c")
+        plugin.prefers = ("c",)
+        node = await joined(lab, plugin)
+        await bound(lab, "p", asks(1))
+        assert node.container_env("default", "p", "c")["SLICES"] == "c"
+        (listed,) = await node.plugins.bus.pod_resources()
+        assert [each.device_ids for each in listed.containers[0].devices] == [("c",)]
+
+    in_lab(story)
+
+
+def test_init_containers_share_with_app_containers(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a", "b")
+        await joined(lab, plugin)
+        await bound(lab, "p", asks(1, "main"), initContainers=[asks(2, "prepare", "true")])
+        assert await lab.phase("p") == "Running"
+        assert plugin.allocated == [("a", "b"), ("a",)]
+
+    in_lab(story)
+
+
+def test_too_few_devices_reject_the_pod_in_kubelets_words(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        await joined(lab, slices("a"))
+        await bound(lab, "first", asks(1))
+        await bound(lab, "second", asks(1))
+        status = (await lab.get(PODS, "second"))["status"]
+        assert status["phase"] == "Failed"
+        assert status["reason"] == f"OutOf{RESOURCE}"
+        await lab.api.delete(PODS, "first", "default")
+        await lab.clock.sleep(0.1)
+        await bound(lab, "third", asks(1))
+        assert await lab.phase("third") == "Running"
+
+    in_lab(story)
+
+
+def test_a_refused_allocation_rejects_the_pod(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a")
+        plugin.refuses = "unknown device"
+        node = await joined(lab, plugin)
+        await bound(lab, "p", asks(1))
+        status = (await lab.get(PODS, "p"))["status"]
+        assert status["reason"] == "UnexpectedAdmissionError"
+        assert status["message"] == (
+            "Pod was rejected: Allocate failed due to rpc error: code = Unknown desc = unknown device, "
+            "which is unexpected"
+        )
+        assert node.devices.ledger.pods() == ()
+
+    in_lab(story)
+
+
+def test_pods_wait_side_by_side_in_pre_start(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a", "b")
+        plugin.start_seconds = 8
+        await joined(lab, plugin)
+        await bound(lab, "p", asks(1))
+        await bound(lab, "q", asks(1))
+        await bound(lab, "plain", {"name": "c", "image": "app", "command": ["sleep", "infinity"]})
+        assert await lab.phase("plain") == "Running"
+        await lab.clock.sleep(8)
+        assert [await lab.phase(name) for name in ("p", "q")] == ["Running", "Running"]
+
+    in_lab(story)
+
+
+def test_a_failed_pre_start_is_tried_again(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a")
+        plugin.start_refuses = "the slice cannot be made"
+        await joined(lab, plugin)
+        await bound(lab, "p", asks(1))
+        assert await waiting(lab, "p") == {
+            "reason": "CreateContainerConfigError",
+            "message": "the slice cannot be made",
+        }
+        plugin.start_refuses = ""
+        await lab.clock.sleep(10)
+        assert await lab.phase("p") == "Running"
+        assert plugin.started == [("a",), ("a",)]
+
+    in_lab(story)
+
+
+def test_pre_start_has_thirty_seconds(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a")
+        plugin.start_seconds = 60
+        await joined(lab, plugin)
+        await bound(lab, "p", asks(1))
+        await lab.clock.sleep(31)
+        assert "30 s" in (await waiting(lab, "p"))["message"]
+
+    in_lab(story)
+
+
+def test_pre_start_is_called_at_every_start_of_a_container(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a")
+        await joined(lab, plugin)
+        await bound(lab, "p", asks(1, "c", "sleep", "5"))
+        await lab.clock.sleep(6)
+        assert plugin.started == [("a",), ("a",)]
+        assert plugin.allocated == [("a",)]
+
+    in_lab(story)
+
+
+def test_a_plugin_that_ends_takes_its_devices_after_five_minutes(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        await lab.start_nodes("n1", plugins=direct)
+        serving = lab.start(direct.bus.serve(slices("a", "b")))
+        await lab.clock.sleep(0.1)
+        serving.cancel()
+        await lab.clock.sleep(0.1)
+        assert await counts(lab) == ("2", "0")
+        await lab.clock.sleep(301)
+        assert await counts(lab) == ("0", "0")
+
+    in_lab(story)
+
+
+def test_a_plugin_that_comes_back_in_time_keeps_its_devices(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        await lab.start_nodes("n1", plugins=direct)
+        first = lab.start(direct.bus.serve(slices("a", "b")))
+        await lab.clock.sleep(0.1)
+        lab.start(direct.bus.serve(slices("a", "b", "c")))
+        await lab.clock.sleep(0.1)
+        first.cancel()
+        await lab.clock.sleep(400)
+        assert await counts(lab) == ("3", "3")
+
+    in_lab(story)
+
+
+def test_a_restarted_kubelet_keeps_pods_and_asks_plugins_to_register(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        plugin = slices("a", "b")
+        node = await joined(lab, plugin)
+        await bound(lab, "p", asks(1))
+        restart = lab.start(node.restart_kubelet(down=5))
+        await lab.clock.sleep(1)
+        assert await lab.phase("p") == "Running"
+        await bound(lab, "unlucky", asks(1))
+        assert (await lab.get(PODS, "unlucky"))["status"]["phase"] == "Failed"
+        await restart
+        await lab.clock.sleep(0.1)
+        assert await counts(lab) == ("2", "2")
+        await bound(lab, "q", asks(1))
+        assert await lab.phase("q") == "Running"
+        assert plugin.allocated == [("a",), ("b",)]
+
+    in_lab(story)
