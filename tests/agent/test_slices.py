@@ -277,6 +277,17 @@ def test_a_slice_in_use_waits_for_its_processes() -> None:
     assert made.step(GPU, 0.0) == call
 
 
+def test_a_slice_that_stays_in_use_is_told_once() -> None:
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=True), journal=ours(LEFT))
+    call = made.step(GPU, 0.0)
+    assert isinstance(call, DestroyComputeInstance)
+    told = []
+    for number in range(10):
+        made.apply(CallFailed(call, Failure.BUSY, "in use by process 1", float(number)))
+        told.append(len(made.take_notices()))
+    assert told == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
 def test_a_busy_slice_does_not_hold_up_others_of_its_card() -> None:
     made = book(
         card(instance(LEFT)),

@@ -154,7 +154,8 @@ class CardWorker:
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
 
     def _failed(self, call: Call, failure: Failure, error: Exception) -> None:
-        _log.warning("%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
+        level = logging.INFO if failure is Failure.BUSY else logging.WARNING
+        _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
         self._metrics.call_failed(type(call).__name__, type(error).__name__)
         self._book.apply(CallFailed(call, failure, str(error), self._clock.monotonic()))
 

@@ -57,6 +57,8 @@ from tessera.api.names import PodUid
 RETRY_FIRST, RETRY_MOST = 0.2, 30.0
 #: The same while a process still uses a slice: the pod has ended, so it is a matter of moments.
 BUSY_FIRST, BUSY_MOST = 0.1, 5.0
+#: Tries after which a slice in use is worth an event, some three seconds: processes end a little after their pod.
+BUSY_TOLD = 6
 #: Seconds after which a card is read again on which a foreign instance is in the way; NVML has no event for its end.
 FOREIGN_RECHECK = 10.0
 
@@ -168,8 +170,10 @@ class Book:
         undo = isinstance(fact.call, CreateComputeInstance) or bool(before and before.undo)
         self._troubles[position] = _Trouble(tries, until, undo, isinstance(fact.call, DestroyGpuInstance))
         owner = self._owners.get(position)
-        if owner is not None:
-            self._notice(owner, "SliceInUse" if fact.failure is Failure.BUSY else "SliceFailed", fact.text)
+        if owner is not None and fact.failure is Failure.REFUSED:
+            self._notice(owner, "SliceFailed", fact.text)
+        elif owner is not None and tries >= BUSY_TOLD:
+            self._notice(owner, "SliceInUse", fact.text)
 
     def _adopt(self) -> None:
         """Rule 1's second half: after a lost journal, what the object says we reported is ours again.
