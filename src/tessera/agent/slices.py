@@ -20,7 +20,7 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
 The book knows no clock (``now`` is an argument), no NVML, no API and no files.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
@@ -37,20 +37,18 @@ from tessera.agent.facts import (
     Failure,
     Idle,
     Instruction,
-    Journal,
     Made,
     Notice,
     ObjectSeen,
     PodGone,
     PodSeen,
     Promise,
-    Record,
     Rest,
     Started,
-    State,
     Wanted,
 )
-from tessera.agent.positions import Position, parse_device_id
+from tessera.agent.holdings import CardState, Holdings, Trouble
+from tessera.agent.positions import Position
 from tessera.api.names import PodUid
 
 #: First and longest delay in seconds before a failed call is tried again.
@@ -63,51 +61,8 @@ BUSY_TOLD = 6
 FOREIGN_RECHECK = 10.0
 
 
-class _Card:
-    """One card as last read. ``retry`` is when a lost card is asked again."""
-
-    def __init__(self) -> None:
-        self.starts: Mapping[str, tuple[int, ...]] = {}
-        self.instances: dict[Position, Made] = {}
-        self.retry: float | None = None
-        self.blocked = False
-
-
-class _Trouble(msgspec.Struct, frozen=True):
-    """A position where calls failed: how often in a row, when to try again.
-
-    ``undo`` after a compute instance failed, until its GPU instance is gone; ``stuck`` while that fails too.
-    """
-
-    tries: int
-    until: float
-    undo: bool = False
-    stuck: bool = False
-
-    def lets(self, call: Call, now: float) -> bool:
-        """Whether a call may be made now. Undoing a half-made slice waits only if that failed itself."""
-        return self.until <= now or (self.undo and not self.stuck and isinstance(call, DestroyGpuInstance))
-
-
-class Book:
+class Book(Holdings):
     """All slices of one node. Not concurrent: one event loop applies facts and asks for steps."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._owners: dict[Position, PodUid] = {parse_device_id(k): v for k, v in journal.owners.items()}
-        self._released: set[PodUid] = set(journal.released)
-        self._bindings: dict[PodUid, dict[str, Position]] = {
-            pod: {device: parse_device_id(slice_) for device, slice_ in bound.items()}
-            for pod, bound in journal.bindings.items()
-        }
-        self._promises: dict[PodUid, Promise] = {}
-        self._records: dict[PodUid, Record] = {}
-        self._pods: dict[PodUid, bool] = {}
-        self._cards: dict[str, _Card] = {}
-        self._troubles: dict[Position, _Trouble] = {}
-        self._notices: list[Notice] = []
-        self._noticed: dict[PodUid, Notice] = {}
-        self._unbound: set[str] = set()
-        self._started = False
 
     # Facts ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +82,7 @@ class Book:
             case CardRead():
                 self._card_read(fact)
             case CardLost():
-                self._cards.setdefault(fact.gpu, _Card()).retry = fact.retry
+                self._cards.setdefault(fact.gpu, CardState()).retry = fact.retry
             case CallFailed():
                 self._failed(fact)
             case Idle():
@@ -144,7 +99,7 @@ class Book:
         self._records = dict(fact.records)
 
     def _card_read(self, fact: CardRead) -> None:
-        card = self._cards.setdefault(fact.gpu, _Card())
+        card = self._cards.setdefault(fact.gpu, CardState())
         card.starts, card.retry = fact.starts, None
         card.instances = {made.position: made for made in fact.instances}
         for position, trouble in [item for item in self._troubles.items() if item[0].gpu == fact.gpu]:
@@ -168,7 +123,7 @@ class Book:
         first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is Failure.BUSY else (RETRY_FIRST, RETRY_MOST)
         until = fact.now + min(most, first * 2 ** min(tries - 1, 16))
         undo = isinstance(fact.call, CreateComputeInstance) or bool(before and before.undo)
-        self._troubles[position] = _Trouble(tries, until, undo, isinstance(fact.call, DestroyGpuInstance))
+        self._troubles[position] = Trouble(tries, until, undo, isinstance(fact.call, DestroyGpuInstance))
         owner = self._owners.get(position)
         if owner is not None and fact.failure is Failure.REFUSED:
             self._notice(owner, "SliceFailed", fact.text)
@@ -240,7 +195,7 @@ class Book:
             waits.append(now + FOREIGN_RECHECK)
         return Rest(min(waits) if waits else None)
 
-    def _due(self, gpu: str, card: _Card) -> Iterator[Call]:
+    def _due(self, gpu: str, card: CardState) -> Iterator[Call]:
         """Everything that the card still needs, in the order of rule 5."""
         ours = [(p, made, self._owners[p]) for p, made in card.instances.items() if p in self._owners]
         yield from (self._destroy(made) for p, made, pod in ours if not self._keeps(pod, p))
@@ -255,7 +210,7 @@ class Book:
             if wanted.position not in self._owners or wanted.position not in card.instances:
                 yield from self._create(card, promise, wanted)
 
-    def _create(self, card: _Card, promise: Promise, wanted: Wanted) -> Iterator[Call]:
+    def _create(self, card: CardState, promise: Promise, wanted: Wanted) -> Iterator[Call]:
         position = wanted.position
         if position.start not in card.starts.get(position.profile, ()):
             known = ", ".join(sorted(card.starts)) or "none: MIG mode is off or no such card is on this node"
@@ -281,7 +236,7 @@ class Book:
             return DestroyComputeInstance(made.position, made.gi_id, ci_id, mig_uuid)
         return DestroyGpuInstance(made.position, made.gi_id)
 
-    def _forget(self, gpu: str, card: _Card) -> None:
+    def _forget(self, gpu: str, card: CardState) -> None:
         """Drops ownership of what is neither there nor wanted."""
         gone = [
             position
@@ -297,119 +252,14 @@ class Book:
             if pod not in self._released:
                 yield from ((promise, wanted) for wanted in promise.slices if wanted.position.gpu == gpu)
 
-    def _promised(self, pod: PodUid, position: Position) -> bool:
-        promise = self._promises.get(pod)
-        return (
-            promise is not None
-            and pod not in self._released
-            and any(wanted.position == position for wanted in promise.slices)
-        )
-
     def _keeps(self, pod: PodUid, position: Position) -> bool:
         """Whether a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
         if pod in self._released:
             return False
         return self._promised(pod, position) if pod in self._promises else self._pods.get(pod) is False
 
-    def _instance(self, position: Position) -> Made | None:
-        card = self._cards.get(position.gpu)
-        return None if card is None else card.instances.get(position)
-
     def _notice(self, pod: PodUid, reason: str, text: str) -> None:
         notice = Notice(pod, reason, text)
         if self._noticed.get(pod) != notice:
             self._noticed[pod] = notice
             self._notices.append(notice)
-
-    # What others read -------------------------------------------------------------------------------------------
-
-    @property
-    def promises(self) -> Mapping[PodUid, Promise]:
-        """What is promised now, oldest first."""
-        return self._promises
-
-    @property
-    def records(self) -> Mapping[PodUid, Record]:
-        """What the object's status says now."""
-        return self._records
-
-    def released(self, pod: PodUid) -> bool:
-        """Whether a pod has lost its claim on its slices."""
-        return pod in self._released
-
-    def positions_of(self, pod: PodUid) -> list[Position]:
-        """The positions that are noted as this pod's, made or about to be."""
-        return [position for position, owner in self._owners.items() if owner == pod]
-
-    def slices_of(self, pod: PodUid) -> list[Position]:
-        """The slices that a pod may use: its promise, or what it holds since its promise vanished."""
-        if pod in self._released:
-            return []
-        promise = self._promises.get(pod)
-        return self.positions_of(pod) if promise is None else [wanted.position for wanted in promise.slices]
-
-    def device(self, pod: PodUid, position: Position) -> Made | None:
-        """A pod's slice if it is made and ready to be used."""
-        made = self._instance(position)
-        return made if made is not None and made.computes and self._owners.get(position) == pod else None
-
-    def made(self, pod: PodUid) -> bool:
-        """Whether all slices of a pod are ready."""
-        return all(self.device(pod, position) for position in self.slices_of(pod))
-
-    def instances(self) -> Iterator[tuple[Made, PodUid | None]]:
-        """Every instance of every card with the pod that owns it; ``None`` for foreign ones."""
-        for card in self._cards.values():
-            yield from ((made, self._owners.get(position)) for position, made in card.instances.items())
-
-    def state(self, position: Position, pod: PodUid) -> State:
-        """Where one slice of a pod is in its life."""
-        if pod in self._released:
-            return State.RELEASING
-        if self.device(pod, position) is not None:
-            return State.CLAIMED if position in self._bindings.get(pod, {}).values() else State.MADE
-        made = self._instance(position)
-        return State.GPU_INSTANCE if made is not None and self._owners.get(position) == pod else State.PROMISED
-
-    def lost(self, gpu: str) -> bool:
-        """Whether a card does not answer."""
-        card = self._cards.get(gpu)
-        return card is not None and card.retry is not None
-
-    def bindings(self, pod: PodUid) -> Mapping[str, Position]:
-        """Which slice each device ID means that kubelet gave to a pod."""
-        return self._bindings.get(pod, {})
-
-    def bind(self, pod: PodUid, bindings: Mapping[str, Position]) -> None:
-        """Notes what device IDs mean, replacing what was noted for the pod."""
-        self._bindings[pod] = dict(bindings)
-
-    def bound_devices(self) -> set[str]:
-        """All device IDs that pods hold."""
-        return {device for devices in self._bindings.values() for device in devices}
-
-    def take_unbound(self) -> list[str]:
-        """Device IDs that no pod holds any more, since the last call."""
-        unbound, self._unbound = sorted(self._unbound - self.bound_devices()), set()
-        return unbound
-
-    def last_notice(self, pod: PodUid) -> str:
-        """The last thing that went wrong with a pod's slices; empty if nothing did."""
-        notice = self._noticed.get(pod)
-        return notice.text if notice else ""
-
-    def take_notices(self) -> list[Notice]:
-        """What users should read since the last call."""
-        notices, self._notices = self._notices, []
-        return notices
-
-    def journal(self) -> Journal:
-        """What must be on disk before the next call to a card."""
-        return Journal(
-            owners={position.device_id: pod for position, pod in sorted(self._owners.items())},
-            released=tuple(sorted(self._released)),
-            bindings={
-                pod: {device: slice_.device_id for device, slice_ in bound.items()}
-                for pod, bound in sorted(self._bindings.items())
-            },
-        )
