@@ -88,6 +88,11 @@ class DirectPluginClient:
             if current is None or current.cancelling():
                 raise
             raise self._gone(name) from None
+        except (PluginError, ConnectionError, TimeoutError):
+            raise
+        except Exception as error:
+            # Over a socket the server answers UNKNOWN with these words, and kubelet goes on.
+            raise PluginError(f"{name}: unexpected {type(error).__name__}: {error}") from error
         finally:
             self._calls.discard(task)
             task.cancel()
