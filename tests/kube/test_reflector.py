@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names
 from tessera.kube.client import Client
 from tessera.kube.reflector import Event, Reflector
 from tessera.kube.resources import PODS, Pod
+from tessera.kube.transport import Request, Response, Stream
 
 Story = list[str]
 
@@ -188,6 +189,54 @@ async def test_after_five_failed_watches_in_a_row_the_version_is_doubted(
     async with played(server, mirror):
         assert mirror.reflector.version == "300"
         assert mirror.story == ["ADDED a 1"]
+
+
+class LoadBalancer:
+    """A transport that cuts every connection after 50 s of silence."""
+
+    def __init__(self, clock: ImpatientClock, cuts: int) -> None:
+        self.status = 200
+        self.headers: Mapping[str, str] = {}
+        self.clock = clock
+        self.cuts = cuts
+        self.lists = 0
+        self.done = asyncio.Event()
+
+    async def request(self, request: Request) -> Response:
+        assert request.path == "/api/v1/pods"
+        self.lists += 1
+        return Response(status=200, body=b'{"metadata":{"resourceVersion":"100"},"items":[]}')
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        assert ("resourceVersion", "100") in request.query
+        yield self
+
+    async def read(self) -> bytes:
+        return b""
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        self.cuts -= 1
+        if self.cuts < 0:
+            self.done.set()
+            await asyncio.Event().wait()
+        self.clock.time += 50.0
+        raise ConnectionError("cut")
+        yield  # makes it a generator
+
+    async def close(self) -> None:
+        self.done.set()
+
+
+async def test_connections_cut_while_nothing_happens_make_pauses_no_longer(clock: ImpatientClock) -> None:
+    balancer = LoadBalancer(clock, cuts=20)
+    mirror = Mirror(Client(balancer, field_manager="test", clock=clock), clock)
+    task = asyncio.create_task(mirror.reflector.run())
+    await balancer.done.wait()
+    await cancelled(task)
+    assert len(clock.pauses) == 20
+    assert max(clock.pauses) < 0.5
+    assert balancer.lists == 1
 
 
 async def test_a_list_comes_in_pages_and_begins_again_when_it_expires(server: ScriptedServer, mirror: Mirror) -> None:

@@ -14,10 +14,13 @@ loops, crashes), which is why it is written here. The rules:
 5. An object that does not decode is logged, counted and skipped; the version moves on all the same. If it was known,
    its last good state stays until the object goes away.
 6. Other failures of a watch keep the version, five in a row are answered by a list.
+7. A watch that had stood for a while before it broke begins a new row: load balancers cut idle connections, every
+   minute or so, and that must not make us deaf for longer and longer.
 """
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
@@ -44,6 +47,10 @@ _WATCH_SECONDS = (300, 600)
 
 #: A watch that ends within this time without a line is counted as a failure, seconds; as in client-go.
 _SHORT_WATCH = 1.0
+
+#: A watch that stood this long before it broke was a good one, seconds. Load balancers let idle connections live longer
+#: than that (HAProxy's example configurations have 50 s).
+_STEADY_WATCH = 20.0
 
 #: Failed watches in a row after which the version itself is doubted.
 _DOUBT_AFTER = 5
@@ -100,6 +107,7 @@ class Reflector(Generic[T]):
         self._backoff = Backoff(rng)
         self._codec: Codec[T] = client.codec(resource)
         self._version = ""
+        self._watching_since = math.inf
 
     @property
     def version(self) -> str:
@@ -114,6 +122,7 @@ class Reflector(Generic[T]):
     async def run(self) -> None:
         """Mirrors until cancelled."""
         while True:
+            self._watching_since = math.inf
             try:
                 if not self._version:
                     await self._list()
@@ -164,6 +173,7 @@ class Reflector(Generic[T]):
             field_selector=self._fields,
         ) as stream:
             await _raise_for_status(stream)
+            self._watching_since = self._clock.monotonic()
             lines = Lines()
             async for chunk in stream.chunks():
                 for line in lines.feed(chunk):
@@ -207,6 +217,8 @@ class Reflector(Generic[T]):
         _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, name, poison.error)
 
     async def _fail(self, error: Exception) -> None:
+        if self._clock.monotonic() - self._watching_since >= _STEADY_WATCH:
+            self._backoff.reset()
         pause = max(self._backoff.next(), _asked_pause(error))
         if _version_is_lost(error) or self._backoff.failures % _DOUBT_AFTER == 0:
             self._version = ""
