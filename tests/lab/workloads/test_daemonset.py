@@ -1,0 +1,119 @@
+"""One pod on every node that is meant."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.kube.resources import DAEMONSETS, NODES, PODS
+
+InLab = Callable[[Callable[[Any], Any]], None]
+Make = Callable[..., dict[str, Any]]
+
+
+async def up(lab: Any, body: dict[str, Any], *nodes: str) -> None:
+    lab.start_workloads()
+    lab.start_scheduler()
+    await lab.start_nodes(*nodes)
+    await lab.api.create(DAEMONSETS.untyped(), body, "default")
+    await lab.clock.sleep(1)
+
+
+async def where(lab: Any) -> list[str]:
+    return sorted(pod["spec"].get("nodeName", "-") for pod in await lab.all(PODS))
+
+
+async def label(lab: Any, node: str, **labels: str | None) -> None:
+    await lab.api.merge_patch(NODES.untyped(), node, {"metadata": {"labels": labels}})
+    await lab.clock.sleep(1)
+
+
+def test_every_node_has_one_also_a_node_that_comes_later(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        await up(lab, workload("d"), "n1", "n2")
+        assert await where(lab) == ["n1", "n2"]
+        await lab.start_nodes("n3")
+        await lab.clock.sleep(1)
+        assert await where(lab) == ["n1", "n2", "n3"]
+        status = (await lab.get(DAEMONSETS, "d"))["status"]
+        assert {status[name] for name in ("desiredNumberScheduled", "numberReady", "numberAvailable")} == {3}
+
+    in_lab(story)
+
+
+def test_labels_decide_and_a_label_that_goes_ends_the_pod(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        body = workload("d")
+        body["spec"]["template"]["spec"]["nodeSelector"] = {"gpu": "yes"}
+        await up(lab, body, "n1", "n2")
+        assert await where(lab) == []
+        await label(lab, "n2", gpu="yes")
+        assert await where(lab) == ["n2"]
+        await label(lab, "n2", gpu=None)
+        assert await where(lab) == []
+
+    in_lab(story)
+
+
+def test_a_cordoned_node_keeps_and_gets_its_pod(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        lab.start_scheduler()
+        await lab.start_nodes("n1")
+        await lab.api.merge_patch(NODES.untyped(), "n1", {"spec": {"unschedulable": True}})
+        await lab.api.create(DAEMONSETS.untyped(), workload("d"), "default")
+        await lab.clock.sleep(1)
+        assert await where(lab) == ["n1"]
+
+    in_lab(story)
+
+
+def test_a_tainted_node_is_left_out(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        lab.start_scheduler()
+        await lab.start_nodes("n1", taints=({"key": "k", "effect": "NoSchedule"},))
+        await lab.start_nodes("n2")
+        await lab.api.create(DAEMONSETS.untyped(), workload("d"), "default")
+        await lab.clock.sleep(1)
+        assert await where(lab) == ["n2"]
+
+    in_lab(story)
+
+
+def test_pods_are_pinned_by_the_nodes_name(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        await up(lab, workload("d"), "n1")
+        (pod,) = await lab.all(PODS)
+        rule = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        field = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+        assert rule == {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        keys = {each.get("key") for each in pod["spec"]["tolerations"]}
+        assert {"node.kubernetes.io/not-ready", "node.kubernetes.io/unschedulable"} <= keys
+
+    in_lab(story)
+
+
+def test_an_update_goes_node_by_node(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        await up(lab, workload("d"), "n1", "n2", "n3")
+        container = {"name": "c", "image": "new", "command": ["sleep", "infinity"]}
+        patch = {"spec": {"template": {"spec": {"containers": [container]}}}}
+        await lab.api.merge_patch(DAEMONSETS.untyped(), "d", patch, "default")
+        await lab.clock.sleep(5)
+        assert [pod["spec"]["containers"][0]["image"] for pod in await lab.all(PODS)] == ["new"] * 3
+        assert (await lab.get(DAEMONSETS, "d"))["status"]["updatedNumberScheduled"] == 3
+
+    in_lab(story)
+
+
+def test_a_failed_pod_is_replaced(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        await up(lab, workload("d"), "n1")
+        (pod,) = await lab.all(PODS)
+        name = pod["metadata"]["name"]
+        patch = {"status": {"phase": "Failed"}}
+        await lab.api.merge_patch(PODS.untyped(), name, patch, "default", subresource="status")
+        await lab.clock.sleep(1)
+        assert not await lab.exists(PODS, name)
+        assert await where(lab) == ["n1"]
+
+    in_lab(story)
