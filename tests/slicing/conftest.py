@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import INSTASLICE_NAMESPACE, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.names import (
+    INSTASLICE_NAMESPACE,
+    MIG_CONFIG_DYNAMIC,
+    MIG_CONFIG_LABEL,
+    MIG_RESOURCE_PREFIX,
+    QUOTA_RESOURCE,
+)
 from tessera.cli import agent, controller, webhook
 from tessera.clock import LoopClock
 from tessera.kube.informer import Informer
-from tessera.kube.resources import EVENTS, NODES, PODS, REPLICASETS, CoreEvent, Pod
+from tessera.kube.resources import EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
 from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.nodespec import parse_nodes
@@ -37,7 +43,9 @@ class Lab:
         self.pods = Informer(self.client, PODS, clock=self.clock, rng=rng, namespace="default")
         self.events = Informer(self.client, EVENTS, clock=self.clock, rng=rng, namespace="default")
         self.slices = Informer(self.client, INSTASLICES, clock=self.clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
-        self.watched = Watched(self.pods, self.slices, self.events)
+        self.nodes = Informer(self.client, NODES, clock=self.clock, rng=rng)
+        self.hooks = Informer(self.client, MUTATING_WEBHOOKS.untyped(), clock=self.clock, rng=rng)
+        self.watched = Watched(self.pods, self.slices, self.events, self.nodes, self.hooks)
 
     async def create(
         self, name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any
@@ -81,6 +89,24 @@ class Lab:
         await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: "all-disabled"}}})
         await self.until(lambda: f"{INSTASLICE_NAMESPACE}/{node}" not in self.slices.cache, f"{node} has left")
 
+    def offers(self, node: str) -> bool:
+        """Whether a node has told its cards, and the scheduler sees what they can be."""
+        told = self.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node}")
+        seen = self.nodes.cache.get(node)
+        return (
+            told is not None
+            and bool(told.status.node_resources.node_gpus)
+            and seen is not None
+            and QUOTA_RESOURCE in seen.status.allocatable
+            and any(name.startswith(MIG_RESOURCE_PREFIX) for name in seen.status.allocatable)
+        )
+
+    def trusts_webhook(self) -> bool:
+        """Whether both replicas of the webhook have written the same authority into its configuration."""
+        (configuration,) = self.hooks.cache.values() or ({},)
+        bundles = [hook["clientConfig"].get("caBundle") for hook in configuration.get("webhooks", ())]
+        return bool(bundles) and all(bundles)
+
     def pod(self, name: str) -> Pod | None:
         """A pod as last seen."""
         return self.pods.cache.get(f"default/{name}")
@@ -115,6 +141,19 @@ class Lab:
     def results(self, node: str = "node-1") -> dict[str, Any]:
         """A node's allocations by pod UID."""
         return self.instaslice(node).status.pod_allocation_results
+
+    def settled(self, name: str) -> bool:
+        """Whether the pod's record reads ungated and created."""
+        pod = self.pod(name)
+        for node in self.cluster.nodes:
+            found = self.results(node).get(pod.metadata.uid) if pod is not None else None
+            if found is not None:
+                status = found.allocation_status
+                return (status.allocation_status_controller, status.allocation_status_daemonset) == (
+                    "ungated",
+                    "created",
+                )
+        return False
 
     def hardware(self, node: str = "node-1") -> list[tuple[GpuUuid, str, int]]:
         """The GPU instances that really are on the node's cards: card, profile, start."""
@@ -173,10 +212,8 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
                 lab = Lab(cluster)
                 async with lab.watched.running():
                     with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
-                    await lab.until(
-                        lambda: all(lab.slices.cache.get(f"{INSTASLICE_NAMESPACE}/{name}") for name in with_cards),
-                        "every node has joined",
-                    )
+                    await lab.until(lambda: all(map(lab.offers, with_cards)), "every node has joined")
+                    await lab.until(lab.trusts_webhook, "the webhook is trusted")
                     await scenario(lab)
 
         run_virtual(play())

@@ -1,0 +1,63 @@
+"""What a pod costs the API server, counted there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera.lab.apiserver.audit import Entry
+
+#: What Tessera writes whether or not pods come.
+HOUSEKEEPING = ("leases", "secrets", "mutatingwebhookconfigurations")
+
+
+def tessera_writes(lab: Any) -> list[Entry]:
+    """The writes of Tessera's processes that concern pods."""
+    return [
+        entry
+        for entry in lab.cluster.server.audit.writes()
+        if entry.user.startswith("system:serviceaccount:tessera-system:")
+        and not entry.resource.startswith(HOUSEKEEPING)
+    ]
+
+
+@pytest.mark.parametrize("nodes", ["1xA100-40GB", "12*2xA100-40GB"])
+def test_a_pod_costs_at_most_five_writes_whatever_the_number_of_nodes(in_lab: Callable[..., None], nodes: str) -> None:
+    async def scenario(lab: Any) -> None:
+        lab.cluster.server.audit.clear()
+        await lab.create("pod", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 2})
+        await lab.running("pod")
+        await lab.until(lambda: lab.settled("pod"), "ungated and created")
+        writes = tessera_writes(lab)
+        assert len(writes) <= 5, [f"{each.verb} {each.resource} {each.subresource}" for each in writes]
+
+    in_lab(scenario, nodes=nodes)
+
+
+def test_a_burst_shares_its_writes(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        lab.cluster.server.audit.clear()
+        names = [f"p{n}" for n in range(28)]
+        for name in names:
+            await lab.create(name, {"nvidia.com/mig-1g.5gb": 1})
+        await lab.running(*names)
+        await lab.until(lambda: all(lab.settled(name) for name in names), "ungated and created")
+        assert len(tessera_writes(lab)) <= 5 * 28
+
+    in_lab(scenario)
+
+
+def test_nothing_is_written_before_a_decision(in_lab: Callable[..., None]) -> None:
+    """A pod that finds no place costs the event that says so and nothing else."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.create("whole", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.running("whole")
+        await lab.until(lambda: lab.settled("whole"), "ungated and created")
+        lab.cluster.server.audit.clear()
+        await lab.create("waits", {"nvidia.com/mig-1g.5gb": 1})
+        await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "the pod's event says why it waits")
+        await lab.clock.sleep(300)
+        assert {entry.resource for entry in tessera_writes(lab)} == {"events"}
+
+    in_lab(scenario, nodes="1xA100-40GB")

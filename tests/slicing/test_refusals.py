@@ -1,0 +1,53 @@
+"""Requests that can never work are refused when they are made, with what is wrong and what exists."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera.kube.errors import ApiError
+from tessera.kube.resources import PODS
+
+CASES = [
+    ("a profile with a typo", {"nvidia.com/mig-3g.20b": "1"}, ["3g.20b", "3g.20gb"]),
+    ("a profile that no card has", {"nvidia.com/mig-3g.40gb": "1"}, ["3g.40gb", "3g.20gb"]),
+    ("a negative count", {"nvidia.com/mig-1g.5gb": "-1"}, ["nvidia.com/mig-1g.5gb"]),
+    ("a fraction", {"nvidia.com/mig-1g.5gb": "500m"}, ["nvidia.com/mig-1g.5gb"]),
+    ("a slice beside a whole GPU", {"nvidia.com/mig-1g.5gb": "1", "nvidia.com/gpu": "1"}, ["nvidia.com/gpu"]),
+]
+
+
+@pytest.mark.parametrize(("limits", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_a_bad_request_is_refused(in_lab: Callable[..., None], limits: dict[str, str], words: list[str]) -> None:
+    async def scenario(lab: Any) -> None:
+        with pytest.raises(ApiError) as refusal:
+            await lab.create("bad", limits)
+        for word in words:
+            assert word in str(refusal.value)
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_a_pod_may_not_choose_its_devices_itself(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        container = {
+            "name": "c",
+            "image": "i",
+            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+            "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}},
+        }
+        with pytest.raises(ApiError, match="NVIDIA_VISIBLE_DEVICES"):
+            await lab.client.create(
+                PODS.untyped(), {"metadata": {"name": "bad"}, "spec": {"containers": [container]}}, "default"
+            )
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_more_than_any_node_has_waits_and_says_so(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("huge", {"nvidia.com/mig-7g.40gb": 2})
+        await lab.until(lambda: lab.events_of("huge", "SliceWaiting"), "the pod's event says why it waits")
+        assert "even" in lab.events_of("huge", "SliceWaiting")[0].message
+
+    in_lab(scenario, nodes="1xA100-40GB")
