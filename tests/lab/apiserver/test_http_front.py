@@ -11,7 +11,7 @@ import pytest
 from tessera.clock import SystemClock
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
-from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.seams import GroupResource, UserInfo
 from tessera.lab.apiserver.server import ApiServer
 
 TOKENS = {"secret": UserInfo(name="admin", groups=("system:masters",))}
@@ -83,3 +83,13 @@ async def test_health_and_version_are_public(front: Any) -> None:
     for path in ("/readyz", "/version"):
         async with session.get(path) as answer:
             assert answer.status == 200
+
+
+async def test_a_client_that_goes_away_leaves_no_watch_behind(front: Any) -> None:
+    served, _, session = front
+    hub = served.server.core.hubs.of(GroupResource("", "configmaps"))
+    async with session.get("/api/v1/configmaps", params={"watch": "1"}, headers=HOLDER):
+        assert len(hub) == 1
+    async with asyncio.timeout(5):
+        while len(hub):  # noqa: ASYNC110 - the front tells nobody when a client is gone
+            await asyncio.sleep(0)

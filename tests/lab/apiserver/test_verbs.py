@@ -103,7 +103,9 @@ async def test_finalizers_hold_an_object_until_the_last_is_gone(api: Any, make_m
 
 async def test_unknown_paths_and_verbs_are_refused(api: Any) -> None:
     assert (await api("GET", "/api/v1/podss"))["code"] == 404
-    assert (await api("GET", f"{PODS}/a/portforward"))["code"] == 404
+    assert (await api("GET", f"{PODS}/a/ghost"))["code"] == 404
+    assert (await api("GET", f"{PODS}/a/exec"))["code"] == 501
+    assert (await api("GET", f"{PODS}/a/log"))["code"] == 501
     assert (await api("PUT", PODS, {}))["code"] == 405
     assert (await api("PATCH", f"{PODS}/a", {}, "text/plain"))["code"] == 415
 
@@ -131,3 +133,29 @@ async def test_selectors(api: Any, make_pod: Any) -> None:
     assert [item["metadata"]["name"] for item in by_label["items"]] == ["b"]
     refused = await api("GET", f"{PODS}?fieldSelector=spec.color=red")
     assert (refused["code"], refused["message"]) == (400, "field label not supported: spec.color")
+
+
+async def test_a_node_registers_with_its_status(api: Any) -> None:
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": {"cpu": "1000m"}}}
+    assert (await api("POST", "/api/v1/nodes", node))["status"]["capacity"] == {"cpu": "1"}
+
+
+async def test_events_have_two_faces_and_one_storage(api: Any) -> None:
+    path = "/apis/events.k8s.io/v1/namespaces/default/events"
+    event = {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "e"},
+        "eventTime": "2026-01-01T00:00:00.000000Z",
+        "regarding": {"kind": "Pod", "name": "p", "namespace": "default"},
+        "note": "hello",
+        "reason": "Because",
+        "type": "Normal",
+        "action": "Acting",
+        "reportingController": "me",
+        "reportingInstance": "me-0",
+    }
+    made = await api("POST", path, event)
+    assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "hello")
+    core = await api("GET", "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=p")
+    assert [(e["apiVersion"], e["message"], e["reportingComponent"]) for e in core["items"]] == [("v1", "hello", "me")]

@@ -15,8 +15,15 @@ from tessera.lab.apiserver.patches import APPLY, JSON_PATCH, MERGE, STRATEGIC, j
 from tessera.lab.apiserver.reading import Reading
 from tessera.lab.apiserver.reviews import Reviews
 from tessera.lab.apiserver.routing import Query, Route
-from tessera.lab.apiserver.seams import Cause, Obj
-from tessera.lab.apiserver.status import bad_request, invalid, method_not_allowed, no_such_path, unsupported_media
+from tessera.lab.apiserver.seams import Cause, GroupResource, Obj
+from tessera.lab.apiserver.status import (
+    bad_request,
+    invalid,
+    method_not_allowed,
+    no_such_path,
+    not_implemented,
+    unsupported_media,
+)
 from tessera.lab.apiserver.storage import Stored, copied
 from tessera.lab.apiserver.strategic import strategic_merge
 from tessera.lab.apiserver.strategies import strategy_of
@@ -26,6 +33,13 @@ from tessera.lab.apiserver.writing import Transform, Writing
 
 _ON_COLLECTIONS = frozenset({"create", "deletecollection", "list", "watch"})
 _WRITE_OPTIONS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
+#: Subresources that Kubernetes has and this server does not.
+_NOT_PLAYED = frozenset(
+    {
+        *((GroupResource("", "pods"), name) for name in ("attach", "exec", "portforward", "proxy", "resize")),
+        *((GroupResource("", plural), "proxy") for plural in ("nodes", "services")),
+    }
+)
 
 
 class OpenWatch(msgspec.Struct, frozen=True):
@@ -63,10 +77,12 @@ class Dispatch:
             StatusError: 404 or 405.
         """
         found, resource = ask.route, ask.resource
-        if found.parts:
+        if found.parts and found.subresource != "proxy":
             raise no_such_path()
         if found.subresource:
             subresource = resource.subresources.get(found.subresource)
+            if subresource is None and (resource.group_resource, found.subresource) in _NOT_PLAYED:
+                raise not_implemented(f"the {found.subresource} subresource of {resource.plural}")
             if subresource is None:
                 raise no_such_path()
             allowed = found.verb in subresource.verbs

@@ -41,7 +41,7 @@ class HttpFront:
     def __init__(
         self, server: ApiServer, authority: Authority | None, *, host: str = "127.0.0.1", port: int = 0
     ) -> None:
-        self._server = server
+        self.server = server
         self._authority = authority
         self._host = host
         self._port = port
@@ -58,7 +58,7 @@ class HttpFront:
         Raises:
             OSError: the address cannot be had.
         """
-        handler = web.Server(self._answer, access_log=None)
+        handler = web.Server(self._answer, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(handler, shutdown_timeout=SHUTDOWN)
         await self._runner.setup()
         context = _tls(self._authority, self._host) if self._authority else None
@@ -68,7 +68,7 @@ class HttpFront:
 
     async def close(self) -> None:
         """Ends the open watches and stops listening."""
-        self._server.end_watches()
+        self.server.end_watches()
         if self._runner:
             await self._runner.cleanup()
 
@@ -78,7 +78,7 @@ class HttpFront:
             request = await _read(raw)
         except StatusError as error:
             return _whole(refusal(error))
-        answer = await self._server.handle(request, user)
+        answer = await self.server.handle(request, user)
         return _whole(answer) if isinstance(answer, Response) else await _stream(raw, answer)
 
     def _user(self, raw: web.BaseRequest) -> UserInfo:
@@ -92,7 +92,7 @@ class HttpFront:
         if not wanted:
             return user
         groups = raw.headers.getall("Impersonate-Group", [])
-        authorizer = self._server.parts.authorizer
+        authorizer = self.server.parts.authorizer
         for resource, name in (("users", wanted), *(("groups", group) for group in groups)):
             asked = Attributes(user=user, verb="impersonate", resource=resource, name=name)
             if authorizer and not authorizer.authorize(asked).allowed:
@@ -105,14 +105,14 @@ class HttpFront:
     def _credential(self, raw: web.BaseRequest) -> UserInfo:
         kind, _, token = raw.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            user = self._server.identities.of_token(token.strip())
+            user = self.server.identities.of_token(token.strip())
             if user is None:
                 raise unauthorized()
             return user
         certificate = raw.transport.get_extra_info("peercert") if raw.transport else None
         if certificate:
             return _subject(certificate)
-        if self._server.parts.authorizer is None:
+        if self.server.parts.authorizer is None:
             raise unauthorized()
         return ANONYMOUS
 

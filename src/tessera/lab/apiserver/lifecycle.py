@@ -211,8 +211,9 @@ def doomed(obj: Obj, options: Mapping[str, Any], now: float) -> Doom:
             _mark(meta, max(asked + grace, now), grace)
         return Doom(obj, gone=False)
     if grace == 0 and not pending:
-        meta["deletionTimestamp"] = was or rfc3339(now)
-        meta["deletionGracePeriodSeconds"] = 0
+        if _is_pod(obj):
+            meta["deletionTimestamp"] = was or rfc3339(now)
+            meta["deletionGracePeriodSeconds"] = 0
         return Doom(obj, gone=True)
     if was and not grace:
         meta["deletionGracePeriodSeconds"] = 0
@@ -229,10 +230,14 @@ def _mark(meta: Obj, at: float, grace: int) -> None:
         meta["generation"] += 1
 
 
+def _is_pod(obj: Mapping[str, Any]) -> bool:
+    return obj.get("kind") == "Pod" and obj.get("apiVersion") == "v1"
+
+
 def _grace(obj: Mapping[str, Any], options: Mapping[str, Any]) -> int:
     """Seconds that the object may live on: only pods that run on a node have any."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    if obj.get("kind") != "Pod" or obj.get("apiVersion") != "v1":
+    if not _is_pod(obj):
         return 0
     if not spec.get("nodeName") or status.get("phase") in {"Succeeded", "Failed"}:
         return 0

@@ -26,6 +26,7 @@ from tessera.lab.apiserver.lifecycle import (
 )
 from tessera.lab.apiserver.managed import Writer, updated
 from tessera.lab.apiserver.negotiation import to_version
+from tessera.lab.apiserver.registry import ResourceType
 from tessera.lab.apiserver.seams import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
 from tessera.lab.apiserver.status import (
     MODIFIED,
@@ -83,7 +84,7 @@ class Writing:
     async def _create_once(self, ask: Ask, obj: Obj, *, by_apply: bool) -> Stored:
         strategy = strategy_of(ask.resource)
         conform(ask, obj, None)
-        if ask.resource.status_subresource:
+        if _starts_without_status(ask.resource):
             obj.pop("status", None)
         if not by_apply:
             updated(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
@@ -96,7 +97,7 @@ class Writing:
         if not meta.get("name") and meta.get("generateName"):
             suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
             meta["name"] = generated_name(meta["generateName"], suffix)
-        if ask.resource.status_subresource:
+        if _starts_without_status(ask.resource):
             obj.pop("status", None)
         born(obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation)
         strategy.prepare_create(obj)
@@ -302,6 +303,11 @@ class Writing:
 
 _MANAGER_REQUIRED = "Required value: is required for apply patch"
 _UID_OF_NOTHING = "uid mismatch: the provided object specified uid, but no existing object has it"
+
+
+def _starts_without_status(resource: ResourceType) -> bool:
+    """Whether a create drops ``status``; a node brings its own, as kubelet registers it."""
+    return resource.status_subresource and resource.storage != GroupResource("", "nodes")
 
 
 def _as_it_is(obj: Obj) -> None:
