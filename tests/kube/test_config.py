@@ -48,6 +48,21 @@ def simple(tmp_path: Path, **of_user: Any) -> Path:
     )
 
 
+async def test_a_user_without_a_home_finds_the_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = tmp_path / "sa"
+    account.mkdir()
+    for name in ("ca.crt", "namespace", "token"):
+        (account / name).write_text("text")
+    monkeypatch.setattr(Path, "home", classmethod(_no_home))
+    env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    config = load_config(clock=ImpatientClock(), environment=env, service_account=account)
+    assert config.server == "https://10.0.0.1:443"
+
+
+def _no_home(_cls: type[Path]) -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
 async def test_the_home_file_is_read_when_nothing_else_is_named(tmp_path: Path) -> None:
     simple(tmp_path, token="secret")
     config = load(tmp_path)

@@ -11,7 +11,7 @@ from tests.kube.conftest import ImpatientClock, ScriptedServer
 
 from tessera.kube.config import ClusterConfig
 from tessera.kube.credentials import Credential, StaticCredentials, TokenFile
-from tessera.kube.http import HttpTransport
+from tessera.kube.http import HttpTransport, tls_context
 from tessera.kube.transport import Request
 
 GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
@@ -91,6 +91,26 @@ async def test_a_server_of_another_authority_is_not_trusted(tls_server: Scripted
     with pytest.raises(ConnectionError, match="certificate verify failed"):
         await transport.request(GET)
     await transport.close()
+
+
+async def test_an_authority_that_another_one_signed_is_trusted_alone_as_by_kubectl(tmp_path: Path) -> None:
+    lower = Authority(above=Authority())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lower.issue("127.0.0.1").write(tmp_path))
+    secured = ScriptedServer()
+    await secured.start(ssl=context)
+    secured.answers({})
+    config = ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=lower.pem)
+    transport = HttpTransport(config)
+    assert (await transport.request(Request(method="GET", path="/"))).status == 200
+    await transport.close()
+    await secured.stop()
+
+
+def test_certificates_are_not_judged_more_strictly_than_by_kubectl(authority: Authority) -> None:
+    config = ClusterConfig(server="https://host", credentials=StaticCredentials(), ca=authority.pem)
+    flags = tls_context(config, Credential()).verify_flags
+    assert not flags & ssl.VERIFY_X509_STRICT  # Python 3.13 sets it by default
 
 
 async def test_verification_can_be_turned_off(tls_server: ScriptedServer, authority: Authority) -> None:

@@ -81,7 +81,7 @@ def load_config(
         CredentialError: an exec plugin cannot be used.
     """
     env = os.environ if environment is None else environment
-    paths = _paths(kubeconfig, env, home or Path.home())
+    paths = _paths(kubeconfig, env, home)
     merged = _merge(paths, must_exist=kubeconfig is not None)
     if not merged.contexts and not merged.clusters and kubeconfig is None and context is None:
         if env.get("KUBERNETES_SERVICE_HOST"):
@@ -154,11 +154,19 @@ class _Merged(msgspec.Struct):
     contexts: dict[str, _Entry] = {}
 
 
-def _paths(kubeconfig: str | None, env: Mapping[str, str], home: Path) -> list[Path]:
+def _paths(kubeconfig: str | None, env: Mapping[str, str], home: Path | None) -> list[Path]:
     if kubeconfig is not None:
         return [Path(kubeconfig)]
     listed = [Path(part) for part in env.get("KUBECONFIG", "").split(os.pathsep) if part]
-    return listed or [home / ".kube" / "config"]
+    return listed or [(home or _home(env)) / ".kube" / "config"]
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    """The user's home. A container's user may have no entry in ``/etc/passwd`` and then has none but ``/``."""
+    try:
+        return Path(env["HOME"]) if env.get("HOME") else Path.home()
+    except RuntimeError:
+        return Path("/")
 
 
 def _merge(paths: list[Path], *, must_exist: bool) -> _Merged:
