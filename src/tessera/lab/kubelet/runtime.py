@@ -68,12 +68,15 @@ class Runtime:
         return policy == "Never" or (policy != "Always" and image in self._images)
 
     async def pull(self, image: str) -> float:
-        """Fetches an image; pods that wait for the same one share the pull. Returns seconds waited."""
+        """Fetches an image; pods that wait for the same one share the pull. Returns seconds waited.
+
+        An image that the node has is only looked up again (``imagePullPolicy: Always``), which takes no time here.
+        """
         began = self._clock.monotonic()
         running = self._pulls.get(image)
         if running is not None:
             await asyncio.shield(running)
-        elif self._pull_seconds:
+        elif self._pull_seconds and image not in self._images:
             done = self._pulls[image] = asyncio.get_running_loop().create_future()
             try:
                 with self._simulated_work():

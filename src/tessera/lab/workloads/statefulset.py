@@ -122,10 +122,11 @@ class StatefulSetController:
         revision = f"{owner['metadata']['name']}-{digest}"
         old = owner.get("status") or {}
         rolled = updated == len(pods) == replicas(owner)
+        current = revision if rolled else old.get("currentRevision", revision)
         counts = {
             "replicas": len(pods),
             "readyReplicas": sum(map(is_ready, pods.values())),
-            "currentReplicas": updated if rolled else len(pods) - updated,
+            "currentReplicas": updated if current == revision else len(pods) - updated,
             "updatedReplicas": updated,
             "availableReplicas": waits.count(0.0),
         }
@@ -134,7 +135,7 @@ class StatefulSetController:
             name: value for name, value in counts.items() if value or name in required or old.get(name)
         }
         status["updateRevision"] = revision
-        status["currentRevision"] = revision if rolled else old.get("currentRevision", revision)
+        status["currentRevision"] = current
         status["observedGeneration"] = owner["metadata"].get("generation", 0)
         await self._mirrors.write_status(STATEFULSETS, owner, status)
         return min((wait for wait in waits if wait), default=None)

@@ -1,0 +1,59 @@
+"""Containers on simulated cards: CDI brings the slice in, and a slice in use cannot be destroyed."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.kube.resources import PODS
+from tessera.kubelet.seam import Allocation
+from tessera.lab.kubelet.context import Direct
+from tessera.nvml.errors import InUse
+from tessera.nvml.simulated import SimulatedMachine
+
+InLab = Callable[[Callable[[Any], Any]], None]
+RESOURCE = "nvidia.com/mig-1g.5gb"
+
+
+def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
+    in_lab: InLab, slices: Callable[..., Any], tmp_path: Path
+) -> None:
+    machine = SimulatedMachine("1xA100-40GB", seed="n1", mig=True)
+    (gpu,) = machine.uuids()
+    gi_id = machine.create_gpu_instance(gpu, "1g.5gb", 0)
+    made = machine.create_compute_instance(gpu, gi_id, 0)
+
+    class Cdi(slices):  # type: ignore[misc, valid-type]
+        async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+            return [Allocation(cdi_devices=tuple(f"tessera.dev/mig={each}" for each in ids)) for ids in requests]
+
+    async def story(lab: Any) -> None:
+        direct = Direct(cdi=tmp_path)
+        (node,) = await lab.start_nodes("n1", plugins=direct, machine=machine)
+        lab.start(direct.bus.serve(Cdi("a")))
+        await lab.clock.sleep(0.1)
+        limits = {"limits": {RESOURCE: "1"}}
+        container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
+        spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
+        await lab.api.create(PODS.untyped(), {"metadata": {"name": "p"}, "spec": spec}, "default")
+        await lab.clock.sleep(1)
+        waiting = (await lab.get(PODS, "p"))["status"]["containerStatuses"][0]["state"]["waiting"]
+        assert waiting["reason"] == "CreateContainerError"
+        assert waiting["message"].endswith("unresolvable CDI devices tessera.dev/mig=a")
+
+        device = {"name": "a", "containerEdits": {"env": [f"NVIDIA_VISIBLE_DEVICES={made.mig_uuid}"]}}
+        file = {"cdiVersion": "0.8.0", "kind": "tessera.dev/mig", "devices": [device]}
+        (tmp_path / "a.json").write_bytes(msgspec.json.encode(file))
+        await lab.clock.sleep(10)
+        assert await lab.phase("p") == "Running"
+        assert node.container_env("default", "p", "c")["NVIDIA_VISIBLE_DEVICES"] == made.mig_uuid
+        assert machine.memory(made.mig_uuid).used == 1 << 30
+        with pytest.raises(InUse):
+            machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
+        await lab.clock.sleep(60)
+        assert await lab.phase("p") == "Succeeded"
+        machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
+
+    in_lab(story)

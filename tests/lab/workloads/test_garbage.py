@@ -1,0 +1,115 @@
+"""What goes with its owner, what stays, and what nobody ends."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS
+
+InLab = Callable[[Callable[[Any], Any]], None]
+
+
+async def config(lab: Any, name: str, *owners: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    references = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "name": owner["metadata"]["name"],
+            "uid": owner["metadata"]["uid"],
+            "blockOwnerDeletion": True,
+        }
+        for owner in owners
+    ]
+    body = {"metadata": {"name": name, "ownerReferences": references, **metadata}}
+    made: dict[str, Any] = await lab.api.create(CONFIGMAPS.untyped(), body, "default")
+    await lab.clock.sleep(0.1)
+    return made
+
+
+async def left(lab: Any) -> list[str]:
+    await lab.clock.sleep(1)
+    found = [each["metadata"]["name"] for each in await lab.all(CONFIGMAPS, "default")]
+    return sorted(name for name in found if name != "kube-root-ca.crt")
+
+
+def test_in_the_background_the_whole_line_goes(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        child = await config(lab, "child", await config(lab, "parent"))
+        await config(lab, "grandchild", child)
+        await lab.api.delete(CONFIGMAPS, "parent", "default")
+        assert await left(lab) == []
+
+    in_lab(story)
+
+
+def test_in_the_foreground_the_owner_goes_last(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        await config(lab, "child", await config(lab, "parent"), finalizers=["example.com/wait"])
+        await lab.api.delete(CONFIGMAPS, "parent", "default", propagation="Foreground")
+        assert await left(lab) == ["child", "parent"]
+        await lab.api.merge_patch(CONFIGMAPS, "child", {"metadata": {"finalizers": None}}, "default")
+        assert await left(lab) == []
+
+    in_lab(story)
+
+
+def test_orphans_stay_and_lose_the_reference(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        await config(lab, "child", await config(lab, "parent"))
+        await lab.api.delete(CONFIGMAPS, "parent", "default", propagation="Orphan")
+        assert await left(lab) == ["child"]
+        assert not (await lab.get(CONFIGMAPS, "child"))["metadata"].get("ownerReferences")
+
+    in_lab(story)
+
+
+def test_one_living_owner_is_enough(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        first, second = await config(lab, "first"), await config(lab, "second")
+        await config(lab, "child", first, second)
+        await lab.api.delete(CONFIGMAPS, "first", "default")
+        assert await left(lab) == ["child", "second"]
+        owners = (await lab.get(CONFIGMAPS, "child"))["metadata"]["ownerReferences"]
+        assert [each["name"] for each in owners] == ["second"]
+
+    in_lab(story)
+
+
+def test_a_child_of_an_owner_that_never_was_goes(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        await lab.clock.sleep(1)
+        await config(lab, "child", {"metadata": {"name": "ghost", "uid": "00000000-0000-4000-8000-000000000000"}})
+        assert await left(lab) == []
+
+    in_lab(story)
+
+
+def test_an_owner_of_the_same_name_but_another_life_does_not_count(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        old = await config(lab, "parent")
+        await lab.api.delete(CONFIGMAPS, "parent", "default")
+        await config(lab, "parent")
+        await config(lab, "child", old)
+        assert await left(lab) == ["parent"]
+
+    in_lab(story)
+
+
+def test_pods_of_a_node_that_is_gone_are_ended(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        await lab.api.create(NODES.untyped(), {"metadata": {"name": "n1"}})
+        await lab.pod("p", nodeName="n1")
+        await lab.clock.sleep(1)
+        await lab.api.delete(NODES, "n1")
+        await lab.clock.sleep(30)
+        assert await lab.exists(PODS, "p")
+        await lab.clock.sleep(15)
+        assert not await lab.exists(PODS, "p")
+
+    in_lab(story)
