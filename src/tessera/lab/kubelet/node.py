@@ -6,8 +6,7 @@ it. Device plugins join over unix sockets or in this process; everything above t
 
 import asyncio
 import random
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 from uuid import UUID
@@ -19,6 +18,7 @@ from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.meta import key_of, uid_of
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
+from tessera.lab.kubelet.addresses import Addresses
 from tessera.lab.kubelet.admission import Rejection, admit
 from tessera.lab.kubelet.cdi import CdiRegistry
 from tessera.lab.kubelet.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
@@ -27,7 +27,8 @@ from tessera.lab.kubelet.devices import PodUid
 from tessera.lab.kubelet.nodeobject import NodeObject
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.kubelet.podstatus import ContainerRecord
-from tessera.lab.kubelet.runtime import Created, Runtime, is_own
+from tessera.lab.kubelet.realcontainers import exit_code, is_own
+from tessera.lab.kubelet.runtime import Created, Runtime
 from tessera.lab.kubelet.worker import NodeServices, PodWorker
 from tessera.lab.scheduler.cluster import PodNeeds
 from tessera.lab.scheduler.requests import amounts
@@ -74,7 +75,7 @@ class SimulatedNode:
         self._entrypoint = entrypoint
         self._workers: dict[str, PodWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._addresses = _Addresses(self.options.pod_network)
+        self._addresses = Addresses(self.options.pod_network)
         self._restarting = asyncio.Lock()
         self._stack: AsyncExitStack | None = None
         self.devices = DeviceManager(
@@ -276,7 +277,7 @@ class SimulatedNode:
             clock=self._clock,
             log=log,
         )
-        return asyncio.create_task(_exit_code(self._entrypoint, context))
+        return asyncio.create_task(exit_code(self._entrypoint, context))
 
     # Small parts
 
@@ -299,28 +300,3 @@ class SimulatedNode:
 
     def _new_boot_id(self) -> str:
         return str(UUID(int=self._rng.getrandbits(128), version=4))
-
-
-async def _exit_code(entrypoint: Entrypoint, context: ContainerContext) -> int:
-    try:
-        return await entrypoint(context)
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else 1
-    except Exception:  # noqa: BLE001 - a process that dies ends its container, not the lab
-        for line in traceback.format_exc().splitlines():
-            context.log(line)
-        return 1
-
-
-class _Addresses:
-    """Pod addresses of one node, used again when they are free."""
-
-    def __init__(self, network: str) -> None:
-        self._free: list[str] = []
-        self._fresh: Iterator[str] = (f"{network}.{number // 256}.{number % 256}" for number in range(2, 65534))
-
-    def take(self) -> str:
-        return self._free.pop(0) if self._free else next(self._fresh)
-
-    def put_back(self, address: str) -> None:
-        self._free.append(address)

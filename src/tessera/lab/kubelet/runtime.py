@@ -25,9 +25,6 @@ Json = Mapping[str, Any]
 #: The variables in which a container finds its GPUs.
 DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
-#: Tessera's commands that are run for real.
-OWN_COMMANDS = frozenset({"agent", "controller", "webhook"})
-
 
 class Created(msgspec.Struct, frozen=True, kw_only=True):
     """A container that may be started."""
@@ -164,8 +161,3 @@ def mig_devices(env: Mapping[str, str]) -> tuple[str, ...]:
         if uuids:
             return uuids
     return ()
-
-
-def is_own(argv: Sequence[str]) -> bool:
-    """Whether the container is one of Tessera's processes, which run for real."""
-    return len(argv) > 1 and argv[0].rsplit("/", 1)[-1] == "tessera" and argv[1] in OWN_COMMANDS

@@ -1,0 +1,23 @@
+"""The pod addresses of one node."""
+
+from collections.abc import Iterator
+
+
+class Addresses:
+    """Gives addresses out, those that came back first.
+
+    Args:
+        network: the first two bytes, e.g. ``10.244``.
+    """
+
+    def __init__(self, network: str) -> None:
+        self._free: list[str] = []
+        self._fresh: Iterator[str] = (f"{network}.{number // 256}.{number % 256}" for number in range(2, 65534))
+
+    def take(self) -> str:
+        """An address that no pod of the node has."""
+        return self._free.pop(0) if self._free else next(self._fresh)
+
+    def put_back(self, address: str) -> None:
+        """The pod that had it is gone."""
+        self._free.append(address)
