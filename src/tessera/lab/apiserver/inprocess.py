@@ -4,6 +4,7 @@ One transport is one identity. Under a virtual event loop everything, timeouts a
 time.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -63,6 +64,7 @@ class InProcessTransport:
     async def _handle(self, request: Request) -> Response | WatchResponse:
         if self._closed:
             raise ConnectionError("the transport is closed")
+        await asyncio.sleep(0)  # as over a network, everybody else gets a turn between any two requests
         return await self._server.handle(request, self._user)
 
 
