@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.kubelet.sockets import PLUGIN_DIR
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,20 +14,20 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         node_name: the Node object's name; also the Instaslice object's.
         kubelet_root: kubelet's ``--root-dir``.
-        plugin_dir: where kubelet's ``kubelet.sock`` lies; below ``kubelet_root`` unless given.
+        plugin_dir: where kubelet's ``kubelet.sock`` lies. Kubelet has it in one place whatever its ``--root-dir`` says.
         pod_resources_dir: where kubelet's pod-resources socket lies; below ``kubelet_root`` unless given.
         cdi_dir: where the container runtime reads CDI files from. Files there do not survive a reboot.
         state_dir: where the journal lies. It must survive a restart of the agent, it need not survive a reboot.
         simulate: cards to simulate, e.g. ``4xA100-40GB``; ``None`` for the machine's own cards.
         simulated_state: file that keeps the simulated cards over restarts; in ``state_dir`` unless given.
         namespace: where the Instaslice objects lie.
-        http_port: where ``/metrics`` and ``/healthz`` are served; ``None`` for nowhere.
+        http_port: where ``/metrics``, ``/healthz`` and ``/readyz`` are served; ``None`` for nowhere.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
     """
 
     node_name: str
     kubelet_root: Path = Path("/var/lib/kubelet")
-    plugin_dir: Path | None = None
+    plugin_dir: Path = PLUGIN_DIR
     pod_resources_dir: Path | None = None
     cdi_dir: Path = Path("/var/run/cdi")
     state_dir: Path = Path("/var/lib/tessera")
@@ -35,11 +36,6 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = INSTASLICE_NAMESPACE
     http_port: int | None = None
     claim_timeout: float = 25.0
-
-    @property
-    def plugins(self) -> Path:
-        """The folder of device-plugin sockets."""
-        return self.plugin_dir or self.kubelet_root / "device-plugins"
 
     @property
     def pod_resources(self) -> Path:

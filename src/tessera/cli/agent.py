@@ -26,8 +26,18 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     type=click.Path(path_type=Path, dir_okay=False),
     help="File that keeps the simulated cards over restarts.  [default: in --state-dir]",
 )
-@click.option("--kubelet-root", type=_FOLDER, default=Path("/var/lib/kubelet"), show_default=True)
-@click.option("--plugin-dir", type=_FOLDER, help="Kubelet's device-plugin sockets.  [default: below --kubelet-root]")
+@click.option(
+    "--kubelet-root",
+    type=_FOLDER,
+    default=Path("/var/lib/kubelet"),
+    show_default=True,
+    help="Kubelet's --root-dir.",
+)
+@click.option(
+    "--plugin-dir",
+    type=_FOLDER,
+    help="Kubelet's device-plugin sockets.  [default: /var/lib/kubelet/device-plugins, whatever kubelet's --root-dir]",
+)
 @click.option("--pod-resources-dir", type=_FOLDER, help="Pod-resources socket.  [default: below --kubelet-root]")
 @click.option("--cdi-dir", type=_FOLDER, default=Path("/var/run/cdi"), show_default=True, help="CDI files.")
 @click.option("--state-dir", type=_FOLDER, default=Path("/var/lib/tessera"), show_default=True, help="The journal.")
@@ -77,7 +87,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
-    kubelet = GrpcKubelet(options.plugins, options.pod_resources / "kubelet.sock", clock=clock)
+    kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
     async with connected("tessera-agent", kubeconfig, context) as client, _hardware(options, clock) as hardware:
         await run(options, client, hardware, kubelet, clock)
 

@@ -27,6 +27,8 @@ OPTIONS: Sequence[tuple[str, Any]] = (
     # Every socket has its own connection: a plugin that was replaced must not be reached through an old one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    # Of channels only: a socket's path, which gRPC would send, is no authority to strict servers.
+    ("grpc.default_authority", "localhost"),
 )
 
 

@@ -107,10 +107,7 @@ class GrpcPluginClient:
     def __init__(self, socket: Path) -> None:
         self._socket = socket
         self._closed = False
-        # Kubelet sets "localhost" as :authority; without it some servers refuse the socket's path there.
-        self._channel = grpc.aio.insecure_channel(
-            f"unix://{socket}", options=[*OPTIONS, ("grpc.default_authority", "localhost")]
-        )
+        self._channel = grpc.aio.insecure_channel(f"unix://{socket}", options=OPTIONS)
 
     async def options(self) -> PluginOptions:
         """See :meth:`PluginClient.options`."""
