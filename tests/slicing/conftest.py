@@ -176,6 +176,10 @@ class Lab:
             if event.involved_object.name == pod and event.reason == reason
         ]
 
+    def told_times(self, pod: str, reason: str, word: str) -> int:
+        """How often the pod was told a reason with this word in it, repeats of one event counted."""
+        return sum(event.count for event in self.events_of(pod, reason) if word in event.message)
+
 
 def manifest(name: str, *containers: dict[str, int], command: str = "sleep infinity", **spec: Any) -> dict[str, Any]:
     """A pod of containers ``c0``, ``c1``, … with the given limits."""

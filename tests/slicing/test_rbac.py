@@ -1,0 +1,98 @@
+"""The rights in deploy/rbac.yaml are those that the processes use: none is missing, and none is for show."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.kube.resources import NODES, SECRETS
+from tessera.lab.manifests import install_manifests
+from tessera.nvml.errors import Unknown
+
+PREFIX = "system:serviceaccount:tessera-system:"
+ACCOUNTS = ("tessera-controller", "tessera-webhook", "tessera-agent")
+#: (verb, resource.group/subresource, namespace or empty for the whole cluster)
+Right = tuple[str, str, str]
+
+
+def granted(account: str) -> set[Right]:
+    """What the manifests allow a service account."""
+    objects = install_manifests()
+    rules = {
+        (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each["rules"]
+        for each in objects
+        if each["kind"] in {"Role", "ClusterRole"}
+    }
+    found: set[Right] = set()
+    for binding in objects:
+        if binding["kind"] in {"RoleBinding", "ClusterRoleBinding"} and binding["subjects"][0]["name"] == account:
+            namespace = binding["metadata"].get("namespace", "")
+            role = binding["roleRef"]
+            scope = namespace if role["kind"] == "Role" else ""
+            for rule in rules[role["kind"], scope, role["name"]]:
+                found |= {(verb, resource, namespace) for verb in rule["verbs"] for resource in _resources(rule)}
+    return found
+
+
+def _resources(rule: dict[str, Any]) -> Iterator[str]:
+    for group in rule["apiGroups"]:
+        for resource in rule["resources"]:
+            plural, _, subresource = resource.partition("/")
+            yield (f"{plural}.{group}" if group else plural) + (f"/{subresource}" if subresource else "")
+
+
+def used(lab: Any, account: str) -> set[Right]:
+    """What a service account asked for and got, in the words of :func:`granted`."""
+    rights = granted(account)
+    found: set[Right] = set()
+    for entry in lab.cluster.server.audit:
+        if entry.user == PREFIX + account:
+            assert entry.code != 403, f"{account} was refused: {entry}"
+            what = entry.resource + (f"/{entry.subresource}" if entry.subresource else "")
+            wide = (entry.verb, what, "")
+            found.add(wide if wide in rights else (entry.verb, what, entry.namespace))
+    return found
+
+
+@pytest.mark.parametrize("account", ACCOUNTS)
+def test_every_right_is_used_and_every_use_is_granted(in_lab: Callable[..., None], account: str) -> None:
+    """A day in the life of a cluster: slices come and go and fail, nodes too, and a certificate is lost."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.create("first", {"nvidia.com/mig-7g.40gb": 1}, command="sleep 300")
+        await lab.running("first")
+        await lab.create("second", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.until(lambda: lab.events_of("second", "SliceWaiting"), "the second waits")
+        await lab.running("second")
+        await lab.create("third", {"nvidia.com/mig-7g.40gb": 1})
+        for cordoned in (True, False):
+            told = sum(event.count for event in lab.events_of("third", "SliceWaiting"))
+            await lab.client.merge_patch(NODES, "node-1", {"spec": {"unschedulable": cordoned}})
+            await lab.until(
+                lambda told=told: sum(event.count for event in lab.events_of("third", "SliceWaiting")) > told,
+                "the reason changed",
+            )
+        await lab.delete("second")
+        machine = lab.cluster.nodes["node-1"].machine
+        for call, times in (("create_gpu_instance", 1), ("create_compute_instance", 1), ("create_gpu_instance", 2)):
+            machine.heal()
+            machine.fail(call, Unknown, times=None)
+            await lab.until(lambda call=call, times=times: lab.told_times("third", "SliceFailed", call) == times, call)
+        machine.heal()
+        await lab.running("third")
+        await lab.delete("third")
+        await lab.empty()
+        await lab.leave("node-1")
+        await lab.join("node-1")
+        await lab.until(lambda: lab.offers("node-1"), "the node is back")
+        await lab.client.delete(INSTASLICES, "node-1", INSTASLICE_NAMESPACE)
+        await lab.until(lambda: lab.offers("node-1"), "the object is made anew")
+        await lab.client.delete(NODES, "node-2")
+        await lab.until(lambda: f"{INSTASLICE_NAMESPACE}/node-2" not in lab.slices.cache, "its object goes with it")
+        await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": None}}, "tessera-system")
+        await lab.clock.sleep(60)
+        assert used(lab, account) == granted(account)
+
+    in_lab(scenario, nodes="1xA100-40GB,1xA30")
