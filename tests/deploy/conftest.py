@@ -1,0 +1,46 @@
+"""The manifests as kubectl renders them."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+Obj = Mapping[str, Any]
+
+ROOT = Path(__file__).parents[2]
+#: What a user applies with ``kubectl apply -k``.
+INSTALLATIONS = ("deploy", "examples/simulated")
+
+
+class Installation(msgspec.Struct, frozen=True):
+    """All objects of one installation."""
+
+    name: str
+    objects: Sequence[Obj]
+
+    def of_kind(self, *kinds: str) -> Sequence[Obj]:
+        return [each for each in self.objects if each["kind"] in kinds]
+
+    def one(self, kind: str, name: str, namespace: str | None = None) -> Obj:
+        (found,) = (
+            each
+            for each in self.of_kind(kind)
+            if (each["metadata"]["name"], each["metadata"].get("namespace")) == (name, namespace)
+        )
+        return found
+
+
+@cache
+def rendered(name: str) -> Installation:
+    done = subprocess.run(["kubectl", "kustomize", str(ROOT / name)], capture_output=True, text=True, check=True)
+    return Installation(name, list(yaml.safe_load_all(done.stdout)))
+
+
+@pytest.fixture(params=INSTALLATIONS)
+def installation(request: pytest.FixtureRequest) -> Installation:
+    return rendered(request.param)

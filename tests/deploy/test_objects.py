@@ -1,0 +1,66 @@
+"""What is applied is valid on every supported Kubernetes and consistent in itself."""
+
+from collections import Counter
+
+import kubernetes_validate
+import pytest
+import yaml
+from tests.deploy.conftest import INSTALLATIONS, ROOT, Installation, Obj, rendered
+
+SUPPORTED = ("1.31", "1.32", "1.33", "1.34")
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize(
+    "manifest",
+    [each for name in INSTALLATIONS for each in rendered(name).objects],
+    ids=lambda each: f"{each['kind']}-{each['metadata']['name']}",
+)
+def test_every_object_is_valid_with_no_unknown_field(manifest: Obj, version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+def test_the_example_is_valid(version: str) -> None:
+    for manifest in yaml.safe_load_all((ROOT / "examples" / "vllm.yaml").read_text()):
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_no_object_is_there_twice(installation: Installation) -> None:
+    names = Counter(
+        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in installation.objects
+    )
+    assert max(names.values()) == 1
+
+
+def test_every_namespace_that_is_used_is_made(installation: Installation) -> None:
+    made = {each["metadata"]["name"] for each in installation.of_kind("Namespace")}
+    assert {each["metadata"]["namespace"] for each in installation.objects if "namespace" in each["metadata"]} <= made
+
+
+def test_every_binding_joins_a_role_and_an_account_that_exist(installation: Installation) -> None:
+    for binding in installation.of_kind("RoleBinding", "ClusterRoleBinding"):
+        role, namespace = binding["roleRef"], binding["metadata"].get("namespace")
+        assert installation.one(role["kind"], role["name"], namespace)
+        for subject in binding["subjects"]:
+            assert installation.one(subject["kind"], subject["name"], subject["namespace"])
+
+
+def test_pods_find_their_account_and_are_found_by_their_owner(installation: Installation) -> None:
+    for owner in installation.of_kind("Deployment", "DaemonSet"):
+        template = owner["spec"]["template"]
+        assert owner["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        account = template["spec"]["serviceAccountName"]
+        assert installation.one("ServiceAccount", account, owner["metadata"]["namespace"])
+
+
+def test_the_simulated_installation_differs_by_the_simulated_cards_and_the_image_alone() -> None:
+    real, simulated = (rendered(name) for name in INSTALLATIONS)
+    assert len(real.objects) == len(simulated.objects)
+    different = [(a, b) for a, b in zip(real.objects, simulated.objects, strict=True) if a != b]
+    for a, b in different:
+        (before,), (after,) = (each["spec"]["template"]["spec"]["containers"] for each in (a, b))
+        more = ["--simulate=4xA100-40GB"] if a["kind"] == "DaemonSet" else []
+        assert after["args"] == before["args"] + more
+        assert after["image"] == f"localhost/{before['image']}"
+        assert after | {"args": 0, "image": 0} == before | {"args": 0, "image": 0}

@@ -1,0 +1,172 @@
+"""Containers start our processes with arguments that they take, and everything that names them names the same."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tests.deploy.conftest import Installation, Obj
+
+from tessera import __version__
+from tessera.agent.options import AgentOptions
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.cli import agent, controller, webhook
+from tessera.cli.main import COMMANDS
+from tessera.controller.options import ControllerOptions
+from tessera.webhook.options import REVIEW_PATH, WebhookOptions
+
+PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {
+    "agent": agent.parsed,
+    "controller": controller.parsed,
+    "webhook": webhook.parsed,
+}
+NAMESPACE = "tessera-system"
+
+
+class Process(msgspec.Struct, frozen=True):
+    """A container of ours, and what its process makes of its arguments."""
+
+    owner: Obj
+    container: Obj
+    options: Any
+
+    @property
+    def http_port(self) -> int:
+        """Where it serves health."""
+        name = "health_port" if isinstance(self.options, WebhookOptions) else "http_port"
+        return int(getattr(self.options, name))
+
+    def port(self, named: int | str) -> int:
+        """The number of a container port."""
+        if isinstance(named, int):
+            return named
+        (number,) = (each["containerPort"] for each in self.container["ports"] if each["name"] == named)
+        return int(number)
+
+
+def processes(installation: Installation) -> Iterator[Process]:
+    for owner in installation.of_kind("Deployment", "DaemonSet"):
+        (container,) = owner["spec"]["template"]["spec"]["containers"]
+        program, command = container["command"]
+        assert program == "tessera"
+        assert command in COMMANDS
+        yield Process(owner, container, PARSERS[command](container["args"], environment(container)))
+
+
+def process(installation: Installation, options: type[Any]) -> Process:
+    (found,) = (each for each in processes(installation) if isinstance(each.options, options))
+    return found
+
+
+def environment(container: Obj) -> dict[str, str]:
+    fields = {"metadata.name": "pod-1", "metadata.namespace": NAMESPACE, "spec.nodeName": "node-1"}
+    return {
+        each["name"]: each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+        for each in container.get("env", ())
+    }
+
+
+def test_each_of_the_three_processes_has_one_container_of_this_version(installation: Installation) -> None:
+    found = list(processes(installation))
+    assert {type(each.options) for each in found} == {AgentOptions, ControllerOptions, WebhookOptions}
+    assert {each.container["image"].rpartition("/")[2] for each in found} == {f"tessera:{__version__}"}
+
+
+def test_identities_come_from_the_pod(installation: Installation) -> None:
+    assert process(installation, AgentOptions).options.node_name == "node-1"
+    assert process(installation, ControllerOptions).options.identity == "pod-1"
+    for options in (ControllerOptions, WebhookOptions):
+        assert process(installation, options).options.namespace == NAMESPACE
+
+
+def test_probes_ask_where_health_is_served(installation: Installation) -> None:
+    for each in processes(installation):
+        for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+            asked = each.container[probe]["httpGet"]
+            assert (asked["path"], each.port(asked["port"])) == (path, each.http_port)
+
+
+def test_no_two_ports_of_a_process_are_the_same(installation: Installation) -> None:
+    for each in processes(installation):
+        numbers = [port["containerPort"] for port in each.container["ports"]]
+        assert len(set(numbers)) == len(numbers)
+        assert each.http_port in numbers
+
+
+def test_the_service_leads_to_the_port_where_reviews_are_answered(installation: Installation) -> None:
+    served = process(installation, WebhookOptions)
+    service = installation.one("Service", served.options.service, NAMESPACE)
+    labels = served.owner["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    (port,) = service["spec"]["ports"]
+    assert served.port(port["targetPort"]) == served.options.port
+
+
+def test_the_webhook_configuration_leads_to_the_service(installation: Installation) -> None:
+    options = process(installation, WebhookOptions).options
+    configuration = installation.one("MutatingWebhookConfiguration", options.configuration)
+    (service,) = (each["clientConfig"]["service"] for each in configuration["webhooks"])
+    (port,) = installation.one("Service", options.service, NAMESPACE)["spec"]["ports"]
+    assert service == {"name": options.service, "namespace": NAMESPACE, "path": REVIEW_PATH, "port": port["port"]}
+
+
+def test_the_configuration_leaves_its_authority_to_the_webhook(installation: Installation) -> None:
+    """A ``caBundle`` here, even an empty one, would be put in place of the live one by every ``kubectl apply``."""
+    options = process(installation, WebhookOptions).options
+    configuration = installation.one("MutatingWebhookConfiguration", options.configuration)
+    assert all("caBundle" not in each["clientConfig"] for each in configuration["webhooks"])
+
+
+def test_rights_name_the_objects_that_the_processes_use(installation: Installation) -> None:
+    named = {
+        (resource, name)
+        for role in installation.of_kind("Role", "ClusterRole")
+        for rule in role["rules"]
+        for resource in rule["resources"]
+        for name in rule.get("resourceNames", ())
+    }
+    webhook_, controller_ = (process(installation, each).options for each in (WebhookOptions, ControllerOptions))
+    assert named == {
+        ("secrets", webhook_.secret),
+        ("mutatingwebhookconfigurations", webhook_.configuration),
+        ("leases", controller_.lease_name),
+    }
+
+
+def test_slices_have_their_namespace_and_their_rights_there(installation: Installation) -> None:
+    assert process(installation, AgentOptions).options.namespace == INSTASLICE_NAMESPACE
+    roles = [
+        role["metadata"].get("namespace")
+        for role in installation.of_kind("Role", "ClusterRole")
+        for rule in role["rules"]
+        if "instaslices" in rule["resources"]
+    ]
+    assert roles == [INSTASLICE_NAMESPACE] * 3
+
+
+def test_the_agent_sees_every_folder_that_it_uses_where_the_host_has_it(installation: Installation) -> None:
+    found = process(installation, AgentOptions)
+    spec = found.owner["spec"]["template"]["spec"]
+    paths = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
+    mounted = {each["mountPath"]: paths[each["name"]] for each in found.container["volumeMounts"]}
+    assert all(inside == outside for inside, outside in mounted.items())
+    options = found.options
+    for folder in (options.plugin_dir, options.pod_resources, options.cdi_dir, options.state_dir):
+        assert str(folder) in mounted
+    for file in (options.journal_file, options.simulated_file):
+        assert file.is_relative_to(Path("/var/lib/tessera"))
+
+
+def test_folders_are_mounted_and_no_sockets_since_kubelet_makes_new_ones(installation: Installation) -> None:
+    spec = process(installation, AgentOptions).owner["spec"]["template"]["spec"]
+    assert {each["hostPath"]["type"] for each in spec["volumes"]} <= {"Directory", "DirectoryOrCreate"}
+
+
+def test_only_the_agent_is_root_and_nobody_writes_to_its_image(installation: Installation) -> None:
+    for each in processes(installation):
+        of_pod = each.owner["spec"]["template"]["spec"].get("securityContext", {})
+        of_container = each.container["securityContext"]
+        assert of_container["readOnlyRootFilesystem"] is True
+        privileged = isinstance(each.options, AgentOptions)
+        assert of_container.get("privileged", False) is privileged
+        assert of_pod.get("runAsNonRoot", False) is not privileged

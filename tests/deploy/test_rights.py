@@ -1,0 +1,103 @@
+"""The rights that ``deploy/rbac.yaml`` grants are those that the source asks for: no call without one, none unused."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.deploy.conftest import Installation, Obj, rendered
+
+import tessera
+from tessera.api.instaslice import INSTASLICES
+from tessera.kube import resources
+from tessera.kube.resources import Resource
+
+Right = tuple[str, str]  # verb, plural or plural/subresource
+
+SOURCE = Path(tessera.__file__).parent
+#: What each process is made of, as far as it talks to the API server.
+MADE_OF = {
+    "tessera-agent": ("agent", "kube/events.py"),
+    "tessera-controller": ("controller", "kube/events.py", "kube/lease.py"),
+    "tessera-webhook": ("webhook",),
+}
+#: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
+VERBS = {
+    "get": ("get",),
+    "list": ("list",),
+    "create": ("create",),
+    "merge_patch": ("patch",),
+    "apply": ("patch",),
+    "delete": ("delete",),
+    "Informer": ("list", "watch"),
+}
+
+
+def calls(process: str) -> Iterator[ast.Call]:
+    for part in MADE_OF[process]:
+        path = SOURCE / part
+        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+            yield from (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call))
+
+
+def asked(process: str) -> Iterator[Right]:
+    for call in calls(process):
+        method = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        named = [each.id for each in call.args if isinstance(each, ast.Name) and each.id.isupper()]
+        kinds = [kind for name in named if isinstance(kind := constant(name), Resource)]
+        if method in VERBS and kinds:
+            given = [each.value for each in call.keywords if each.arg == "subresource"]
+            for below in subresources(given[0]) if given else [""]:
+                yield from ((verb, kinds[0].plural + below) for verb in VERBS[method])
+
+
+def constant(name: str) -> object:
+    return INSTASLICES if name == "INSTASLICES" else getattr(resources, name, None)
+
+
+def subresources(value: ast.expr) -> list[str]:
+    """What an argument may be: a text, or a choice between texts and None."""
+    if isinstance(value, ast.IfExp):
+        return subresources(value.body) + subresources(value.orelse)
+    below = ast.literal_eval(value)
+    return [f"/{below}" if below else ""]
+
+
+def granted(installation: Installation, account: str) -> Iterator[Right]:
+    for role in roles_of(installation, account):
+        for rule in role["rules"]:
+            yield from ((verb, resource) for resource in rule["resources"] for verb in rule["verbs"])
+
+
+def roles_of(installation: Installation, account: str) -> Iterator[Obj]:
+    for binding in installation.of_kind("RoleBinding", "ClusterRoleBinding"):
+        if any(subject["name"] == account for subject in binding["subjects"]):
+            role = binding["roleRef"]
+            yield installation.one(role["kind"], role["name"], binding["metadata"].get("namespace"))
+
+
+@pytest.mark.parametrize("process", MADE_OF)
+def test_every_call_has_its_right_and_every_right_its_call(process: str) -> None:
+    assert set(granted(rendered("deploy"), process)) == set(asked(process))
+
+
+@pytest.mark.parametrize("process", MADE_OF)
+def test_groups_are_those_of_the_resources(process: str) -> None:
+    known = [each for each in vars(resources).values() if isinstance(each, Resource)] + [INSTASLICES]
+    groups = {each.plural: each.group for each in known}
+    for role in roles_of(rendered("deploy"), process):
+        for rule in role["rules"]:
+            for resource in rule["resources"]:
+                assert rule["apiGroups"] == [groups[resource.partition("/")[0]]]
+
+
+def test_a_name_limits_no_create_which_has_none_to_be_compared(installation: Installation) -> None:
+    for role in installation.of_kind("Role", "ClusterRole"):
+        for rule in role["rules"]:
+            assert not ("resourceNames" in rule and "create" in rule["verbs"])
+
+
+def test_nothing_is_granted_by_wildcard(installation: Installation) -> None:
+    for role in installation.of_kind("Role", "ClusterRole"):
+        for rule in role["rules"]:
+            assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
