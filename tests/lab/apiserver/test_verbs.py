@@ -159,3 +159,32 @@ async def test_events_have_two_faces_and_one_storage(api: Any) -> None:
     assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "hello")
     core = await api("GET", "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name=p")
     assert [(e["apiVersion"], e["message"], e["reportingComponent"]) for e in core["items"]] == [("v1", "hello", "me")]
+
+
+async def test_an_update_is_checked_where_it_changes(api: Any) -> None:
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+    labels = {"app": "web"}
+    spec = {
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    }
+    made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}, "spec": spec}
+    await api("POST", deployments, made)
+    now = await api.merge(f"{deployments}/web", {"spec": {"replicas": 3, "colour": "red"}})
+    assert now["spec"]["replicas"] == 3
+    assert "colour" not in now["spec"]
+    assert "unknown field" in api.headers["warning"]
+    back = await api.merge(f"{deployments}/web", {"spec": {"replicas": None}})
+    assert back["spec"]["replicas"] == 1
+    assert back["metadata"]["generation"] == 3
+    assert (await api.merge(f"{deployments}/web", {"spec": {"replicas": "x"}}))["code"] == 400
+    assert (await api.merge(f"{deployments}/web", {"spec": {"selector": None}}))["code"] == 422
+    assert (await api.merge(f"{deployments}/web", {"spec": {"template": None}}))["code"] == 422
+    assert (await api.merge(f"{deployments}/web", {"spec": None}))["code"] == 422
+
+
+async def test_a_new_object_brings_no_version(api: Any, make_map: Any) -> None:
+    made = make_map("a")
+    made["metadata"]["resourceVersion"] = "5"
+    refused = await api("POST", MAPS, made)
+    assert (refused["code"], refused["message"]) == (500, "resourceVersion should not be set on objects to be created")

@@ -1,7 +1,7 @@
 """An object against its kind: unknown fields, defaults, and everything that is wrong with it.
 
-Of an update of a built-in kind only those top-level parts are looked at that changed: a status that is written every
-second does not walk the spec again. Custom resources are always seen whole, since their rules may reach across.
+Of an update of a built-in kind only what changed is looked at, two levels deep: a pod that is bound or whose status is
+written does not walk its containers again. Custom resources are always seen whole, since their rules may reach across.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,42 @@ _SERVER_MADE = frozenset({"binding", "eviction"})
 
 
 def _changed_part(ask: Ask, obj: Obj, old: Read | None) -> Obj:
-    """The top-level parts that the schema is to look at."""
+    """What the schema is to look at: top-level fields that changed, and of objects among them the fields that did."""
     if old is None or not isinstance(ask.resource.schema, BuiltinSchema):
         return dict(obj)
-    return {key: value for key, value in obj.items() if key not in old or value != old[key]}
+    return {key: _narrowed(value, old.get(key)) for key, value in obj.items() if key not in old or value != old[key]}
+
+
+def _narrowed(value: Any, was: Any) -> Any:
+    if not isinstance(value, dict) or not isinstance(was, dict):
+        return value
+    return {key: each for key, each in value.items() if key not in was or each != was[key]}
+
+
+def _put_back(obj: Obj, part: Obj, looked_at: Mapping[str, Any]) -> None:
+    """Carries over what the schema removed from the part and what it added to it."""
+    for key in looked_at.keys() - part.keys():
+        del obj[key]
+    for key, value in part.items():
+        whole = obj.get(key)
+        if key in looked_at and isinstance(value, dict) and isinstance(whole, dict) and value is not whole:
+            _put_back(whole, value, looked_at[key])
+        elif key in looked_at or key not in obj:
+            obj[key] = value
+
+
+def _seen(part: Read) -> dict[str, Any]:
+    return {key: dict.fromkeys(value) if isinstance(value, dict) else None for key, value in part.items()}
+
+
+def _left_out(obj: Obj, part: Read) -> set[str]:
+    """Paths of the fields that the schema did not see, so that it may not miss them."""
+    missed = set(obj.keys() - part.keys())
+    for key, value in part.items():
+        whole = obj.get(key)
+        if isinstance(value, dict) and isinstance(whole, dict):
+            missed |= {f"{key}.{name}" for name in whole.keys() - value.keys()}
+    return missed
 
 
 def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> None:
@@ -42,16 +74,14 @@ def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> Non
     schema = ask.resource.schema
     if schema is not None:
         part = _changed_part(ask, obj, old)
-        looked_at = set(part)
+        looked_at = _seen(part)
         if isinstance(schema, BuiltinSchema):
             schema.check_types(part)
         if not quiet:
             field_validation(ask, schema.unknown_fields(part))
         schema.prune(part)
         schema.default(part)
-        for key in looked_at - part.keys():
-            del obj[key]
-        obj.update({key: value for key, value in part.items() if key in looked_at or key not in obj})
+        _put_back(obj, part, looked_at)
     strategy = strategy_of(ask.resource)
     if ask.route.subresource == "status":
         strategy.default_status(obj)
@@ -84,7 +114,8 @@ def _shape_causes(ask: Ask, obj: Obj, old: Read | None) -> Sequence[Cause]:
         return ()
     part = _changed_part(ask, obj, old)
     found = schema.validate(part, old)
-    return [cause for cause in found if cause.field not in obj.keys() - part.keys()]
+    missed = _left_out(obj, part) if found else set()
+    return [cause for cause in found if cause.field not in missed]
 
 
 def create_causes(ask: Ask, obj: Obj) -> Sequence[Cause]:

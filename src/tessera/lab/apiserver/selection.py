@@ -145,7 +145,7 @@ def parse_fields(text: str, resource: ResourceType) -> tuple[FieldRule, ...]:
 
 def _unsupported(resource: ResourceType, path: str) -> str:
     named = {"pods": "pod", "nodes": "node", "events": "event"}.get(resource.plural)
-    if named and resource.group == "":
+    if (named and resource.group == "") or resource.served_crd:
         return f"field label not supported: {path}"
     return (
         f'field label "{path}" not supported for {resource.kind}'

@@ -67,6 +67,8 @@ class Writing:
         """
         check_type(obj, ask.resource.api_version, ask.resource.kind)
         check_place(obj, ask.resource, ask.namespace, ask.route.name)
+        if obj["metadata"].get("resourceVersion") not in {None, "", "0"}:
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
         for attempt in range(NAME_TRIES):
             try:
                 return await self._create_once(ask, copied(obj), by_apply=by_apply)
