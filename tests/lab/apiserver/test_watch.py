@@ -1,8 +1,15 @@
 """Watches: where they start, what selectors make of changes, how they end."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from typing import Any
 
-from tessera.lab.apiserver.seams import GroupResource
+from tessera.clock import LoopClock
+from tessera.kube.transport import Request
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import GroupResource, UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.virtualtime import run_virtual
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -69,3 +76,32 @@ async def test_readers_of_one_event_share_its_bytes(api: Any, make_map: Any) -> 
     async with api.watch(MAPS) as one, api.watch(MAPS) as other:
         made = await api("POST", MAPS, make_map("a"))
         assert await one.next() == await other.next() == ("ADDED", made)
+
+
+def test_bookmarks_come_every_minute_and_a_watch_ends_on_time() -> None:
+    async def story() -> list[tuple[float, str]]:
+        loop = asyncio.get_running_loop()
+        server = ApiServer(LoopClock(1_700_000_000.0))
+        user = UserInfo(name="admin", groups=("system:masters",))
+        query = [("watch", "1"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", "150")]
+        request = Request(method="GET", path=MAPS, query=query)
+        start = loop.time()
+        async with InProcessTransport(server, user).stream(request) as stream:
+            seen = [(round(loop.time() - start), chunk.decode()[:18]) async for chunk in stream.chunks()]
+        return [*seen, (round(loop.time() - start), "end")]
+
+    assert run_virtual(story()) == [(60, '{"type":"BOOKMARK"'), (120, '{"type":"BOOKMARK"'), (150, "end")]
+
+
+async def test_only_the_watchers_that_may_want_an_event_are_asked(server: Any, api: Any, make_pod: Any) -> None:
+    hub = server.core.hubs.of(GroupResource("", "pods"))
+    asked: list[str] = []
+    async with AsyncExitStack() as stack:
+        for number in range(20):
+            await stack.enter_async_context(api.watch(f"/api/v1/pods?fieldSelector=spec.nodeName=n{number}"))
+        for watchers in hub._by_key.values():
+            for watcher in watchers:
+                node = watcher.selection.pinned("spec.nodeName")
+                watcher.offer = lambda change, node=node: asked.append(node)
+        await api("POST", PODS, make_pod("a", nodeName="n7"))
+    assert asked == ["n7"]

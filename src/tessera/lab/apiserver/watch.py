@@ -21,6 +21,8 @@ from tessera.lab.apiserver.storage import Change, Store, Stored, copied
 
 #: How often a watcher that asked for bookmarks gets one, seconds (kube-apiserver: about a minute).
 BOOKMARK_PERIOD = 60.0
+#: A timer may come early by the loop's resolution, seconds.
+TICK = 0.001
 #: Events that a watcher may leave unread before it is ended.
 BACKLOG = 50_000
 
@@ -77,7 +79,8 @@ class Watcher:
         self._lifetime = lifetime
         self._after = after
         self._pending: list[bytes] = []
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._due = False
         self._ended = False
 
     def offer(self, change: Change) -> None:
@@ -95,7 +98,7 @@ class Watcher:
     def push(self, frame: bytes) -> None:
         """Queues an encoded event."""
         self._pending.append(frame)
-        self._wake.set()
+        self._ring()
         if len(self._pending) > BACKLOG:
             self._pending.clear()
             self.end()
@@ -110,35 +113,39 @@ class Watcher:
     def end(self) -> None:
         """Ends the watch once what is queued has been read."""
         self._ended = True
-        self._wake.set()
+        self._ring()
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The stream's bytes until the watch ends; all that waits is one chunk."""
+        """The stream's bytes until the watch ends; all that waits is one chunk. To be read once."""
         loop = asyncio.get_running_loop()
         last = loop.time() + self._lifetime
-        mark = loop.time() + BOOKMARK_PERIOD
-        while True:
-            if self._pending:
-                chunk = b"".join(self._pending)
-                self._pending.clear()
-                yield chunk
-                continue
-            if self._ended or loop.time() >= last:
-                return
-            if loop.time() >= mark:
-                mark = loop.time() + BOOKMARK_PERIOD
-                if self._bookmark:
-                    yield self._bookmark(self._version(), False)
-                continue
-            await self._wait(min(mark, last) if self._bookmark else last)
-
-    async def _wait(self, until: float) -> None:
-        self._wake.clear()
+        timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
         try:
-            async with asyncio.timeout_at(until):
-                await self._wake.wait()
-        except TimeoutError:
-            return
+            while True:
+                if self._pending:
+                    chunk = b"".join(self._pending)
+                    self._pending.clear()
+                    yield chunk
+                elif self._ended:
+                    return
+                elif self._due:
+                    self._due = False
+                    if loop.time() >= last - TICK:
+                        return
+                    timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
+                    if self._bookmark:
+                        yield self._bookmark(self._version(), False)
+                else:
+                    self._waiter = loop.create_future()
+                    await self._waiter
+        finally:
+            timer.cancel()
+
+    def _ring(self, due: bool = False) -> None:
+        """Wakes the reader; ``due`` when it is a timer's turn."""
+        self._due = self._due or due
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
 
 class Hub:
