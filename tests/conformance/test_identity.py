@@ -1,0 +1,100 @@
+"""Who may do what: service accounts, roles, reviews."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.conformance.conftest import Api, configmap
+
+from tessera.clock import SystemClock
+from tessera.kube.config import load_config
+from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.http import HttpTransport
+
+RBAC = "rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture
+async def robot(api: Api, core: str, kubeconfig: Path) -> Any:
+    """Raw requests as a service account without rights."""
+    (await api("POST", f"{core}/serviceaccounts", {"metadata": {"name": "robot"}})).ok()
+    request = {"spec": {"expirationSeconds": 600}}
+    answer = await api("POST", f"{core}/serviceaccounts/robot/token", request)
+    token = answer.ok()["status"]["token"]
+    admin = load_config(clock=SystemClock(), kubeconfig=str(kubeconfig))
+    credentials = StaticCredentials(Credential(authorization=f"Bearer {token}"))
+    transport = HttpTransport(msgspec.structs.replace(admin, credentials=credentials))
+    yield Api(transport)
+    await transport.close()
+
+
+async def granted(api: Api, namespace: str, **rule: Any) -> None:
+    """Gives the service account a role with one rule."""
+    path = f"/apis/{RBAC}/namespaces/{namespace}"
+    (await api("POST", f"{path}/roles", {"metadata": {"name": "r"}, "rules": [rule]})).ok()
+    binding = {
+        "metadata": {"name": "r"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "robot"}],
+    }
+    (await api("POST", f"{path}/rolebindings", binding)).ok()
+
+
+async def test_without_a_role_nothing_is_allowed(robot: Api, core: str, namespace: str) -> None:
+    user = f"system:serviceaccount:{namespace}:robot"
+    text = (await robot("GET", f"{core}/configmaps")).refused(403, "Forbidden")
+    assert text == (
+        f'configmaps is forbidden: User "{user}" cannot list resource "configmaps" in API group "" in the namespace '
+        f'"{namespace}"'
+    )
+    text = (await robot("GET", "/api/v1/nodes")).refused(403, "Forbidden")
+    assert text.startswith(
+        f'nodes is forbidden: User "{user}" cannot list resource "nodes" in API group "" at the cluster scope'
+    )
+    text = (await robot("DELETE", f"{core}/configmaps/a")).refused(403, "Forbidden")
+    assert text.startswith(f'configmaps "a" is forbidden: User "{user}" cannot delete resource "configmaps"')
+
+
+async def test_a_role_allows_what_it_says(api: Api, robot: Api, core: str, namespace: str) -> None:
+    for name in ("a", "b"):
+        (await api("POST", f"{core}/configmaps", configmap(name))).ok()
+    await granted(api, namespace, apiGroups=[""], resources=["configmaps"], resourceNames=["a"], verbs=["get"])
+
+    async def allowed(path: str) -> bool:
+        return (await robot("GET", path)).status == 200
+
+    await robot.until(f"{core}/configmaps/a", lambda answer: answer.status == 200)
+    assert not await allowed(f"{core}/configmaps/b")
+    assert not await allowed(f"{core}/configmaps")
+
+
+async def test_reviews_agree_with_what_happens(api: Api, robot: Api, core: str, namespace: str) -> None:
+    await granted(api, namespace, apiGroups=[""], resources=["pods"], verbs=["list"])
+    await robot.until(f"{core}/pods", lambda answer: answer.status == 200)
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    for verb, wanted in (("list", True), ("delete", False)):
+        asked = {"spec": {"resourceAttributes": {"namespace": namespace, "verb": verb, "resource": "pods"}}}
+        answer = await robot("POST", path, asked)
+        assert answer.status == 201
+        assert answer.body["status"]["allowed"] is wanted
+    rules = await robot(
+        "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", {"spec": {"namespace": namespace}}
+    )
+    found = rules.ok()["status"]["resourceRules"]
+    assert {"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]} in found
+
+
+async def test_who_am_i(robot: Api, namespace: str) -> None:
+    answer = await robot("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    user = answer.ok()["status"]["userInfo"]
+    assert user["username"] == f"system:serviceaccount:{namespace}:robot"
+    assert {"system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"} <= set(
+        user["groups"]
+    )
+
+
+async def test_a_token_ends_with_its_account(api: Api, robot: Api, core: str) -> None:
+    assert (await robot("GET", "/version")).status == 200
+    (await api("DELETE", f"{core}/serviceaccounts/robot")).ok()
+    await robot.until(f"{core}/pods", lambda answer: answer.status == 401)

@@ -1,0 +1,191 @@
+"""Pods at the API: gates and pinning, binding, eviction, what cannot be changed, quota."""
+
+from typing import Any
+
+from tests.conformance.conftest import MERGE, Api, configmap, gated_pod
+
+HOST = "kubernetes.io/hostname"
+
+
+async def test_defaults_of_a_pod(api: Api, core: str) -> None:
+    made = (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    spec = made["spec"]
+    assert (spec["restartPolicy"], spec["dnsPolicy"], spec["schedulerName"]) == (
+        "Always",
+        "ClusterFirst",
+        "default-scheduler",
+    )
+    assert spec["serviceAccountName"] == "default"
+    assert spec["containers"][0]["imagePullPolicy"] == "IfNotPresent"
+    assert made["status"]["phase"] == "Pending"
+    assert made["status"]["qosClass"] == "BestEffort"
+
+
+async def test_a_limit_is_a_request_where_none_is_given(api: Api, core: str) -> None:
+    made = (await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "2", "cpu": "0.5"}))).ok()
+    assert made["spec"]["containers"][0]["resources"] == {
+        "limits": {"example.com/thing": "2", "cpu": "500m"},
+        "requests": {"example.com/thing": "2", "cpu": "500m"},
+    }
+
+
+async def test_extended_resources_are_whole_numbers_and_not_overcommitted(api: Api, core: str) -> None:
+    half = await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "500m"}))
+    assert "must be an integer" in half.refused(422, "Invalid")
+    uneven = gated_pod("a", limits={"example.com/thing": "2"})
+    uneven["spec"]["containers"][0]["resources"]["requests"] = {"example.com/thing": "1"}
+    text = (await api("POST", f"{core}/pods", uneven)).refused(422, "Invalid")
+    assert "must be equal to example.com/thing limit" in text
+
+
+async def test_a_pod_with_a_gate_says_so(api: Api, core: str) -> None:
+    (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    found = await api.until(f"{core}/pods/a", lambda answer: bool(answer.body["status"].get("conditions")))
+    (condition,) = [each for each in found.body["status"]["conditions"] if each["type"] == "PodScheduled"]
+    assert (condition["status"], condition["reason"]) == ("False", "SchedulingGated")
+
+
+async def test_pin_and_ungate_are_one_patch(api: Api, core: str) -> None:
+    made = (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    patch = {
+        "metadata": {"uid": made["metadata"]["uid"]},
+        "spec": {"nodeSelector": {HOST: "no-such-node"}, "schedulingGates": []},
+    }
+    patched = (await api("PATCH", f"{core}/pods/a", patch, content=MERGE)).ok()
+    assert patched["spec"]["nodeSelector"] == {HOST: "no-such-node"}
+    assert not patched["spec"].get("schedulingGates")
+
+
+async def test_a_patch_for_another_life_of_a_pod_is_a_conflict(api: Api, core: str) -> None:
+    (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}, "spec": {"schedulingGates": []}}
+    answer = await api("PATCH", f"{core}/pods/a", patch, content=MERGE)
+    answer.refused(409, "Conflict")
+
+
+async def test_one_of_two_gates_may_go_and_none_may_come(api: Api, core: str) -> None:
+    (await api("POST", f"{core}/pods", gated_pod("a", "example.com/one", "example.com/two"))).ok()
+    left = {"spec": {"schedulingGates": [{"name": "example.com/two"}]}}
+    found = (await api("PATCH", f"{core}/pods/a", left, content=MERGE)).ok()
+    assert found["spec"]["schedulingGates"] == [{"name": "example.com/two"}]
+    more = {"spec": {"schedulingGates": [{"name": "example.com/two"}, {"name": "example.com/three"}]}}
+    text = (await api("PATCH", f"{core}/pods/a", more, content=MERGE)).refused(422, "Invalid")
+    assert "only deletion is allowed" in text
+
+
+async def test_a_gated_pod_s_selector_may_grow_but_not_change(api: Api, core: str) -> None:
+    sent = gated_pod("a")
+    sent["spec"]["nodeSelector"] = {"disk": "ssd"}
+    (await api("POST", f"{core}/pods", sent)).ok()
+    grown = {"spec": {"nodeSelector": {"zone": "a"}}}
+    found = (await api("PATCH", f"{core}/pods/a", grown, content=MERGE)).ok()
+    assert found["spec"]["nodeSelector"] == {"disk": "ssd", "zone": "a"}
+    for change in ({"disk": "hdd"}, {"disk": None}):
+        answer = await api("PATCH", f"{core}/pods/a", {"spec": {"nodeSelector": change}}, content=MERGE)
+        answer.refused(422, "Invalid")
+
+
+async def test_without_gates_the_selector_is_fixed(api: Api, core: str) -> None:
+    sent = gated_pod("a")
+    sent["spec"]["nodeSelector"] = {HOST: "no-such-node"}
+    (await api("POST", f"{core}/pods", sent)).ok()
+    (await api("PATCH", f"{core}/pods/a", {"spec": {"schedulingGates": []}}, content=MERGE)).ok()
+    answer = await api("PATCH", f"{core}/pods/a", {"spec": {"nodeSelector": {"zone": "a"}}}, content=MERGE)
+    answer.refused(422, "Invalid")
+
+
+async def test_most_of_a_pod_cannot_be_changed(api: Api, core: str) -> None:
+    made = (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    text = (await api("PATCH", f"{core}/pods/a", {"spec": {"restartPolicy": "Never"}}, content=MERGE)).refused(422)
+    assert text.startswith('Pod "a" is invalid: spec: Forbidden: pod updates may not change fields other than ')
+    made["spec"]["containers"][0]["image"] = "example.com/other:1"
+    assert (await api("PUT", f"{core}/pods/a", made)).ok()["spec"]["containers"][0]["image"] == "example.com/other:1"
+
+
+async def test_binding_sets_the_node_once(api: Api, core: str) -> None:
+    sent = gated_pod("a")
+    sent["spec"]["schedulerName"] = "nobody"
+    (await api("POST", f"{core}/pods", sent)).ok()
+    binding = {"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "no-such-node"}}
+    assert (await api("POST", f"{core}/pods/a/binding", binding)).status >= 400
+    (await api("PATCH", f"{core}/pods/a", {"spec": {"schedulingGates": []}}, content=MERGE)).ok()
+    answer = await api("POST", f"{core}/pods/a/binding", binding)
+    assert answer.status == 201
+    found = (await api("GET", f"{core}/pods/a")).ok()
+    assert found["spec"]["nodeName"] == "no-such-node"
+    (scheduled,) = [each for each in found["status"]["conditions"] if each["type"] == "PodScheduled"]
+    assert scheduled["status"] == "True"
+    again = await api("POST", f"{core}/pods/a/binding", binding)
+    assert "is already assigned to node" in again.refused(409, "Conflict")
+    selected = (await api("GET", f"{core}/pods?fieldSelector=spec.nodeName=no-such-node")).ok()
+    assert [each["metadata"]["name"] for each in selected["items"]] == ["a"]
+    (await api("DELETE", f"{core}/pods/a?gracePeriodSeconds=0")).ok()
+
+
+async def test_an_evicted_pod_goes(api: Api, core: str) -> None:
+    (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
+    answer = await api("POST", f"{core}/pods/a/eviction", eviction)
+    assert (answer.status, answer.body["status"]) == (201, "Success")
+    await api.gone(f"{core}/pods/a")
+    (await api("POST", f"{core}/pods/a/eviction", eviction)).refused(404, "NotFound")
+
+
+async def test_a_pod_that_was_never_bound_is_deleted_at_once(api: Api, core: str) -> None:
+    sent = gated_pod("a")
+    sent["spec"]["terminationGracePeriodSeconds"] = 3600
+    (await api("POST", f"{core}/pods", sent)).ok()
+    (await api("DELETE", f"{core}/pods/a")).ok()
+    assert (await api("GET", f"{core}/pods/a")).status == 404
+
+
+async def test_status_is_written_through_its_subresource(api: Api, core: str) -> None:
+    (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    ignored = await api("PATCH", f"{core}/pods/a", {"status": {"message": "hello"}}, content=MERGE)
+    assert "message" not in ignored.ok()["status"]
+    written = await api("PATCH", f"{core}/pods/a/status", {"status": {"message": "hello"}}, content=MERGE)
+    assert written.ok()["status"]["message"] == "hello"
+
+
+async def limited(api: Api, core: str, hard: Any) -> None:
+    """A quota that is in force."""
+    (await api("POST", f"{core}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})).ok()
+    await api.until(f"{core}/resourcequotas/q", lambda answer: bool(answer.body.get("status", {}).get("used")))
+
+
+async def test_quota_of_extended_resources(api: Api, core: str) -> None:
+    thing = "requests.example.com/thing"
+    await limited(api, core, {thing: "3", "pods": "10"})
+    (await api("POST", f"{core}/pods", gated_pod("a", limits={"example.com/thing": "2"}))).ok()
+    refused = await api("POST", f"{core}/pods", gated_pod("b", limits={"example.com/thing": "2"}))
+    assert refused.refused(403, "Forbidden") == (
+        f'pods "b" is forbidden: exceeded quota: q, requested: {thing}=2, used: {thing}=2, limited: {thing}=3'
+    )
+    (await api("POST", f"{core}/pods", gated_pod("c", limits={"example.com/thing": "1"}))).ok()
+    found = (await api("GET", f"{core}/resourcequotas/q")).ok()
+    assert found["status"]["used"] == {thing: "3", "pods": "2"}
+
+
+async def test_quota_is_given_back(api: Api, core: str) -> None:
+    await limited(api, core, {"pods": "1"})
+    (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    assert (await api("POST", f"{core}/pods", gated_pod("b"))).status == 403
+    (await api("DELETE", f"{core}/pods/a")).ok()
+    await api.until(f"{core}/resourcequotas/q", lambda answer: answer.body["status"]["used"] == {"pods": "0"})
+    (await api("POST", f"{core}/pods", gated_pod("b"))).ok()
+
+
+async def test_quota_of_objects(api: Api, core: str) -> None:
+    await limited(api, core, {"count/secrets": "0"})
+    refused = await api("POST", f"{core}/secrets", {"metadata": {"name": "s"}})
+    assert refused.refused(403, "Forbidden") == (
+        'secrets "s" is forbidden: exceeded quota: q, requested: count/secrets=1, used: count/secrets=0, limited: '
+        "count/secrets=0"
+    )
+    (await api("POST", f"{core}/configmaps", configmap("a"))).ok()
+
+
+async def test_a_quota_of_cpu_demands_that_containers_name_it(api: Api, core: str) -> None:
+    await limited(api, core, {"limits.cpu": "1"})
+    text = (await api("POST", f"{core}/pods", gated_pod("a"))).refused(403, "Forbidden")
+    assert text == 'pods "a" is forbidden: failed quota: q: must specify limits.cpu for: main'
