@@ -431,6 +431,15 @@ async def test_a_service_that_the_resolver_does_not_know(world: World) -> None:
         await world.webhooks.mutate(create())
 
 
+async def test_a_bundle_without_certificates(world: World) -> None:
+    caller = HttpCaller(lambda *_: ("127.0.0.1", 1))
+    world.caller = caller
+    world.add("a", clientConfig={"url": "https://localhost:1/review", "caBundle": "Cg=="})
+    with pytest.raises(StatusError, match="failed to call webhook: unable to load root certificates: unable to parse"):
+        await world.webhooks.mutate(create())
+    await caller.close()
+
+
 async def test_a_closed_port(world: World) -> None:
     caller = HttpCaller(lambda *_: ("127.0.0.1", 1))
     world.caller = caller

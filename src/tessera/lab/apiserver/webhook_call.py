@@ -5,13 +5,13 @@ The HTTPS caller trusts exactly the authorities of the configuration's ``caBundl
 """
 
 import asyncio
+import base64
+import binascii
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
-
-from tessera.lab.apiserver.webhook_config import trusting
 
 if TYPE_CHECKING:
     import aiohttp
@@ -129,8 +129,18 @@ class HttpCaller:
 
     def _context(self, bundle: str) -> ssl.SSLContext:
         if bundle not in self._contexts:
-            self._contexts[bundle] = trusting(bundle)
+            self._contexts[bundle] = _trusting(bundle)
         return self._contexts[bundle]
+
+
+def _trusting(bundle: str) -> ssl.SSLContext:
+    """A TLS context that trusts the authorities of a ``caBundle`` and no others; the system's when it is empty."""
+    if not bundle:
+        return ssl.create_default_context()
+    try:
+        return ssl.create_default_context(cadata=base64.b64decode(bundle, validate=True).decode("ascii"))
+    except (binascii.Error, UnicodeDecodeError, ssl.SSLError):
+        raise CallFailed("unable to load root certificates: unable to parse bytes as PEM block") from None
 
 
 def _why(error: "aiohttp.ClientConnectorCertificateError") -> str:

@@ -4,10 +4,7 @@ A match condition must compile here, in the part of CEL that this server evaluat
 is written, never skipped when it should decide.
 """
 
-import base64
-import binascii
 import re
-import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -82,10 +79,6 @@ def _client(config: Part, place: str) -> Iterator[Cause]:
         path = service.get("path") or "/"
         if not path.startswith("/"):
             yield causes.invalid(f"{place}.service.path", path, "must start with a '/'")
-    bundle = config.get("caBundle")
-    if bundle and not _certificates(bundle):
-        why = "unable to load root certificates: unable to parse bytes as PEM block"
-        yield causes.invalid(f"{place}.caBundle", bundle, why)
 
 
 def _url(url: str, place: str) -> Iterator[Cause]:
@@ -100,29 +93,6 @@ def _url(url: str, place: str) -> Iterator[Cause]:
         yield causes.invalid(place, parts.fragment, "fragments are not permitted in the URL")
     if parts.query:
         yield causes.invalid(place, parts.query, "query parameters are not permitted in the URL")
-
-
-def trusting(bundle: str) -> ssl.SSLContext:
-    """A client's TLS context that trusts the authorities of a ``caBundle`` and no others; the system's when empty.
-
-    Raises:
-        ValueError: the bundle holds no certificate.
-    """
-    if not bundle:
-        return ssl.create_default_context()
-    try:
-        pem = base64.b64decode(bundle, validate=True).decode("ascii")
-        return ssl.create_default_context(cadata=pem)
-    except (binascii.Error, UnicodeDecodeError, ssl.SSLError) as error:
-        raise ValueError(f"caBundle: {error}") from None
-
-
-def _certificates(bundle: str) -> bool:
-    try:
-        trusting(bundle)
-    except ValueError:
-        return False
-    return True
 
 
 def _rule(rule: Part, place: str) -> Iterator[Cause]:
