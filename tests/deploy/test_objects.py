@@ -54,6 +54,16 @@ def test_pods_find_their_account_and_are_found_by_their_owner(installation: Inst
         assert installation.one("ServiceAccount", account, owner["metadata"]["namespace"])
 
 
+def test_the_priorities_of_our_pods_are_admitted_where_a_quota_must_speak_of_them(installation: Installation) -> None:
+    quota = installation.one("ResourceQuota", "tessera-critical-pods", "tessera-system")
+    (selected,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+    used = {
+        owner["spec"]["template"]["spec"]["priorityClassName"]
+        for owner in installation.of_kind("Deployment", "DaemonSet")
+    }
+    assert set(selected["values"]) == used
+
+
 def test_the_simulated_installation_differs_by_the_simulated_cards_and_the_image_alone() -> None:
     real, simulated = (rendered(name) for name in INSTALLATIONS)
     assert len(real.objects) == len(simulated.objects)
