@@ -102,6 +102,15 @@ def test_the_service_leads_to_the_port_where_reviews_are_answered(installation: 
     assert served.port(port["targetPort"]) == served.options.port
 
 
+def test_the_webhook_outlives_its_place_behind_the_service_and_a_drain_spares_one(installation: Installation) -> None:
+    served = process(installation, WebhookOptions)
+    pause = served.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert 0 < pause < served.owner["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    budget = installation.one("PodDisruptionBudget", "tessera-webhook", NAMESPACE)["spec"]
+    assert budget["selector"] == served.owner["spec"]["selector"]
+    assert budget["maxUnavailable"] < served.owner["spec"]["replicas"]
+
+
 def test_the_webhook_configuration_leads_to_the_service(installation: Installation) -> None:
     options = process(installation, WebhookOptions).options
     configuration = installation.one("MutatingWebhookConfiguration", options.configuration)
