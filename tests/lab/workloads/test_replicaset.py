@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tessera.kube.resources import PODS, REPLICASETS
+from tessera.kube.resources import EVENTS, PODS, REPLICASETS, RESOURCE_QUOTAS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]
@@ -90,5 +90,22 @@ def test_scaling_to_nothing_and_back(in_lab: InLab, workload: Make) -> None:
         assert (await lab.get(REPLICASETS, "r"))["status"]["replicas"] == 0
         await scale(lab, 1)
         assert len(await lab.all(PODS)) == 1
+
+    in_lab(story)
+
+
+def test_a_refused_pod_is_told_once_and_tried_again_after_growing_pauses(in_lab: InLab, workload: Make) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_workloads()
+        quota = {"metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
+        await lab.api.create(RESOURCE_QUOTAS.untyped(), quota, "default")
+        await create(lab, workload("r", replicas=3))
+        await lab.clock.sleep(60)
+        assert len(await lab.all(PODS)) == 1
+        (failure,) = (await lab.get(REPLICASETS, "r"))["status"]["conditions"]
+        assert (failure["type"], failure["reason"]) == ("ReplicaFailure", "FailedCreate")
+        assert "exceeded quota: few" in failure["message"]
+        refusals = [event for event in await lab.all(EVENTS) if event["reason"] == "FailedCreate"]
+        assert len(refusals) < 50
 
     in_lab(story)

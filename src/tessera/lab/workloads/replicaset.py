@@ -104,16 +104,21 @@ def _fully_labelled(owner: Json, pod: Json) -> bool:
 
 
 def _conditions(owner: Json, number: int, refusal: ApiError | None, now: str) -> list[Json]:
-    """ReplicaFailure while pods cannot be made or deleted."""
+    """ReplicaFailure while pods cannot be made or deleted, as it was first told.
+
+    A later refusal names another pod, so writing it too would be news, wake this controller and be refused again.
+    """
     others = [each for each in (owner.get("status") or {}).get("conditions") or () if each["type"] != "ReplicaFailure"]
     if refusal is None:
         return others
     before = [each for each in (owner.get("status") or {}).get("conditions") or () if each["type"] == "ReplicaFailure"]
+    if before:
+        return [*others, *before]
     failure = {
         "type": "ReplicaFailure",
         "status": "True",
         "reason": "FailedCreate" if number < _replicas(owner) else "FailedDelete",
         "message": refusal.message,
-        "lastTransitionTime": before[0]["lastTransitionTime"] if before else now,
+        "lastTransitionTime": now,
     }
     return [*others, failure]
