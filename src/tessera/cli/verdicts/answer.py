@@ -74,7 +74,7 @@ def _pods(names: Sequence[str]) -> str:
     if len(names) == 1:
         return f"pod {names[0]}"
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
-    return f"{len(names)} pods, each ({', '.join(names[:_NAMES_SHOWN])}{more})"
+    return f"each of {len(names)} pods ({', '.join(names[:_NAMES_SHOWN])}{more})"
 
 
 def age(seconds: float) -> str:

@@ -51,8 +51,8 @@ def no_room(view: View, slicer: Slicer, pod: PodFacts, reason: Reason) -> Answer
         case NeverFits():
             return Answer(
                 case="never-fits",
-                verdict=f"waits in vain; {reason.text}",
-                facts=(_wants(pod), "all slices of a pod are made on one node"),
+                verdict=f"waits in vain; no node's cards can hold {wanted_text(pod)} together, even empty",
+                facts=("all slices of a pod are made on one node",),
                 help=("ask for fewer or smaller slices in one pod, or join a node with more cards",),
             )
         case NoNode():
@@ -115,10 +115,14 @@ def _no_node(slicer: Slicer, pod: PodFacts) -> Answer:
     total = len(slicer.inventory.fleet.nodes)
     return Answer(
         case="no-node",
-        verdict=f"waits; none of the {counted(total, 'node')} with sliced cards can take it",
-        facts=(_wants(pod), *_refused_lines(refused), *_without_room(slicer, refused)),
+        verdict=f"waits; {_none_of(total)} with sliced cards can take it",
+        facts=(_wants(pod), *_refused_lines(slicer, pod, refused), *_without_room(slicer, refused)),
         help=tuple(dict.fromkeys(help_ for rule in refused for text, help_ in _REMEDIES if rule.startswith(text))),
     )
+
+
+def _none_of(total: int) -> str:
+    return "not even the one node" if total == 1 else f"none of the {total} nodes"
 
 
 def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
@@ -140,9 +144,29 @@ def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def _refused_lines(refused: dict[str, list[str]]) -> Iterator[str]:
+def _refused_lines(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]]) -> Iterator[str]:
     for rule, names in refused.items():
-        yield f"{len(names)} {rule.replace('node(s)', 'node' if len(names) == 1 else 'nodes')}: {listed(names)}"
+        nodes = counted(len(names), "node")
+        short = rule.removeprefix("Insufficient ")
+        if short != rule:
+            free = listed([f"{name} has {_free(slicer, short, name)} free" for name in names])
+            yield f"{nodes} with too little {short}: it asks for {_amount(short, pod.amounts[short])}; {free}"
+        elif rule.startswith("node(s)"):
+            yield f"{nodes}{rule.removeprefix('node(s)')}: {listed(names)}"
+        else:
+            yield f"{nodes}: {rule}: {listed(names)}"
+
+
+def _free(slicer: Slicer, resource: str, name: str) -> str:
+    node = slicer.nodes[NodeName(name)]
+    return _amount(resource, node.allocatable.get(resource, 0) - slicer.used.get(node.name, {}).get(resource, 0))
+
+
+def _amount(resource: str, value: int) -> str:
+    """An amount in the unit that people think in: cores, Gi, pieces."""
+    if resource == "cpu":
+        return f"{value / 1000:g}"
+    return f"{value / 2**30:.4g}Gi" if resource in {"memory", "ephemeral-storage"} else str(value)
 
 
 def _without_room(slicer: Slicer, refused: dict[str, list[str]]) -> Iterator[str]:
@@ -162,11 +186,16 @@ def _no_card(view: View, slicer: Slicer, pod: PodFacts, reason: Full | Fragmente
         case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
     else:
         case = "fragmented"
-        verdict = f"waits for room; memory is free, but in pieces: nowhere at a start that is legal for {wanted}"
+        verdict = f"waits for room; memory is free, but nowhere at a start that is legal for {wanted}"
     return Answer(
         case=case,
         verdict=verdict,
-        facts=(_wants(pod), *_usage(slicer, pod, reason), *_refused_lines(refusals(slicer, pod)), *_queue(slicer, pod)),
+        facts=(
+            _wants(pod),
+            *_usage(slicer, pod, reason),
+            *_refused_lines(slicer, pod, refusals(slicer, pod)),
+            *_queue(slicer, pod),
+        ),
         help=(*_ends(view, reason.frees), *_smaller(slicer, pod)),
     )
 
@@ -191,7 +220,8 @@ def _queue(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
     def rank(one: PodFacts) -> tuple[int, str, str]:
         return (-one.priority, one.created, one.key)
 
-    ahead = [uid for uid in slicer.waiting if uid != pod.uid and rank(slicer.pods[uid]) < rank(pod)]
+    rivals = (uid for uid, why in slicer.waiting.items() if uid != pod.uid and isinstance(why, Full | Fragmented))
+    ahead = [uid for uid in rivals if rank(slicer.pods[uid]) < rank(pod)]
     if ahead:
         who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
         yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"
@@ -239,13 +269,13 @@ def _smaller(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
 
 def _below(slicer: Slicer, wanted: str) -> list[str]:
     """Profiles that are smaller than the wanted one on some card that has it, largest first."""
-    sizes: dict[str, int] = {}
+    sizes: dict[str, tuple[int, int]] = {}
     for table in slicer.inventory.fleet.tables:
-        own = table.name_of(wanted)
-        for name in table.geometry.names if own is not None else ():
-            if own is not None and table.size_of(name) < table.size_of(own):
-                sizes[name] = max(sizes.get(name, 0), table.size_of(name))
-    return sorted(sizes, key=lambda name: (-sizes[name], len(name), name))
+        own = table.geometry.find(wanted)
+        for row in table.geometry.profiles if own is not None else ():
+            if own is not None and row.size <= own.size and row.compute_slices < own.compute_slices:
+                sizes[row.name] = max(sizes.get(row.name, (0, 0)), (row.size, row.compute_slices))
+    return sorted(sizes, key=lambda name: (*(-each for each in sizes[name]), len(name), name))
 
 
 def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:

@@ -50,13 +50,15 @@ def report_about(view: View, workload: Workload) -> Report:
     living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)
     missing = max(0, workload.desired - living)
     uncreated = _uncreated(view, workload) if missing else None
-    waiting = [answer for answer in answers if answer.case not in _FINE]
+    shown = [answer for answer in answers if answer.case not in _FINE]
+    if not shown and uncreated is None:
+        shown = answers
     return Report(
         kind=workload.kind,
         namespace=workload.namespace,
         name=workload.name,
         summary=_summary(workload, answers, missing, uncreated),
-        answers=(*([uncreated] if uncreated else []), *_together(waiting or answers)),
+        answers=(*([uncreated] if uncreated else []), *_together(shown)),
     )
 
 
