@@ -14,7 +14,7 @@ Obj = Mapping[str, Any]
 
 ROOT = Path(__file__).parents[2]
 #: What a user applies with ``kubectl apply -k``.
-INSTALLATIONS = ("deploy", "examples/simulated")
+INSTALLATIONS = ("deploy", "examples/simulated", "examples/openshift")
 
 
 class Installation(msgspec.Struct, frozen=True):

@@ -65,7 +65,7 @@ def test_the_priorities_of_our_pods_are_admitted_where_a_quota_must_speak_of_the
 
 
 def test_the_simulated_installation_differs_by_the_simulated_cards_and_the_image_alone() -> None:
-    real, simulated = (rendered(name) for name in INSTALLATIONS)
+    real, simulated = rendered("deploy"), rendered("examples/simulated")
     assert len(real.objects) == len(simulated.objects)
     different = [(a, b) for a, b in zip(real.objects, simulated.objects, strict=True) if a != b]
     for a, b in different:
@@ -74,3 +74,21 @@ def test_the_simulated_installation_differs_by_the_simulated_cards_and_the_image
         assert after["args"] == before["args"] + more
         assert after["image"] == f"localhost/{before['image']}"
         assert after | {"args": 0, "image": 0} == before | {"args": 0, "image": 0}
+
+
+def test_on_openshift_every_account_may_use_one_of_its_security_context_constraints() -> None:
+    plain, openshift = rendered("deploy"), rendered("examples/openshift")
+    more = [each for each in openshift.objects if each not in plain.objects]
+    assert len(openshift.objects) == len(plain.objects) + len(more)
+    granted = {
+        subject["name"]: name
+        for binding in Installation("constraints", more).of_kind("RoleBinding")
+        for subject in binding["subjects"]
+        for rule in openshift.one("Role", binding["roleRef"]["name"], "tessera-system")["rules"]
+        for name in rule["resourceNames"]
+    }
+    assert granted == {
+        "tessera-agent": "privileged",
+        "tessera-controller": "nonroot-v2",
+        "tessera-webhook": "nonroot-v2",
+    }

@@ -133,6 +133,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         for rule in role["rules"]
         for resource in rule["resources"]
         for name in rule.get("resourceNames", ())
+        if resource != "securitycontextconstraints"
     }
     webhook_, controller_ = (process(installation, each).options for each in (WebhookOptions, ControllerOptions))
     assert named == {
