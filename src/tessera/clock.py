@@ -7,8 +7,10 @@ unchanged.
 """
 
 import asyncio
+import math
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -69,6 +71,12 @@ class LoopClock:
 
 def rfc3339(seconds: float) -> str:
     """A point in time as Kubernetes' ``metav1.Time``: UTC, whole seconds, ``2026-01-31T12:00:00Z``."""
+    return _whole_second(math.floor(seconds))
+
+
+@lru_cache(maxsize=256)
+def _whole_second(seconds: int) -> str:
+    """Remembered, since one second's text goes into many objects."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

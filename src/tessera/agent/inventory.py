@@ -5,6 +5,7 @@ or a new driver then works without a new Tessera. A card that cannot do MIG, or 
 left out with a reason; it is never reset and nothing on it is touched.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -62,7 +63,8 @@ class Inventory(msgspec.Struct, frozen=True):
 
     def quota_gib(self) -> int:
         """What pods can be charged for at most: the sum of the largest GB total that a layout of each card reaches."""
-        return sum(max_memory_gb_of_layout(card.geometry) for card in self.cards)
+        alike = Counter(card.geometry for card in self.cards)
+        return sum(max_memory_gb_of_layout(geometry) * count for geometry, count in alike.items())
 
     def resources(self) -> tuple[str, ...]:
         """The extended resource of every profile of every card, sorted."""

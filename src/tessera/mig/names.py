@@ -14,6 +14,7 @@ enumerations of NVML differ from the double-memory profile on.
 """
 
 import re
+from functools import lru_cache
 
 import msgspec
 
@@ -72,6 +73,7 @@ class ProfileName(msgspec.Struct, frozen=True):
         return f"{self.slices}g.{self.memory_gb}gb{self.suffix}"
 
 
+@lru_cache(maxsize=1024)
 def parse_profile_name(text: str) -> ProfileName:
     """Reads ``3g.20gb``, ``1g.5gb+me`` or the resource spelling ``1g.5gb.me``.
 

@@ -6,14 +6,14 @@ is validated; what the OpenAPI definitions call required is only checked where t
 other fields (a pod's immutable spec, selectors that must match) is not known here.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from tessera.clock import parse_rfc3339
 from tessera.lab.apiserver.causes import child, required, unsupported
 from tessera.lab.apiserver.schemas import Definition, Library, library
 from tessera.lab.apiserver.seams import Cause, Obj
+from tessera.lab.apiserver.shapes import QUANTITY, Shapes, blank, is_time
 from tessera.lab.apiserver.status import bad_request
 
 #: Definitions, by the last part of their name, whose required fields the server's validation asks for.
@@ -56,8 +56,6 @@ ENFORCED = frozenset(
 #: Required by the definitions, but neither by the server's validation nor by its defaulting.
 NOT_ENFORCED = {("StatefulSetSpec", "serviceName"), ("RoleRef", "apiGroup"), ("CustomResourceDefinitionNames", "kind")}
 
-QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?")
-
 GO_KINDS = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
 
 
@@ -69,6 +67,11 @@ class BuiltinSchema:
         self._version = version
         self._kind = kind
         self._name = definition
+        self._shape = _shapes().kind(definition)
+
+    def is_sound(self, obj: Mapping[str, Any]) -> bool:
+        """Whether all types are right and no field is unknown, as quickly as can be told; no is not final."""
+        return self._shape.sound(obj)
 
     def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
         """Paths of fields that the kind does not have."""
@@ -81,7 +84,7 @@ class BuiltinSchema:
 
     def default(self, obj: Obj) -> None:
         """Fills in the defaults that depend on no other field."""
-        self._default(obj, {"$ref": self._name})
+        self._shape.fill(obj)
 
     def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[Cause]:
         """Missing and unsupported values.
@@ -90,6 +93,8 @@ class BuiltinSchema:
             tessera.lab.apiserver.status.StatusError: 400, a value has the wrong type.
         """
         del old
+        if self._shape.complete(obj):
+            return []
         self._check_types(obj, {"$ref": self._name}, "", self._kind)
         return list(self._wrong(obj, {"$ref": self._name}, ""))
 
@@ -117,22 +122,6 @@ class BuiltinSchema:
         elif isinstance(value, list) and "items" in node:
             for index, each in enumerate(value):
                 yield from self._strangers(each, node["items"], f"{path}[{index}]")
-
-    def _default(self, value: Any, schema: Definition) -> None:
-        node = self._library.resolve(schema)
-        if isinstance(value, dict):
-            properties = node.get("properties", {})
-            for name, below in properties.items():
-                if "default" in below and value.get(name) is None:
-                    value[name] = _copy(below["default"])
-                if isinstance(value.get(name), (dict, list)):
-                    self._default(value[name], below)
-            if "additionalProperties" in node:
-                for each in value.values():
-                    self._default(each, node["additionalProperties"])
-        elif isinstance(value, list) and "items" in node:
-            for each in value:
-                self._default(each, node["items"])
 
     def _check_types(self, value: Any, schema: Definition, path: str, struct: str) -> None:
         node = self._library.resolve(schema)
@@ -173,21 +162,21 @@ class BuiltinSchema:
             yield unsupported(path, value, sorted(schema["enum"]))
 
     def _missing(self, value: Mapping[str, Any], schema: Definition, node: Definition, path: str) -> Iterator[Cause]:
-        kind = schema.get("$ref", "").rpartition(".")[2]
-        if kind not in ENFORCED:
-            return
-        for name in node.get("required", ()):
-            if (kind, name) not in NOT_ENFORCED and _blank(value.get(name)):
+        for name in _required(schema, node):
+            if blank(value.get(name)):
                 yield required(child(path, name))
 
 
-def _blank(value: Any) -> bool:
-    """Whether Go would see the zero value; false is one that says something."""
-    return value is None or (value is not False and value in ("", [], 0))
+@cache
+def _shapes() -> Shapes:
+    return Shapes(library(), _required)
 
 
-def _copy(default: Any) -> Any:
-    return dict(default) if isinstance(default, dict) else default
+def _required(schema: Definition, node: Definition) -> tuple[str, ...]:
+    kind = schema.get("$ref", "").rpartition(".")[2]
+    if kind not in ENFORCED:
+        return ()
+    return tuple(name for name in node.get("required", ()) if (kind, name) not in NOT_ENFORCED)
 
 
 def _type_problem(value: Any, node: Definition) -> str:
@@ -221,11 +210,8 @@ def _scalar_problem(value: Any, node: Definition, have: str) -> str:
     if not fits:
         go = {"boolean": "bool", "object": "map[string]interface {}", "array": "[]interface {}", "number": "float64"}
         return f"json: cannot unmarshal {have} into @ of type {go.get(want, want)}"
-    if kind == "date-time":
-        try:
-            parse_rfc3339(value)
-        except ValueError:
-            return f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}" as "2006"'
+    if kind == "date-time" and not is_time(value):
+        return f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}" as "2006"'
     return ""
 
 

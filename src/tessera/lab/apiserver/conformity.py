@@ -75,11 +75,12 @@ def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> Non
     if schema is not None:
         part = _changed_part(ask, obj, old)
         looked_at = _seen(part)
-        if isinstance(schema, BuiltinSchema):
-            schema.check_types(part)
-        if not quiet:
-            field_validation(ask, schema.unknown_fields(part))
-        schema.prune(part)
+        if not isinstance(schema, BuiltinSchema) or not schema.is_sound(part):
+            if isinstance(schema, BuiltinSchema):
+                schema.check_types(part)
+            if not quiet:
+                field_validation(ask, schema.unknown_fields(part))
+            schema.prune(part)
         schema.default(part)
         _put_back(obj, part, looked_at)
     strategy = strategy_of(ask.resource)

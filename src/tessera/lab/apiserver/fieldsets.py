@@ -17,6 +17,7 @@ Fields = dict[str, Any]
 
 SELF = "."
 _PLAIN = Node()
+_LEAF: Fields = {SELF: {}}
 _MISSING = object()
 
 
@@ -35,6 +36,57 @@ def expanded(stored: Mapping[str, Any]) -> Fields:
 def compact(fields: Mapping[str, Any]) -> Fields:
     """A set as ``fieldsV1`` stores it."""
     return {key: {} if value == {SELF: {}} or key == SELF else compact(value) for key, value in fields.items()}
+
+
+def stored_without(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
+    """Members of a stored set that are of none of the others; the very same set when nothing goes, ``{}`` for none."""
+    for each in taken:
+        if stored and each:
+            left = _less(stored, each)
+            stored = {} if left is None else left
+    return stored
+
+
+def _less(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
+    """None for no members; ``{}`` is a leaf."""
+    if not stored:
+        return None if SELF in taken else stored
+    left: Fields | None = None
+    for key in stored.keys() & taken.keys():
+        rest = None if key == SELF else _less(stored[key], taken[key])
+        if rest is stored[key]:
+            continue
+        if left is None:
+            left = dict(stored)
+        if rest is None:
+            del left[key]
+        else:
+            left[key] = rest
+    if left is None:
+        return stored
+    return ({} if left.keys() == {SELF} else left) if left else None
+
+
+def stored_with(stored: Fields, added: Mapping[str, Any]) -> Fields:
+    """Members of a stored set or of a set as it is here, in the stored form; the very same set if it has them all.
+
+    The stored set is a whole one, whose root is no member.
+    """
+    joined: Fields | None = None
+    for key, value in added.items():
+        if key not in stored:
+            more = {} if key == SELF or value == _LEAF else compact(value)
+        elif key == SELF or (value == _LEAF and not stored[key]):
+            continue
+        else:
+            was = stored[key] or _LEAF
+            more = stored_with(was, value)
+            if more is was:
+                continue
+        if joined is None:
+            joined = dict(stored)
+        joined[key] = more
+    return stored if joined is None else joined
 
 
 def below(node: Node, key: str) -> Node:
@@ -126,8 +178,7 @@ def changes(old: Any, new: Any, node: Node) -> tuple[Fields, Fields]:
     if old == new:
         return {}, {}
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new and not node.atomic_map:
-        pairs = [(f"f:{key}", below(node, key)) for key in (*old, *(k for k in new if k not in old))]
-        return _changes_below(pairs, {f"f:{k}": v for k, v in old.items()}, {f"f:{k}": v for k, v in new.items()})
+        return _changes_of_fields(old, new, node)
     if old and new and is_associative(old, node) and is_associative(new, node):
         were, are = _by_key(old, node), _by_key(new, node)
         inner = node.items or _PLAIN
@@ -142,6 +193,21 @@ def changes(old: Any, new: Any, node: Node) -> tuple[Fields, Fields]:
     if new is _MISSING:
         return {}, fields_of(old, node)
     return fields_of(new, node), difference(fields_of(old, node), fields_of(new, node))
+
+
+def _changes_of_fields(old: Mapping[str, Any], new: Mapping[str, Any], node: Node) -> tuple[Fields, Fields]:
+    changed: Fields = {}
+    removed: Fields = {}
+    for key in (*old, *(k for k in new if k not in old)):
+        was, now = old.get(key, _MISSING), new.get(key, _MISSING)
+        if was == now:
+            continue
+        added, gone = changes(was, now, below(node, key))
+        if added:
+            changed[f"f:{key}"] = added
+        if gone:
+            removed[f"f:{key}"] = gone
+    return changed, removed
 
 
 def _by_key(items: Sequence[Any], node: Node) -> dict[str, Any]:

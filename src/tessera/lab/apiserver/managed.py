@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.lab.apiserver.fieldsets import Fields, changes, compact, difference, expanded, union
+from tessera.lab.apiserver.fieldsets import Fields, changes, compact, expanded, stored_with, stored_without
 from tessera.lab.apiserver.registry import Node
 from tessera.lab.apiserver.seams import Obj
 
@@ -98,35 +98,56 @@ def store_entries(obj: Obj, entries: Sequence[Entry]) -> None:
 
 
 def _shown(entry: Entry) -> Obj:
-    writer = entry.writer
+    return _shown_as(entry.writer, entry.time, compact(entry.fields))
+
+
+def _shown_as(writer: Writer, time: str, stored: Fields) -> Obj:
     shown = {
         "manager": writer.manager,
         "operation": writer.operation,
         "apiVersion": writer.api_version,
-        "time": entry.time,
+        "time": time,
         "fieldsType": "FieldsV1",
-        "fieldsV1": compact(entry.fields),
+        "fieldsV1": stored,
     }
     return {**shown, "subresource": writer.subresource} if writer.subresource else shown
 
 
 def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: Node, now: str) -> None:
-    """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``."""
-    entries = entries_of(old) if old else []
+    """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``.
+
+    Entries stay in their stored form, so that a set that does not change is neither read nor built again.
+    """
     changed, removed = changes(ownable(old) if old else {}, ownable(obj), topology)
     if not changed and not removed:
         _keep(obj, old)
         return
-    after: list[Entry] = []
-    mine: Fields = {}
-    for each in entries:
-        if each.is_by(writer):
-            mine = each.fields
+    after: list[Obj] = []
+    mine: Fields | None = None
+    for each in (old["metadata"].get("managedFields") or ()) if old else ():
+        fields = each.get("fieldsV1")
+        if not fields:
             continue
-        left = difference(difference(each.fields, changed), removed)
-        after.append(each if left == each.fields else Entry(each.writer, each.time, left))
-    owned = union(difference(mine, removed), changed)
-    store_entries(obj, [*after, Entry(writer, now, owned)])
+        if _is_update_by(each, writer):
+            mine = fields
+            continue
+        left = stored_without(fields, changed, removed)
+        if left:
+            after.append(each if left is fields else {**each, "fieldsV1": left})
+    owned = stored_with(stored_without(mine, removed) or {}, changed) if mine else compact(changed)
+    if owned:
+        after.append(_shown_as(writer, now, owned))
+    if after:
+        after.sort(key=lambda each: (each.get("operation", "Update"), each.get("time", ""), each.get("manager", "")))
+        obj["metadata"]["managedFields"] = after
+    else:
+        obj["metadata"].pop("managedFields", None)
+
+
+def _is_update_by(entry: Mapping[str, Any], writer: Writer) -> bool:
+    stated = (entry.get("manager", ""), entry.get("operation", "Update"))
+    about = (entry.get("apiVersion", ""), entry.get("subresource", ""))
+    return stated == (writer.manager, writer.operation) and about == (writer.api_version, writer.subresource)
 
 
 def _keep(obj: Obj, old: Mapping[str, Any] | None) -> None:

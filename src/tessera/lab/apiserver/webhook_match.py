@@ -41,10 +41,10 @@ def interceptable(attributes: Attributes) -> bool:
 
 def invocation(hook: Part, request: AdmissionRequest, registry: Registry, reader: Reader) -> Invocation | None:
     """How the webhook is to be asked, None when its rules and selectors do not concern the request."""
-    if not _in_namespace(hook, request, reader) or not _object(hook, request):
-        return None
     asked = request.attributes
-    rules = hook.get("rules") or ()
+    rules = [rule for rule in hook.get("rules") or () if _might_concern(rule, request)]
+    if not rules or not _in_namespace(hook, request, reader) or not _object(hook, request):
+        return None
     if _any(rules, request, asked.group, asked.version):
         return Invocation(hook=hook)
     if hook.get("matchPolicy", "Equivalent") != "Equivalent":
@@ -53,6 +53,14 @@ def invocation(hook: Part, request: AdmissionRequest, registry: Registry, reader
         if _any(rules, request, other.group, other.version):
             return Invocation(hook=hook, resource=other)
     return None
+
+
+def _might_concern(rule: Part, request: AdmissionRequest) -> bool:
+    """Whether the rule names the operation and the resource, in whatever group and version."""
+    asked = request.attributes
+    return _in(rule.get("operations"), request.operation) and any(
+        _resource(each, asked.resource, asked.subresource) for each in rule.get("resources") or ()
+    )
 
 
 def _equivalents(asked: Attributes, registry: Registry) -> Iterable[ResourceType]:
@@ -66,11 +74,10 @@ def _any(rules: Sequence[Part], request: AdmissionRequest, group: str, version: 
     asked = request.attributes
     cluster = not asked.namespace or asked.resource == "namespaces"
     return any(
-        _in(rule.get("operations"), request.operation)
+        _might_concern(rule, request)
         and _in(rule.get("apiGroups"), group)
         and _in(rule.get("apiVersions"), version)
         and rule.get("scope", "*") in ("*", "Cluster" if cluster else "Namespaced")
-        and any(_resource(each, asked.resource, asked.subresource) for each in rule.get("resources") or ())
         for rule in rules
     )
 
