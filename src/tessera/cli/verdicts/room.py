@@ -117,8 +117,16 @@ def _no_node(slicer: Slicer, pod: PodFacts) -> Answer:
         case="no-node",
         verdict=f"waits; {_none_of(total)} with sliced cards can take it",
         facts=(_wants(pod), *_refused_lines(slicer, pod, refused), *_without_room(slicer, refused)),
-        help=tuple(dict.fromkeys(help_ for rule in refused for text, help_ in _REMEDIES if rule.startswith(text))),
+        help=tuple(_remedies(refused)),
     )
+
+
+def _remedies(refused: dict[str, list[str]]) -> Iterator[str]:
+    for rule, names in refused.items():
+        for beginning, remedy in _REMEDIES:
+            if rule.startswith(beginning):
+                key = rule.partition("{")[2].partition(":")[0]
+                yield remedy.replace("NODE", names[0]).replace("KEY", key)
 
 
 def _none_of(total: int) -> str:
@@ -136,12 +144,19 @@ def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
     for name in sorted(slicer.inventory.fleet.nodes):
         node = slicer.nodes[NodeName(name)]
         others = slicer.used.get(node.name, {})
-        rule = refusal(pod.constraints, node) or shortage(pod.amounts, others, node.allocatable)
+        rule = _unable(slicer, pod, name) or refusal(pod.constraints, node)
+        rule = rule or shortage(pod.amounts, others, node.allocatable)
         if not rule and slicer.ledger.get(node.name, pod.uid) is not None:
             rule = "node(s) still take back the pod's former slices"
         if rule:
             found.setdefault(rule, []).append(name)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _unable(slicer: Slicer, pod: PodFacts, name: str) -> str:
+    tables = {card.table for card in slicer.inventory.fleet.cards(name)}
+    missing = [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
+    return f"node(s) had no card that can make {', '.join(missing)}" if missing else ""
 
 
 def _refused_lines(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]]) -> Iterator[str]:
@@ -152,7 +167,8 @@ def _refused_lines(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]])
             free = listed([f"{name} has {_free(slicer, short, name)} free" for name in names])
             yield f"{nodes} with too little {short}: it asks for {_amount(short, pod.amounts[short])}; {free}"
         elif rule.startswith("node(s)"):
-            yield f"{nodes}{rule.removeprefix('node(s)')}: {listed(names)}"
+            said = rule.removeprefix("node(s)")
+            yield f"{nodes}{said.replace(' were ', ' was ', 1) if len(names) == 1 else said}: {listed(names)}"
         else:
             yield f"{nodes}: {rule}: {listed(names)}"
 

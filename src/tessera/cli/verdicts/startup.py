@@ -38,10 +38,15 @@ def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: 
     """
     says = tuple(f"kube-scheduler says: {each}" for each in _scheduler(view, pod))
     if promise is not None:
+        made = promise.result is not None and promise.result[1] == "created"
         agent = view.agent_fault(promise.node)
         return Answer(
-            case="unscheduled",
-            verdict="has its slice and waits for kube-scheduler to bind it",
+            case="agent-down" if agent and not made else "unscheduled",
+            verdict=(
+                f"waits for the agent on node {promise.node}, which does not run and makes its slice"
+                if agent and not made
+                else f"{'has its slice' if made else 'is promised a slice'} and waits for kube-scheduler to bind it"
+            ),
             facts=(
                 f"promised: {view.slices(promise.slices)}, on node {promise.node}, which it is pinned to",
                 *says,
@@ -83,12 +88,21 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
 
 
 def _lost(view: View, slicer: Slicer, facts: PodFacts) -> Answer:
+    asks = f"it asks for {wanted_text(facts)} and must run on node {slicer.home_of(facts)}"
+    planned = slicer.ledger.live(facts.uid)
+    if planned is not None:
+        return Answer(
+            case="placing",
+            verdict="is past the gate without a slice on record; there is room, and the controller is to record it",
+            facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
+            help=("ask again in a moment; if nothing moves, read the controller's log",),
+        )
     reason = slicer.waiting.get(facts.uid)
     why = (no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Answer(
         case="lost",
         verdict="is past the gate but has no slice on record",
-        facts=(f"it asks for {wanted_text(facts)} and must run on node {slicer.home_of(facts)}", *why),
+        facts=(asks, *why),
         help=("delete the pod, so that it is placed anew",),
     )
 

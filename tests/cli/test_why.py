@@ -1,0 +1,409 @@
+"""``tessera why``: one answer a pod, for everything that can be in its way. Plain objects in, text out."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.instaslice import (
+    AllocationRequest,
+    AllocationResult,
+    AllocationStatus,
+    ForeignSlice,
+    Instaslice,
+    InstasliceSpec,
+    InstasliceStatus,
+    NodeGpu,
+    NodeResources,
+    PodRef,
+    Position,
+    ProfilePlacements,
+    Slice,
+)
+from tessera.api.names import GATE
+from tessera.cli.verdicts.answer import Answer, Report, age, lines
+from tessera.cli.verdicts.pods import answer_about
+from tessera.cli.verdicts.reading import Asked, asked
+from tessera.cli.verdicts.sight import Sight, View
+from tessera.cli.verdicts.workloads import Workload, report_about
+from tessera.clock import rfc3339
+from tessera.kube.resources import (
+    Condition,
+    CoreEvent,
+    Lease,
+    LeaseSpec,
+    Node,
+    Pod,
+    ResourceQuota,
+)
+from tessera.mig.models import model_by_short_name
+
+NOW = 1_800_000_000.0
+DYNAMIC = {"nvidia.com/mig.config": "dynamic"}
+GPU = "GPU-0"
+
+
+def node(name: str = "n1", labels: dict[str, str] = DYNAMIC, *, ready: str = "True", **spec: Any) -> Node:
+    body = {
+        "metadata": {"name": name, "labels": {**labels, "kubernetes.io/hostname": name}},
+        "spec": spec,
+        "status": {
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"},
+            "conditions": [{"type": "Ready", "status": ready, "message": "kubelet stopped posting"}],
+        },
+    }
+    return msgspec.convert(body, Node)
+
+
+def cards(*held: tuple[str, str, int, int, str], name: str = "n1", foreign: Sequence[ForeignSlice] = ()) -> Instaslice:
+    """One A100 of a node, and slices on it: pod, profile, start, size, the agent's state."""
+    model = model_by_short_name("A100-40GB")
+    table = {
+        row.name: ProfilePlacements(
+            placements=tuple(Position(size=row.size, start=start) for start in row.starts),
+            gi_profile_id=row.gi_profile_id or 0,
+            ci_profile_id=row.ci_profile_index,
+        )
+        for row in model.geometry.profiles
+    }
+    requests, results = {}, {}
+    for pod, profile, start, size, state in held:
+        part = Slice(id="0", profile=profile, gpu_uuid=GPU, start=start, size=size)
+        ref = PodRef(namespace="team", name=pod, uid=f"uid-{pod}")
+        requests[f"uid-{pod}"] = AllocationRequest(profile=profile, pod_ref=ref, slices=(part,))
+        results[f"uid-{pod}"] = AllocationResult(
+            allocation_status=AllocationStatus(
+                allocation_status_controller="ungated", allocation_status_daemonset=state
+            ),
+            config_map_resource_identifier="x",
+            gpu_uuid=GPU,
+            mig_placement=Position(size=size, start=start),
+            nodename=name,
+        )
+    gpu = NodeGpu(gpu_uuid=GPU, gpu_name=model.product_name, gpu_memory="40960Mi")
+    resources = NodeResources(node_gpus=(gpu,), mig_placement=table, foreign=tuple(foreign))
+    return Instaslice(
+        metadata=msgspec.convert({"name": name, "namespace": "instaslice-system"}, type(Pod().metadata)),
+        spec=InstasliceSpec(pod_allocation_requests=requests),
+        status=InstasliceStatus(pod_allocation_results=results, node_resources=resources),
+    )
+
+
+def pod(name: str = "a", profile: str = "3g.20gb", *, gates: Sequence[str] = (GATE,), **more: Any) -> Pod:
+    limits = {f"nvidia.com/mig-{profile}": "1"} if profile else {}
+    status = {"phase": "Pending", **more.pop("status", {})}
+    spec = {
+        "containers": [{"name": "c", "resources": {"limits": {**limits, **more.pop("limits", {})}}}],
+        "schedulingGates": [{"name": gate} for gate in gates],
+        **more.pop("spec", {}),
+    }
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", "creationTimestamp": rfc3339(NOW - 60), **more}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
+
+
+def bound(name: str = "a", profile: str = "3g.20gb", **more: Any) -> Pod:
+    return pod(name, profile, gates=(), **{**more, "spec": {"nodeName": "n1", **more.get("spec", {})}})
+
+
+def agent(*, ready: str = "True") -> Pod:
+    return pod(
+        "agent-x",
+        "",
+        gates=(),
+        labels={"app.kubernetes.io/name": "tessera-agent"},
+        spec={"nodeName": "n1"},
+        status={"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    )
+
+
+def lease(renewed: float = NOW) -> Lease:
+    spec = LeaseSpec(holder_identity="c-1", lease_duration_seconds=15, renew_time=rfc3339(renewed))
+    return msgspec.structs.replace(
+        msgspec.convert({"metadata": {"name": "tessera-controller", "namespace": "tessera-system"}}, Lease), spec=spec
+    )
+
+
+def event(about: str, reason: str, message: str, kind: str = "Warning") -> CoreEvent:
+    body = {
+        "involvedObject": {"uid": f"uid-{about}"},
+        "reason": reason,
+        "message": message,
+        "type": kind,
+        "lastTimestamp": rfc3339(NOW - 5),
+    }
+    return msgspec.convert(body, CoreEvent)
+
+
+def answer(who: Pod, *others: Pod, **seen: Any) -> Answer:
+    """About the first pod."""
+    sight = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
+    return answer_about(View(Sight(now=NOW, pods=[who, *others], **sight)), who)
+
+
+def said(found: Answer) -> str:
+    return "\n".join([found.verdict, *found.facts, *found.help])
+
+
+# One pod
+
+
+def test_a_running_pod_says_where_its_slice_is() -> None:
+    found = answer(bound(status={"phase": "Running"}), instaslices=[cards(("a", "3g.20gb", 4, 4, "created"))])
+    assert (found.case, found.verdict) == ("runs", "runs on node n1")
+    assert found.facts == ("it has 3g.20gb on GPU 0, memory slots 4-7",)
+
+
+@pytest.mark.parametrize(
+    ("asked_about", "case", "words"),
+    [
+        (pod(gates=(), status={"phase": "Succeeded"}), "finished", "given back"),
+        (pod(gates=(), status={"phase": "Failed", "reason": "Evicted", "message": "low"}), "failed", "Evicted: low"),
+        (
+            bound(status={"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed"}),
+            "rejected",
+            "Allocate failed",
+        ),
+        (pod(profile="", gates=()), "no-slices", "does not ask for slices"),
+        (pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}), "no-slices", "whole cards"),
+        (pod(limits={"nvidia.com/mig-1g.5gb": "0.5"}), "bad-request", "slices come whole"),
+        (pod(gates=("kueue.x-k8s.io/admission", GATE)), "other-gate", "kubectl get workloads.kueue.x-k8s.io -n team"),
+        (pod(gates=("example.com/hold",)), "other-gate", "another operator"),
+        (pod(profile="3g.20g"), "no-such-profile", "ask for nvidia.com/mig-3g.20gb instead"),
+        (pod(limits={"nvidia.com/mig-7g.40gb": "1"}), "never-fits", "ask for fewer"),
+        (pod(), "placing", "free for it: 3g.20gb on GPU 0"),
+        (pod(gates=()), "not-gated", "webhook"),
+    ],
+)
+def test_the_first_thing_in_the_way(asked_about: Pod, case: str, words: str) -> None:
+    found = answer(asked_about)
+    assert found.case == case
+    assert words in said(found)
+
+
+@pytest.mark.parametrize(
+    ("leases", "words"),
+    [([], "there is no Lease"), ([lease(NOW - 90)], "90s ago by c-1")],
+)
+def test_a_controller_that_does_not_run(leases: list[Lease], words: str) -> None:
+    found = answer(pod(), leases=leases)
+    assert found.case == "no-controller"
+    assert words in said(found)
+    assert "there is room for it" in said(found)
+
+
+def test_no_node_joined() -> None:
+    found = answer(pod(), nodes=[node(labels={})], instaslices=[])
+    assert found.case == "no-node-joined"
+    assert "kubectl label node NODE nvidia.com/mig.config=dynamic" in said(found)
+
+
+def test_a_joined_node_without_an_agent() -> None:
+    found = answer(pod(), instaslices=[])
+    assert found.case == "no-card-reported"
+    assert "no pod of the agent" in said(found)
+
+
+@pytest.mark.parametrize(
+    ("who", "where", "fact", "remedy"),
+    [
+        (pod(), node(unschedulable=True), "1 node was unschedulable: n1", "kubectl uncordon n1"),
+        (
+            pod(),
+            node(taints=[{"key": "gpu", "value": "down", "effect": "NoSchedule"}]),
+            "1 node had untolerated taint {gpu: down}: n1",
+            "kubectl taint node n1 gpu-",
+        ),
+        (pod(spec={"nodeSelector": {"zone": "b"}}), node(), "didn't match Pod's node affinity", "nodeSelector"),
+        (pod(limits={"cpu": "9"}), node(), "too little cpu: it asks for 9; n1 has 8 free", "ask for less"),
+        (pod(limits={"memory": "65Gi"}), node(), "it asks for 65Gi; n1 has 64Gi free", "ask for less"),
+        (pod(), node(ready="False"), "1 node was not ready: n1", "kubectl describe node n1"),
+    ],
+)
+def test_no_node_allows_it(who: Pod, where: Node, fact: str, remedy: str) -> None:
+    found = answer(who, nodes=[where])
+    assert (found.case, found.verdict) == ("no-node", "waits; not even the one node with sliced cards can take it")
+    assert any(fact in each for each in found.facts)
+    assert any(remedy in each for each in found.help)
+
+
+def test_full_cards_say_whose_end_makes_room() -> None:
+    holder = bound("old", "7g.40gb", status={"phase": "Running", "startTime": rfc3339(NOW - 7200)})
+    found = answer(pod(), holder, instaslices=[cards(("old", "7g.40gb", 0, 8, "created"))])
+    assert (found.case, found.verdict) == ("full", "waits for room; every card that could make 3g.20gb is full")
+    assert "1 card on 1 node can make it; 8 of their 8 memory slots are taken or promised" in found.facts
+    assert list(found.help) == [
+        f"there is room as soon as this ends, on node n1: {who}"
+        for who in ["pod team/old (7g.40gb on GPU 0, memory slots 0-7, on its node for 2h)"]
+    ]
+
+
+def test_free_memory_in_the_wrong_place() -> None:
+    small = [bound(name, "1g.5gb", status={"phase": "Running"}) for name in ("x", "y")]
+    held = cards(("x", "1g.5gb", 2, 1, "created"), ("y", "1g.5gb", 5, 1, "created"))
+    found = answer(pod(), *small, instaslices=[held])
+    assert found.case == "fragmented"
+    assert "nowhere at a start that is legal for 3g.20gb" in found.verdict
+    assert "there is room as soon as this ends" in said(found)
+    assert "a smaller slice would find room now: nvidia.com/mig-2g.10gb" in said(found)
+
+
+def test_foreign_slices_are_named_as_such() -> None:
+    other = ForeignSlice(gpu_uuid=GPU, start=0, size=8, profile="7g.40gb")
+    found = answer(pod(), instaslices=[cards(foreign=[other])])
+    assert found.case == "full"
+    assert "a slice that Tessera did not make" in said(found)
+
+
+def test_who_waited_longer_goes_first() -> None:
+    older = pod("older", creationTimestamp=rfc3339(NOW - 600))
+    found = answer(pod(), older, instaslices=[cards(("gone", "7g.40gb", 0, 8, "created"))])
+    assert "another pod waits with higher priority or for longer, and is served first" in found.facts
+
+
+# Past the gate
+
+
+def test_kube_scheduler_has_the_word() -> None:
+    refused = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: volume zone"}]}
+    found = answer(pod(gates=(), status=refused), agent(), instaslices=[cards(("a", "3g.20gb", 0, 4, "created"))])
+    assert (found.case, found.verdict) == ("unscheduled", "has its slice and waits for kube-scheduler to bind it")
+    assert "kube-scheduler says: 0/3 nodes: volume zone" in found.facts
+
+
+@pytest.mark.parametrize(
+    ("others", "events", "case", "words"),
+    [
+        ([agent()], [], "slice-being-made", "is making its slice"),
+        ([], [], "agent-down", "no pod of the agent"),
+        ([agent(ready="False")], [], "agent-down", "team/agent-x is not ready"),
+        ([agent()], [event("a", "SliceFailed", "GPU is lost")], "slice-failed", "GPU is lost"),
+    ],
+)
+def test_a_slice_that_is_not_there_yet(others: list[Pod], events: list[CoreEvent], case: str, words: str) -> None:
+    found = answer(bound(), *others, events=events, instaslices=[cards(("a", "3g.20gb", 0, 4, ""))])
+    assert found.case == case
+    assert words in said(found)
+
+
+def test_a_container_that_waits_for_something_else() -> None:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    stuck = bound(status={"containerStatuses": [{"name": "c", "state": waiting}]})
+    found = answer(stuck, agent(), instaslices=[cards(("a", "3g.20gb", 0, 4, "created"))])
+    assert found.case == "container-waits"
+    assert "container c waits with ImagePullBackOff: no such image" in found.verdict
+
+
+def test_a_node_that_is_down() -> None:
+    found = answer(
+        bound(), agent(), nodes=[node(ready="False")], instaslices=[cards(("a", "3g.20gb", 0, 4, "created"))]
+    )
+    assert found.case == "node-down"
+    assert "kubelet stopped posting" in said(found)
+
+
+def test_a_pod_on_a_sliced_node_without_a_record() -> None:
+    assert answer(bound()).case == "placing"
+    full = cards(("old", "7g.40gb", 0, 8, "created"))
+    assert answer(bound(), bound("old", "7g.40gb"), instaslices=[full]).case == "lost"
+
+
+def test_with_few_rights_the_events_speak() -> None:
+    told = [event("a", "SliceWaiting", "Waiting for 3g.20gb: every card is full", "Normal")]
+    found = answer(pod(), nodes=[], instaslices=[], leases=[], events=told, unseen=frozenset({"nodes", "leases"}))
+    assert found.case == "held"
+    assert "every card is full" in said(found)
+    assert "you may not list leases, nodes" in said(found)
+
+
+# Workloads
+
+
+def owned(name: str, **more: Any) -> Pod:
+    return pod(name, ownerReferences=[{"uid": "uid-rs", "controller": True}], **more)
+
+
+def workload(desired: int, **more: Any) -> Workload:
+    return Workload(
+        kind="deployment", namespace="team", name="web", makers=frozenset({"uid-rs"}), desired=desired, **more
+    )
+
+
+def view(*pods: Pod, **seen: Any) -> View:
+    sight = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
+    return View(Sight(now=NOW, pods=pods, **sight))
+
+
+def test_pods_of_one_reason_are_told_together() -> None:
+    found = report_about(view(owned("w1", profile="3g.20g"), owned("w2", profile="3g.20g"), pod("other")), workload(2))
+    assert found.summary == "it wants 2 pods: 2 do not run"
+    assert [(each.case, each.pods) for each in found.answers] == [("no-such-profile", ("w1", "w2"))]
+
+
+def test_pods_that_a_quota_refuses() -> None:
+    message = 'pods "web-x" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/mig-3g.20gb=1'
+    failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)
+    hard = {"requests.nvidia.com/mig-3g.20gb": "1", "pods": "10"}
+    body = {"metadata": {"name": "gpu"}, "status": {"hard": hard, "used": hard}}
+    seen = view(quotas=[msgspec.convert(body, ResourceQuota)])
+    found = report_about(seen, workload(3, conditions=(failure,)))
+    assert found.summary == "it wants 3 pods: 3 cannot be created"
+    assert found.answers[0].case == "quota"
+    assert found.answers[0].facts == (
+        message,
+        "quota gpu: 1 of 1 of requests.nvidia.com/mig-3g.20gb used, nothing is left",
+    )
+
+
+def test_a_job_learns_of_refusals_from_events() -> None:
+    told = event("rs", "FailedCreate", 'Error creating: admission webhook "x" denied the request: typo')
+    found = report_about(view(events=[told]), workload(1))
+    assert found.answers[0].case == "refused"
+    assert "typo" in said(found.answers[0])
+
+
+def test_a_suspended_job_and_one_scaled_to_nothing() -> None:
+    assert "suspended" in report_about(view(), workload(0, suspended=True)).summary
+    assert report_about(view(), workload(0)).summary == "it wants no pods now"
+
+
+# Words
+
+
+def test_the_verdict_comes_first_then_facts_then_help() -> None:
+    one = Answer(case="x", verdict="waits", facts=("fact",), help=("help",), pods=("a",))
+    report = Report(kind="pod", namespace="team", name="a", answers=(one,))
+    assert list(lines(report)) == ["pod team/a: waits", "  - fact", "What would help:", "  - help"]
+
+
+def test_a_workload_names_at_most_three_pods() -> None:
+    many = Answer(case="x", verdict="waits", pods=("a", "b", "c", "d", "e"))
+    report = Report(kind="job", namespace="team", name="j", summary="it wants 5 pods", answers=(many,))
+    assert list(lines(report))[2] == "each of 5 pods (a, b, c and 2 more): waits"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("a", "pod", "a"),
+        ("pod/a", "pod", "a"),
+        ("deploy/web", "deployment", "web"),
+        ("deployment.apps/web", "deployment", "web"),
+        ("rs/web-1", "replicaset", "web-1"),
+        ("sts/db", "statefulset", "db"),
+        ("Jobs/train", "job", "train"),
+    ],
+)
+def test_what_may_be_asked(text: str, kind: str, name: str) -> None:
+    assert asked(text) == Asked(kind, name)
+
+
+@pytest.mark.parametrize(("text", "words"), [("node/n", "known are pod"), ("pod/", "the name is empty")])
+def test_what_may_not_be_asked(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        asked(text)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(-1, "0s"), (90, "90s"), (150, "2m"), (7200, "2h"), (900_000, "10d")])
+def test_ages(seconds: float, text: str) -> None:
+    assert age(seconds) == text
