@@ -8,7 +8,7 @@ help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
 $(VENV)/.run: requirements/run.txt pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) scripts/venv.py $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) scripts/make_venv.py $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	@$(BIN)/python scripts/link.py
 	@touch $@
