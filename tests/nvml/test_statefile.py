@@ -98,6 +98,11 @@ def test_a_damaged_file_is_an_error_and_stays_as_it_is(state: Path, content: str
     assert state.read_text() == content
 
 
+def test_the_same_cards_may_be_written_in_another_way(state: Path) -> None:
+    SimulatedMachine("2xA30", seed="node-1", state=state)
+    assert len(SimulatedMachine("A30,A30", seed="node-1", state=state).devices()) == 2
+
+
 def test_a_file_of_other_cards_is_not_taken_over(state: Path) -> None:
     load(state)
     with pytest.raises(StateFileError, match='holds "A100-40GB" of node-1, not "A30" of node-1'):

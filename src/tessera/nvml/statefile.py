@@ -19,7 +19,7 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.nvml.machine import Machine
+from tessera.nvml.machine import Machine, parse_spec
 
 
 class StateFileError(Exception):
@@ -76,7 +76,7 @@ class FileStore:
             if not path.exists():
                 self._write(self._encode(fresh))
             kept = self._parse(path.read_bytes())
-        if (kept.spec, kept.seed) != (fresh.spec, fresh.seed):
+        if (parse_spec(kept.spec), kept.seed) != (parse_spec(fresh.spec), fresh.seed):
             raise StateFileError(
                 f'simulated cards {path}: the file holds "{kept.spec}" of {kept.seed}, not "{fresh.spec}" of'
                 f" {fresh.seed}; delete the file to start with other cards"
