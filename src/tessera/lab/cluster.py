@@ -19,7 +19,7 @@ import msgspec
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.clock import Clock
 from tessera.kube.client import Client
-from tessera.kube.resources import SERVICE_ACCOUNTS
+from tessera.kube.credentials import Credentials
 from tessera.kube.transport import Transport
 from tessera.lab.apiserver.identity import service_account
 from tessera.lab.apiserver.inprocess import InProcessTransport
@@ -32,6 +32,7 @@ from tessera.lab.kubelet.node import SimulatedNode
 from tessera.lab.nodespec import NodeSpec
 from tessera.lab.scheduler.scheduler import Scheduler
 from tessera.lab.services import ServiceResolver
+from tessera.lab.tokens import ContainerToken
 from tessera.lab.workloads.suite import Workloads
 from tessera.nvml.simulated import SimulatedMachine
 
@@ -46,7 +47,9 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         folder: where nodes keep sockets and files; None joins device plugins in this process, without sockets.
+        shared_cards: nodes keep their simulated cards in files (:func:`cards_file`), for agents that others start.
         pull_seconds: an image that a node does not have takes so long to arrive.
+        images: what every node has from the start.
         slice_seconds: making a slice takes so long, and removing it as well.
         publish_every: kubelets publish capacity on this period (10 on a real node); None at once.
         cdi: the folder of CDI files per node when there is no ``folder``.
@@ -54,11 +57,18 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     folder: Path | None = None
+    shared_cards: bool = False
     pull_seconds: float = 0.0
+    images: frozenset[str] = frozenset()
     slice_seconds: float = 0.0
     publish_every: float | None = None
     cdi: Path | None = None
     seed: int = 0
+
+
+def cards_file(folder: Path, node: str) -> Path:
+    """Where a lab keeps a node's simulated cards that it shares: what an agent is given as ``--simulated-state``."""
+    return folder / "n" / node / "cards.json"
 
 
 class Cluster:
@@ -74,8 +84,8 @@ class Cluster:
         server: the API server.
         nodes: the nodes by name.
         reviewers: webhooks that run in this process without sockets, by namespace and service.
-        connect: how a container under a service account's token reaches the server over HTTPS; None where the server
-            does not listen.
+        connect: how a container with its service account's credentials reaches the server over HTTPS; None where
+            the server does not listen.
     """
 
     def __init__(
@@ -91,7 +101,7 @@ class Cluster:
         self.server = ApiServer(clock, seed=self.options.seed)
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
-        self.connect: Callable[[str], Transport] | None = None
+        self.connect: Callable[[Credentials], Transport] | None = None
         self._entrypoint = entrypoint(self) if entrypoint is not None else None
         self.nodes = {spec.name: self._node(number, spec) for number, spec in enumerate(nodes, start=1)}
 
@@ -118,19 +128,9 @@ class Cluster:
         component = f"tessera-{context.argv[1]}"
         if self.connect is None:
             return self.account_client(component, context.namespace, context.service_account)
-        token = await self._token(context)
-        return Client(self.connect(token), field_manager=component, clock=self.clock)
-
-    async def _token(self, context: ContainerContext) -> str:
-        """What kubelet would project into the container, bound to its pod."""
-        spec = {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": context.pod, "uid": context.pod_uid}}
-        answer = await self.client("kubelet").request(
-            "POST",
-            SERVICE_ACCOUNTS.path(context.namespace, context.service_account, "token"),
-            body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
-        )
-        token: str = msgspec.json.decode(answer.body)["status"]["token"]
-        return token
+        credentials = ContainerToken(self.client("kubelet"), context, self.clock)
+        await credentials.current()  # like kubelet, which starts no container before it has the token
+        return Client(self.connect(credentials), field_manager=component, clock=self.clock)
 
     @property
     def pending(self) -> int:
@@ -177,6 +177,7 @@ class Cluster:
             options=KubeletOptions(
                 labels={MIG_CONFIG_LABEL: MIG_CONFIG_DYNAMIC, "nvidia.com/gpu.present": "true"} if spec.cards else {},
                 pull_seconds=options.pull_seconds,
+                images=options.images,
                 publish_every=options.publish_every,
                 # Every address of 127.0.0.0/8 is this machine's, so that containers that run for real can listen.
                 pod_network=f"127.{1 + number % 250}" if options.folder is not None else f"10.{number % 250}",
@@ -188,7 +189,11 @@ class Cluster:
         if not spec.cards:
             return None
         latencies = dict.fromkeys(_SLICE_CALLS, self.options.slice_seconds / 2)
-        return SimulatedMachine(spec.spec, seed=spec.name, latencies=latencies)
+        state = None
+        if self.options.shared_cards and self.options.folder is not None:
+            state = cards_file(self.options.folder, spec.name)
+            state.parent.mkdir(parents=True, exist_ok=True)
+        return SimulatedMachine(spec.spec, seed=spec.name, latencies=latencies, state=state)
 
     def _plugins(self, name: str) -> Direct | Grpc:
         if self.options.folder is not None:

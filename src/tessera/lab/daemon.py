@@ -80,12 +80,23 @@ def held(folder: Path) -> Iterator[None]:
     """
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (folder / "lock").open("w") as lock:
+    with (folder / "lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down") from None
+        _clear(folder)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
         yield
+
+
+def _clear(folder: Path) -> None:
+    """Removes what a lab that was killed said of itself and kept for its nodes: what starts now is another cluster."""
+    for name in ("lab.json", "kubeconfig", "control.sock"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "n", ignore_errors=True)
 
 
 def announce(folder: Path, state: LabState) -> None:
@@ -99,7 +110,7 @@ def announce(folder: Path, state: LabState) -> None:
 
 def running(folder: Path) -> LabState | None:
     """The lab that runs in the folder, None if none does."""
-    if not _is_locked(folder):
+    if _holder(folder) is None:
         return None
     try:
         return msgspec.json.decode((folder / "lab.json").read_bytes(), type=LabState)
@@ -107,15 +118,17 @@ def running(folder: Path) -> LabState | None:
         return None
 
 
-def _is_locked(folder: Path) -> bool:
+def _holder(folder: Path) -> int | None:
+    """The process that keeps the folder's lock: a running lab, or one that starts or ends just now. 0 if not known."""
     try:
         with (folder / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read() or 0)
     except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+        pass
+    return None
 
 
 def start(folder: Path, arguments: Sequence[str]) -> LabState:
@@ -124,9 +137,9 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
     Raises:
         LabError: it runs already, or did not come up; the text holds the end of its log.
     """
-    if running(folder) is not None:
-        raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down")
     check_folder(folder)
+    if _holder(folder) is not None:
+        raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down")
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "lock").touch()
     reader, writer = os.pipe()
@@ -141,11 +154,14 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
             start_new_session=True,
         )
     os.close(writer)
-    ready = _told(reader)
-    state = running(folder) if ready else None
+    state = None
+    try:
+        state = running(folder) if _told(reader) else None
+    finally:
+        if state is None:  # also when the wait was interrupted
+            child.kill()
+            child.wait()
     if state is None:
-        child.kill()
-        child.wait()
         raise LabError(f"the lab did not start: {_last_words(folder)}")
     return state
 
@@ -173,12 +189,14 @@ def stop(folder: Path) -> bool:
     Raises:
         LabError: it did not end in time.
     """
-    state = running(folder)
-    if state is not None:
-        _end(state.pid)
+    holder = _holder(folder)
+    if holder == 0:
+        raise LabError(f"the lab in {folder} starts just now; end it in a moment")
+    if holder is not None:
+        _end(holder)
     if (folder / "lock").exists():
         shutil.rmtree(folder, ignore_errors=True)
-    return state is not None
+    return holder is not None
 
 
 def _end(pid: int) -> None:

@@ -3,7 +3,7 @@
 Knows as much of kustomize as ``deploy/kustomization.yaml`` uses: the list of ``resources`` and the image tags.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ def install_manifests() -> list[dict[str, Any]]:
         for container in _containers(each):
             container["image"] = _tagged(container["image"], tags)
     return objects
+
+
+def images(manifests: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The images of all containers in the manifests."""
+    for each in manifests:
+        for container in _containers(each):
+            yield container["image"]
 
 
 def _containers(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:

@@ -16,7 +16,7 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.kube.config import ClusterConfig
-from tessera.kube.credentials import Credential, StaticCredentials
+from tessera.kube.credentials import Credentials
 from tessera.kube.http import HttpTransport
 from tessera.kube.informer import Informer
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES
@@ -27,6 +27,7 @@ from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
 from tessera.lab.control import served
 from tessera.lab.daemon import LabState, announce, held
 from tessera.lab.install import Commands, entrypoint, install
+from tessera.lab.manifests import images, install_manifests
 from tessera.lab.nodespec import parse_nodes
 from tessera.lab.until import Watched
 from tessera.lab.virtualtime import VirtualTimeLoop
@@ -88,7 +89,7 @@ class Lab:
         authority = Authority(clock.now())
         front = HttpFront(cluster.server, authority, port=self._world.port)
         await front.start()
-        cluster.connect = lambda token: _transport(front.url, authority, token)
+        cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
         try:
             async with cluster.running(), served(self._folder, {"smi": self._smi}):
                 await self._until_usable(cluster, clock)
@@ -105,7 +106,11 @@ class Lab:
         world = self._world
         return ClusterOptions(
             folder=self._folder,
+            # Whoever installs Tessera may run its agent as a process of its own, on the same cards.
+            shared_cards=not world.installed,
             pull_seconds=world.image_pull,
+            # Tessera's own image is there already: how long its pull takes is no part of what is shown.
+            images=frozenset(images(install_manifests())),
             slice_seconds=world.slice_latency,
             publish_every=world.publish_every,
             seed=int.from_bytes(os.urandom(4)),
@@ -164,9 +169,8 @@ def _trusted(hooks: Informer[dict[str, Any]]) -> bool:
     )
 
 
-def _transport(url: str, authority: Authority, token: str) -> Transport:
-    credential = Credential(authorization=f"Bearer {token}")
-    return HttpTransport(ClusterConfig(server=url, ca=authority.certificate, credentials=StaticCredentials(credential)))
+def _transport(url: str, authority: Authority, credentials: Credentials) -> Transport:
+    return HttpTransport(ClusterConfig(server=url, ca=authority.certificate, credentials=credentials))
 
 
 def kubeconfig(url: str, authority: Authority) -> str:

@@ -25,6 +25,11 @@ Ts = TypeVarTuple("Ts")
 
 #: Real seconds without input after which a loop with sockets may leap. Loopback answers arrive in far less.
 QUIET = 0.005
+#: After so many leaps in a row that nobody answered late, a loop with sockets listens more briefly before each.
+CALM = 50
+#: Real seconds of listening then. Timers of this process (leases are renewed every two seconds) make a simulated hour
+#: some thousand leaps.
+BRIEF = 0.0003
 
 
 class Deadlock(RuntimeError):  # noqa: N818 - the word says what happened
@@ -112,19 +117,36 @@ class _Following:
         self._quiet = quiet
         self._zero = time.monotonic()
         self._leapt = 0.0
+        self._calm = 0
 
     @property
     def now(self) -> float:
         return time.monotonic() - self._zero + self._leapt
 
     def wait(self, inner: selectors.BaseSelector, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None or timeout <= 0 or not self._may_leap():
+        if timeout is not None and timeout <= 0:
+            return inner.select(0)
+        if timeout is None or not self._may_leap():
+            self._calm = 0
             return inner.select(timeout)
         due = self.now + timeout
-        ready = inner.select(min(self._quiet, timeout))
-        if not ready:
-            self._leapt += max(0.0, due - self.now)
-        return ready
+        ready = inner.select(0)
+        if ready:  # was there at once: this process answers itself
+            return ready
+        ready = self._listen(inner, timeout)
+        if ready:
+            self._calm = 0
+            return ready
+        self._calm += 1
+        self._leapt += max(0.0, due - self.now)
+        return []
+
+    def _listen(self, inner: selectors.BaseSelector, timeout: float) -> list[tuple[selectors.SelectorKey, int]]:
+        """What comes from outside or from a thread soon; less is waited for it while nothing does."""
+        if self._calm < CALM:
+            return inner.select(min(self._quiet, timeout))
+        time.sleep(min(BRIEF, timeout))  # a selector would round up to whole milliseconds
+        return inner.select(0)
 
 
 class _Selector(selectors.BaseSelector):

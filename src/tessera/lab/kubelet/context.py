@@ -65,6 +65,7 @@ class KubeletOptions:
         memory: memory capacity as a quantity.
         max_pods: kubelet's ``--max-pods``.
         pull_seconds: how long an image takes to arrive that the node does not have yet.
+        images: what the node has from the start.
         publish_every: publishes capacity on this period as a real kubelet does (10 s); None at once after a change.
         lease_seconds: Lease renewal period (10 s on a real node); None for no Lease.
         gpu_memory: bytes that a container's simulated process takes on each MIG device it was given.
@@ -77,6 +78,7 @@ class KubeletOptions:
     memory: str = "256Gi"
     max_pods: int = 250
     pull_seconds: float = 0.0
+    images: frozenset[str] = frozenset()
     publish_every: float | None = None
     lease_seconds: float | None = None
     gpu_memory: int = 1 << 30

@@ -100,6 +100,7 @@ class SimulatedNode:
             machine=machine,
             gpu_memory=self.options.gpu_memory,
             pull_seconds=self.options.pull_seconds,
+            images=self.options.images,
         )
         self._services = NodeServices(
             client=client,

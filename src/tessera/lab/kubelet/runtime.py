@@ -6,7 +6,7 @@ sees MIG devices has a simulated process with memory on each, so that a slice in
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -43,20 +43,28 @@ class Runtime:
         machine: whose cards containers compute on; None for a node without GPUs.
         gpu_memory: bytes that a process takes on each MIG device.
         pull_seconds: how long an image takes to arrive.
+        images: those that are there already.
 
     Attributes:
         pending: waits now under way that are sure to end by themselves: pulls and programs with an end.
     """
 
     def __init__(
-        self, *, clock: Clock, cdi: CdiRegistry, machine: SimulatedHardware | None, gpu_memory: int, pull_seconds: float
+        self,
+        *,
+        clock: Clock,
+        cdi: CdiRegistry,
+        machine: SimulatedHardware | None,
+        gpu_memory: int,
+        pull_seconds: float,
+        images: Iterable[str] = (),
     ) -> None:
         self._clock = clock
         self._cdi = cdi
         self._machine = machine
         self._gpu_memory = gpu_memory
         self._pull_seconds = pull_seconds
-        self._images: set[str] = set()
+        self._images = set(images)
         self._pulls: dict[str, asyncio.Future[None]] = {}
         self.pending = 0
 
