@@ -355,11 +355,17 @@ def test_pods_that_a_quota_refuses() -> None:
     )
 
 
-def test_a_job_learns_of_refusals_from_events() -> None:
-    told = event("rs", "FailedCreate", 'Error creating: admission webhook "x" denied the request: typo')
-    found = report_about(view(events=[told]), workload(1))
-    assert found.answers[0].case == "refused"
-    assert "typo" in said(found.answers[0])
+@pytest.mark.parametrize(
+    ("message", "case"),
+    [
+        ('Error creating: admission webhook "x" denied the request: typo', "refused"),
+        ('Error creating: Internal error occurred: failed calling webhook "x": no endpoints', "webhook-down"),
+    ],
+)
+def test_a_job_learns_of_refusals_from_events(message: str, case: str) -> None:
+    found = report_about(view(events=[event("rs", "FailedCreate", message)]), workload(1))
+    assert found.answers[0].case == case
+    assert message in found.answers[0].facts
 
 
 def test_a_suspended_job_and_one_scaled_to_nothing() -> None:

@@ -109,6 +109,16 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
                 *(f"raise it: kubectl edit resourcequota -n {workload.namespace} {q.metadata.name}" for q in named),
             ),
         )
+    if "failed calling webhook" in message:
+        return Answer(
+            case="webhook-down",
+            verdict="cannot be created; an admission webhook does not answer",
+            facts=(message,),
+            help=(
+                "if it is Tessera's: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
+                "the pods are tried again by themselves once it answers",
+            ),
+        )
     return Answer(
         case="refused",
         verdict="cannot be created; the API server refuses them",

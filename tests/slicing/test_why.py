@@ -1,0 +1,152 @@
+"""``tessera why`` asked of a whole cluster: through the API server, with the rights of the one who asks."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.cli.verdicts.answer import Report
+from tessera.cli.verdicts.reading import asked, report
+from tessera.kube.meta import Resource
+from tessera.kube.resources import DEPLOYMENTS, JOBS, NODES, RESOURCE_QUOTAS
+from tessera.lab.apiserver.seams import UserInfo
+
+InLab = Callable[..., None]
+
+ONE = {"nvidia.com/mig-1g.5gb": 1}
+WHOLE = {"nvidia.com/mig-7g.40gb": 1}
+
+
+async def why(lab: Any, what: str, client: Any = None) -> Report:
+    return await report(client or lab.client, lab.clock, asked(what), "default")
+
+
+async def case(lab: Any, what: str) -> str:
+    return (await why(lab, what)).answers[0].case
+
+
+def test_the_29th_pod_is_told_who_is_in_its_way(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        names = [f"p{n}" for n in range(28)]
+        for name in names:
+            await lab.create(name, ONE)
+        await lab.running(*names)
+        await lab.create("late", ONE)
+        await lab.until(lambda: lab.phase("late") == "Pending", "it exists")
+        (found,) = (await why(lab, "late")).answers
+        assert found.case == "full"
+        assert "4 cards on 1 node can make it; 28 of their 32 memory slots are taken or promised" in found.facts
+        (owner,) = [name for name in names if f"pod default/{name} " in found.help[0]]
+
+        await lab.delete(owner)
+        await lab.running("late")
+        assert await case(lab, "late") == "runs"
+
+    in_lab(scenario)
+
+
+def test_a_pod_while_its_slice_is_made_and_when_it_has_ended(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("slow", ONE, command="sleep 5")
+        await lab.until(lambda: lab.pod("slow") is not None and lab.pod("slow").spec.node_name, "it is bound")
+        assert await case(lab, "slow") == "slice-being-made"
+        await lab.running("slow")
+        assert await case(lab, "slow") == "runs"
+        await lab.until(lambda: lab.phase("slow") == "Succeeded", "it ends")
+        assert await case(lab, "slow") == "finished"
+
+    in_lab(scenario, slice_seconds=60)
+
+
+def test_a_controller_that_was_scaled_to_nothing(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("a", WHOLE)
+        await lab.running("a")
+        await lab.client.scale(DEPLOYMENTS, "tessera-controller", "tessera-system", 0)
+        await lab.clock.sleep(120)
+        await lab.create("b", WHOLE)
+        await lab.until(lambda: lab.phase("b") == "Pending", "it exists")
+        assert await case(lab, "b") == "no-controller"
+
+    in_lab(scenario)
+
+
+def test_a_cordoned_node_is_named(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.client.merge_patch(NODES, "node-1", {"spec": {"unschedulable": True}})
+        await lab.create("a", ONE)
+        await lab.until(lambda: lab.events_of("a", "SliceWaiting"), "it is planned")
+        (found,) = (await why(lab, "a")).answers
+        assert found.case == "no-node"
+        assert found.help == ("open the node again: kubectl uncordon node-1",)
+
+    in_lab(scenario)
+
+
+def test_a_deployment_whose_quota_is_used_up(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        quota = {"metadata": {"name": "gpu"}, "spec": {"hard": {"requests.nvidia.com/mig-1g.5gb": "2"}}}
+        await lab.client.create(RESOURCE_QUOTAS.untyped(), quota, "default")
+        await lab.client.create(DEPLOYMENTS.untyped(), deployment("web", 3), "default")
+        running = "its pods run"
+        await lab.until(lambda: sum(p.status.phase == "Running" for p in lab.pods.cache.values()) == 2, running)
+        await lab.clock.sleep(1)
+        found = await why(lab, "deployment/web")
+        assert found.summary == "it wants 3 pods: 2 run, 1 cannot be created"
+        assert found.answers[0].case == "quota"
+        assert "quota gpu: 2 of 2 of requests.nvidia.com/mig-1g.5gb used, nothing is left" in found.answers[0].facts
+
+    in_lab(scenario)
+
+
+def test_a_job_that_admission_refuses(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        spec = {"backoffLimit": 0, "template": {"spec": {"restartPolicy": "Never", "containers": [container("1g.5g")]}}}
+        await lab.client.create(JOBS.untyped(), {"metadata": {"name": "train"}, "spec": spec}, "default")
+        await lab.clock.sleep(5)
+        found = await why(lab, "job/train")
+        assert [answer.case for answer in found.answers] == ["refused"]
+        assert "Did you mean nvidia.com/mig-1g.5gb?" in found.answers[0].facts[0]
+
+    in_lab(scenario)
+
+
+def test_somebody_who_may_only_see_a_namespace(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        for kind, body in reader("dev").items():
+            await lab.client.apply(rbac(kind), "reader", body, "default")
+        await lab.create("a", {"nvidia.com/mig-4g.20gb": 5})
+        await lab.until(lambda: lab.events_of("a", "SliceWaiting"), "it is planned")
+        client = lab.cluster.client("dev", UserInfo(name="dev", groups=("system:authenticated",)))
+        (found,) = (await why(lab, "a", client)).answers
+        assert found.case == "held"
+        assert any("event SliceWaiting" in fact for fact in found.facts)
+        assert any(fact.startswith("you may not list instaslices, leases, nodes, pods") for fact in found.facts)
+        assert {entry.verb for entry in lab.cluster.server.audit if entry.user == "dev"} <= {"get", "list"}
+
+    in_lab(scenario)
+
+
+def container(profile: str) -> dict[str, Any]:
+    limits = {f"nvidia.com/mig-{profile}": 1}
+    return {"name": "c", "image": "busybox", "command": ["sleep", "infinity"], "resources": {"limits": limits}}
+
+
+def deployment(name: str, replicas: int) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container("1g.5gb")]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def rbac(kind: str) -> Resource[dict[str, Any]]:
+    return Resource("rbac.authorization.k8s.io", "v1", f"{kind.lower()}s", kind, True, dict[str, Any])
+
+
+def reader(user: str) -> dict[str, dict[str, Any]]:
+    group = "rbac.authorization.k8s.io"
+    rule = {"apiGroups": [""], "resources": ["pods", "events", "resourcequotas"], "verbs": ["get", "list"]}
+    return {
+        "Role": {"rules": [rule]},
+        "RoleBinding": {
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "reader"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+        },
+    }
