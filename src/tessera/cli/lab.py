@@ -136,7 +136,7 @@ def status(folder: Path | None, output: str) -> int:
     return 0
 
 
-@command.command()
+@command.command(short_help="List a node's simulated cards as `nvidia-smi -L` would.")
 @click.argument("node")
 @dir_option
 @reported
@@ -165,10 +165,11 @@ def _lab_folder(folder: Path | None) -> Path:
 def serve(folder: Path | None, **world: Any) -> None:
     """Run a lab in the foreground until it is told to end; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
-    from tessera.cli.process import start_log
+    from tessera.cli.process import collect_seldom, start_log
     from tessera.lab.install import Commands
     from tessera.lab.serve import World, serve_lab
 
     start_log("info")
+    collect_seldom()
     commands = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
     serve_lab(_folder(folder), World(**world), commands)

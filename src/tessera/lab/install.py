@@ -6,7 +6,7 @@ without sockets under the same identity, so that RBAC holds either way.
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -113,9 +113,16 @@ async def _webhook(
     await webhook.run()
 
 
-async def install(client: Client) -> None:
-    """``kubectl apply -k deploy/``, by server-side apply."""
+async def install(client: Client, *, without: Collection[str] = ()) -> None:
+    """``kubectl apply -k deploy/``, by server-side apply.
+
+    Args:
+        client: who installs.
+        without: Deployments that are left out, since somebody else runs what they would.
+    """
     for manifest in install_manifests():
+        if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] in without:
+            continue
         await client.apply(
             _resource(manifest),
             manifest["metadata"]["name"],

@@ -11,7 +11,7 @@ import msgspec
 _READS = frozenset({"get", "list", "watch"})
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One request. ``resource`` is qualified (``deployments.apps``); ``path`` only when it is no resource's."""
 
     at: float

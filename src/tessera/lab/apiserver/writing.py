@@ -225,7 +225,9 @@ class Writing:
         """The object with everything put back that this subresource may not change."""
         obj.setdefault("metadata", {})
         if ask.route.subresource == "status":
-            restored = {**old, "metadata": copied(old["metadata"])}
+            # managedFields, by far the largest part, are replaced whole and never changed in place.
+            meta = {key: value if key == "managedFields" else copied(value) for key, value in old["metadata"].items()}
+            restored = {**old, "metadata": meta}
             _carry(restored, obj, "status")
             if ask.resource.storage in _STATUS_WRITES_METADATA:
                 for key in ("labels", "annotations"):
