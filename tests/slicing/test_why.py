@@ -8,6 +8,7 @@ from tessera.cli.verdicts.reading import asked, report
 from tessera.kube.meta import Resource
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NODES, RESOURCE_QUOTAS
 from tessera.lab.apiserver.seams import UserInfo
+from tessera.nvml.errors import Unknown
 
 InLab = Callable[..., None]
 
@@ -54,6 +55,19 @@ def test_a_pod_while_its_slice_is_made_and_when_it_has_ended(in_lab: InLab) -> N
         assert await case(lab, "slow") == "finished"
 
     in_lab(scenario, slice_seconds=60)
+
+
+def test_a_card_that_refuses_says_so_in_nvmls_words(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        lab.cluster.nodes["node-1"].machine.fail("create_gpu_instance", Unknown, times=None)
+        await lab.create("a", ONE)
+        await lab.until(lambda: lab.pod("a") is not None and lab.pod("a").spec.node_name, "it is bound")
+        await lab.until(lambda: lab.events_of("a", "SliceFailed"), "the agent says so")
+        (found,) = (await why(lab, "a")).answers
+        assert found.case == "slice-failed"
+        assert lab.events_of("a", "SliceFailed")[-1].message in found.verdict
+
+    in_lab(scenario)
 
 
 def test_a_controller_that_was_scaled_to_nothing(in_lab: InLab) -> None:
