@@ -81,9 +81,11 @@ def test_identities_come_from_the_pod(installation: Installation) -> None:
 
 def test_probes_ask_where_health_is_served(installation: Installation) -> None:
     for each in processes(installation):
-        for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        probes = {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+        assert {"livenessProbe", "readinessProbe"} <= each.container.keys()
+        for probe in probes.keys() & each.container.keys():
             asked = each.container[probe]["httpGet"]
-            assert (asked["path"], each.port(asked["port"])) == (path, each.http_port)
+            assert (asked["path"], each.port(asked["port"])) == (probes[probe], each.http_port)
 
 
 def test_no_two_ports_of_a_process_are_the_same(installation: Installation) -> None:
