@@ -63,7 +63,7 @@ The simulated cluster goes on running. Try:
   kubectl get nodes
   kubectl scale deployment vllm --replicas 9      # eight fit four cards, one waits
   tessera map
-  tessera why "$(kubectl get pods -o name | tail -1)"
+  tessera why deployment/vllm
   kubectl get instaslice {node} -n instaslice-system -o json | jq .status.podAllocationResults
   kubectl delete deployment vllm
 End it with:
