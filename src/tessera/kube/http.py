@@ -202,7 +202,18 @@ async def _translated(server: str) -> AsyncIterator[None]:
     except TimeoutError as error:
         raise TimeoutError(f"{server} did not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise ConnectionError(f"{server}: {error}") from error
+        raise ConnectionError(f"{server}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, in the system's words where it has some: aiohttp's show its own objects."""
+    if (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and not isinstance(error, aiohttp.ClientSSLError)
+        and error.errno
+    ):
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:
