@@ -64,12 +64,7 @@ def reported(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class Failure(click.ClickException):
-    """One line for the user, without click's ``Error:``; ours say where the error came from themselves."""
-
-    def show(self, file: object = None) -> None:
-        """Writes the line to standard error."""
-        del file
-        click.echo(self.message, err=True)
+    """What a command says on standard error before exit code 1."""
 
 
 def _said(error: BaseException) -> str | None:
@@ -77,12 +72,15 @@ def _said(error: BaseException) -> str | None:
     from tessera.kube.config import ConfigError
     from tessera.kube.errors import ApiError
     from tessera.lab.daemon import LabError
+    from tessera.nvml.errors import NvmlError
+    from tessera.nvml.statefile import StateFileError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [_said(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
         return str(error)
-    if isinstance(error, ConfigError | LabError | TimeoutError | ConnectionError | FileNotFoundError | ValueError):
-        return f"error: {error}"
+    known = (ConfigError, LabError, NvmlError, StateFileError, ConnectionError, FileNotFoundError, ValueError)
+    if isinstance(error, (*known, TimeoutError)):
+        return f"error: {' '.join(str(error).split())}"
     return None

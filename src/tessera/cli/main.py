@@ -86,8 +86,11 @@ def main(args: Sequence[str] | None = None) -> int:
     name = "kubectl tessera" if os.path.basename(sys.argv[0]).startswith("kubectl-") else "tessera"  # noqa: PTH119
     try:
         result = tessera.main(args=None if args is None else list(args), prog_name=name, standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return 0
+    except click.ClickException as error:
+        click.echo(_line(error), err=True)
         return 1
     except click.Abort:
         return 130
@@ -98,6 +101,14 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _line(error: click.ClickException) -> str:
+    """An error as kubectl writes it; of a wrong command line also where the right one is found."""
+    text = error.format_message()
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        text = f"{text.rstrip('.')}; see '{error.ctx.command_path} --help'"
+    return text if text.startswith(("error: ", "Error from server")) else f"error: {text}"
 
 
 if __name__ == "__main__":

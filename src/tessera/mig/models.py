@@ -332,8 +332,8 @@ def model_by_short_name(text: str) -> GpuModel:
             return model
     known = [model.short_name for model in MODELS]
     closest = closest_profile(text, known)
-    meant = f'; did you mean "{closest}"?' if closest else ";"
-    raise ValueError(f'no GPU model "{text}"{meant} The models are {", ".join(known)}')
+    meant = f'; did you mean "{closest}"? The' if closest else "; the"
+    raise ValueError(f'no GPU model "{text}"{meant} models are {", ".join(known)}')
 
 
 def model_by_product(product_name: str) -> GpuModel | None:
