@@ -18,20 +18,26 @@ from tessera.lab import daemon
 #: Seconds that anything in the lab may take on a loaded machine of two cores.
 PATIENCE = 60.0
 
+ROOT = Path(__file__).parents[2]
+
 
 class Cluster:
     """A running lab and the two programs that look at it."""
 
     def __init__(self, state: daemon.LabState) -> None:
         self.state = state
+        self.folder = Path(state.kubeconfig).parent
         self.env = {**os.environ, "KUBECONFIG": state.kubeconfig}
+
+    def run(self, *command: str, text: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Runs any program as this lab's user would."""
+        return subprocess.run(
+            command, input=text, env=self.env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+        )
 
     def kubectl(self, *arguments: str, manifest: Any = None, fails: bool = False) -> str:
         """Runs kubectl and returns what it printed; standard error if it is expected to fail."""
-        text = None if manifest is None else json.dumps(manifest)
-        done = subprocess.run(
-            ["kubectl", *arguments], input=text, env=self.env, capture_output=True, text=True, timeout=PATIENCE
-        )
+        done = self.run("kubectl", *arguments, text=None if manifest is None else json.dumps(manifest))
         assert (done.returncode != 0) is fails, f"kubectl {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
 
@@ -41,8 +47,7 @@ class Cluster:
 
     def tessera(self, *arguments: str, fails: bool = False) -> str:
         """Runs the command line and returns what it printed."""
-        command = [sys.executable, "-m", "tessera", *arguments]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=PATIENCE)
+        done = self.run(sys.executable, "-m", "tessera", *arguments)
         assert (done.returncode != 0) is fails, f"tessera {' '.join(arguments)}: {done.stdout}{done.stderr}"
         return done.stderr if fails else done.stdout
 
@@ -80,18 +85,23 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
+def lab_folder() -> Iterator[Path]:
+    """A short path, for the sockets below it; what runs there afterwards is ended."""
+    top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
+    try:
+        yield top / "lab"
+    finally:
+        daemon.stop(top / "lab")
+        shutil.rmtree(top, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
 def lab_arguments() -> list[str]:
     """What the module's lab is started with; a module may say otherwise."""
     return ["--nodes", "4xA100-40GB"]
 
 
 @pytest.fixture(scope="module")
-def cluster(lab_arguments: list[str]) -> Iterator[Cluster]:
+def cluster(lab_folder: Path, lab_arguments: list[str]) -> Cluster:
     """The module's lab with Tessera installed and its nodes joined."""
-    top = Path(tempfile.mkdtemp(prefix="tl-", dir="/tmp"))
-    folder = top / "lab"
-    try:
-        yield Cluster(daemon.start(folder, lab_arguments))
-    finally:
-        daemon.stop(folder)
-        shutil.rmtree(top, ignore_errors=True)
+    return Cluster(daemon.start(lab_folder, lab_arguments))

@@ -1,58 +1,57 @@
-"""The article's story on a node of four A100-SXM4-40GB: one Deployment gets a slice and gives it back."""
+"""The article's transcript on a node of four A100-SXM4-40GB: one Deployment gets a slice and gives it back."""
 
 import re
 from typing import Any
 
-DEPLOYMENT = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "vllm"},
-    "spec": {
-        "replicas": 1,
-        "selector": {"matchLabels": {"app": "vllm"}},
-        "template": {
-            "metadata": {"labels": {"app": "vllm"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 0,
-                "containers": [
-                    {"name": "vllm", "image": "vllm", "resources": {"limits": {"nvidia.com/mig-3g.20gb": 1}}}
-                ],
-            },
-        },
-    },
-}
+import pytest
+
+EMPTY_LISTING = re.compile(r"(GPU \d: NVIDIA A100-SXM4-40GB \(UUID: GPU-[0-9a-f-]{36}\)\n){4}")
 
 
-def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any) -> None:
+@pytest.mark.parametrize("namespace", ["instaslice-system", "default"])
+def test_a_deployment_gets_its_slice_and_gives_it_back(cluster: Any, namespace: str) -> None:
+    # `oc new-project instaslice-system` makes the project that is there already the current one; so does this.
+    cluster.kubectl("config", "set-context", "--current", "--namespace", namespace)
     before = cluster.tessera("lab", "smi", "node-1")
-    assert len(re.findall(r"^GPU \d: NVIDIA A100-SXM4-40GB \(UUID: GPU-[0-9a-f-]{36}\)$", before, re.MULTILINE)) == 4
+    assert EMPTY_LISTING.fullmatch(before.rstrip("\n") + "\n")
 
-    cluster.kubectl("apply", "-f", "-", manifest=DEPLOYMENT)
-    cluster.kubectl("wait", "deployment/vllm", "--for=condition=Available", "--timeout=60s")
+    cluster.kubectl("apply", "-f", "examples/vllm.yaml")
+    cluster.kubectl("rollout", "status", "deployment/vllm", "--timeout=60s")
+    header, row = cluster.kubectl("get", "deployments", "vllm").splitlines()
+    assert header.split() == ["NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"]
+    assert row.split()[:4] == ["vllm", "1/1", "1", "1"]
 
-    pods = cluster.get("pods", "-l", "app=vllm")["items"]
-    uid = pods[0]["metadata"]["uid"]
-    cluster.eventually(lambda: cluster.slices("node-1")[uid]["allocationStatus"].get("allocationStatusDaemonset"))
-    results = cluster.slices("node-1")
-    assert list(results) == [uid]
-    assert set(results[uid]) == {
-        "allocationStatus",
-        "configMapResourceIdentifier",
-        "gpuUUID",
-        "migPlacement",
-        "nodename",
+    name = cluster.kubectl("get", "pods", "-o", "name").strip()
+    assert re.fullmatch(r"pod/vllm-[0-9a-z]+-[0-9a-z]{5}", name)
+    uid = cluster.get(name)["metadata"]["uid"]
+    cluster.eventually(lambda: _settled(cluster.slices("node-1")))
+    result = cluster.slices("node-1")[uid]
+    assert cluster.slices("node-1") == {
+        uid: {
+            "allocationStatus": {
+                "allocationStatusController": "ungated",
+                "allocationStatusDaemonset": "created",
+            },
+            "configMapResourceIdentifier": result["configMapResourceIdentifier"],
+            "gpuUUID": result["gpuUUID"],
+            "migPlacement": {"size": 4, "start": result["migPlacement"]["start"]},
+            "nodename": "node-1",
+        }
     }
-    assert results[uid]["allocationStatus"] == {
-        "allocationStatusController": "ungated",
-        "allocationStatusDaemonset": "created",
-    }
-    assert results[uid]["migPlacement"]["size"] == 4
-    assert results[uid]["migPlacement"]["start"] in (0, 4)
-    assert results[uid]["nodename"] == "node-1"
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", result["configMapResourceIdentifier"])
+    assert result["migPlacement"]["start"] in (0, 4)
+
     listing = cluster.tessera("lab", "smi", "node-1")
-    card = rf"GPU \d: NVIDIA A100-SXM4-40GB \(UUID: {results[uid]['gpuUUID']}\)\n"
-    assert re.search(card + r"  MIG 3g\.20gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)", listing)
+    card = rf"GPU \d: NVIDIA A100-SXM4-40GB \(UUID: {result['gpuUUID']}\)\n"
+    assert re.search(card + r"  MIG 3g\.20gb +Device +0: \(UUID: MIG-[0-9a-f-]{36}\)\n", listing)
+    assert listing.count("MIG ") == 1
 
     cluster.kubectl("delete", "deployment", "vllm")
     cluster.eventually(lambda: not cluster.slices("node-1"))
     assert cluster.tessera("lab", "smi", "node-1") == before
+    assert not cluster.get("instaslice", "node-1", "-n", "instaslice-system")["spec"].get("podAllocationRequests")
+
+
+def _settled(results: dict[str, Any]) -> bool:
+    states = [result["allocationStatus"] for result in results.values()]
+    return bool(states) and all(state.get("allocationStatusDaemonset") == "created" for state in states)

@@ -161,6 +161,7 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
         if state is None:  # also when the wait was interrupted
             child.kill()
             child.wait()
+    child.returncode = 0  # it goes on, and whoever ends it finds it by its folder: nobody forgot it
     if state is None:
         raise LabError(f"the lab did not start: {_last_words(folder)}")
     return state
@@ -209,5 +210,7 @@ def _end(pid: int) -> None:
         ended, _, _ = select.select([handle], [], [], PATIENCE)
         if not ended:
             raise LabError(f"the lab (process {pid}) did not end within {PATIENCE:.0f} seconds; kill it")
+        with contextlib.suppress(ChildProcessError):  # only who started it can, and need, collect it
+            os.waitpid(pid, os.WNOHANG)
     finally:
         os.close(handle)
