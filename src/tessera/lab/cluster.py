@@ -52,6 +52,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         images: what every node has from the start.
         slice_seconds: making a slice takes so long, and removing it as well.
         publish_every: kubelets publish capacity on this period (10 on a real node); None at once.
+        network: first two bytes of addresses on which pods that run for real can listen; empty where none listens.
         cdi: the folder of CDI files per node when there is no ``folder``.
         seed: of uids, generated names and jitter.
     """
@@ -62,6 +63,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     images: frozenset[str] = frozenset()
     slice_seconds: float = 0.0
     publish_every: float | None = None
+    network: str = ""
     cdi: Path | None = None
     seed: int = 0
 
@@ -179,8 +181,7 @@ class Cluster:
                 pull_seconds=options.pull_seconds,
                 images=options.images,
                 publish_every=options.publish_every,
-                # Every address of 127.0.0.0/8 is this machine's, so that containers that run for real can listen.
-                pod_network=f"127.{1 + number % 250}" if options.folder is not None else f"10.{number % 250}",
+                pod_network=f"{options.network}.{number % 256}" if options.network else f"10.{number % 250}",
             ),
             address=f"192.0.2.{number % 250 + 1}",
         )

@@ -28,6 +28,7 @@ from tessera.lab.control import served
 from tessera.lab.daemon import LabState, announce, held
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.manifests import images, install_manifests
+from tessera.lab.network import taken_block
 from tessera.lab.nodespec import parse_nodes
 from tessera.lab.until import Watched
 from tessera.lab.virtualtime import VirtualTimeLoop
@@ -57,8 +58,8 @@ def serve_lab(folder: Path, world: World, commands: Commands) -> None:
         ValueError: the nodes cannot be meant.
         TimeoutError: Tessera did not come up.
     """
-    with held(folder):
-        lab = Lab(folder, world, commands)
+    with held(folder), taken_block() as network:
+        lab = Lab(folder, world, commands, network)
         with asyncio.Runner(loop_factory=lab.loop) as runner:
             runner.run(lab.run())
 
@@ -66,8 +67,9 @@ def serve_lab(folder: Path, world: World, commands: Commands) -> None:
 class Lab:
     """One lab in its folder."""
 
-    def __init__(self, folder: Path, world: World, commands: Commands) -> None:
+    def __init__(self, folder: Path, world: World, commands: Commands, network: str) -> None:
         self._folder = folder
+        self._network = network
         self._world = world
         self._nodes = parse_nodes(world.nodes)
         self._commands = commands
@@ -113,6 +115,7 @@ class Lab:
             images=frozenset(images(install_manifests())),
             slice_seconds=world.slice_latency,
             publish_every=world.publish_every,
+            network=self._network,
             seed=int.from_bytes(os.urandom(4)),
         )
 

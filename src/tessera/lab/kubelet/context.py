@@ -69,7 +69,7 @@ class KubeletOptions:
         publish_every: publishes capacity on this period as a real kubelet does (10 s); None at once after a change.
         lease_seconds: Lease renewal period (10 s on a real node); None for no Lease.
         gpu_memory: bytes that a container's simulated process takes on each MIG device it was given.
-        pod_network: first two bytes of pod addresses.
+        pod_network: first two or three bytes of pod addresses; three leave room for 253 pods.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
