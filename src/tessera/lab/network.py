@@ -1,7 +1,7 @@
 """Addresses of a lab's own on this machine, so that several labs run side by side.
 
-Every address of 127.0.0.0/8 is this machine's on Linux. A lab takes one block ``127.N`` of 65,536 of them, for as long as
-it runs; pods that run for real listen there. A socket on the block's first address marks it as taken.
+Every address of 127.0.0.0/8 is this machine's on Linux. A lab takes one block ``127.N`` of 65,536 of them, for as long
+as it runs; pods that run for real listen there. A socket on the block's first address marks it as taken.
 """
 
 import errno
