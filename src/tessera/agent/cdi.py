@@ -95,6 +95,7 @@ class CdiFolder:
         if target.exists() and target.read_bytes() == data:
             return
         self._path.mkdir(parents=True, exist_ok=True)
+        # In the same folder: runtimes keep what they read, and notice a rename within the folder, not a move into it.
         fresh = self._path / f".{target.name}.new"
         fresh.write_bytes(data)
         fresh.replace(target)
