@@ -1,0 +1,42 @@
+"""The installation of ``deploy/`` by kubectl itself, on a lab that has it already."""
+
+from typing import Any
+
+
+def test_installing_again_changes_nothing(cluster: Any) -> None:
+    def bundle() -> Any:
+        hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
+        return [hook["clientConfig"]["caBundle"] for hook in hooks]
+
+    def generations() -> Any:
+        kinds = "deployments,daemonsets,customresourcedefinitions"
+        return {
+            (each["kind"], each["metadata"]["name"]): each["metadata"]["generation"]
+            for each in cluster.get(kinds, "-n", "tessera-system")["items"]
+        }
+
+    def pods() -> Any:
+        return sorted(each["metadata"]["uid"] for each in cluster.get("pods", "-n", "tessera-system")["items"])
+
+    before = bundle(), generations(), pods()
+    assert all(before[0])
+    cluster.kubectl("apply", "-k", "deploy/")
+    assert (bundle(), generations(), pods()) == before
+    again = cluster.kubectl("apply", "-k", "deploy/").splitlines()
+    assert [line for line in again if not line.endswith(" unchanged")] in ([], _requantified(again))
+    assert (bundle(), generations(), pods()) == before
+
+    cluster.kubectl("apply", "-f", "-", manifest=cluster.pod("after", {"nvidia.com/mig-1g.5gb": 1}))
+    cluster.kubectl("wait", "pod/after", "--for=condition=Ready", "--timeout=60s")
+    cluster.kubectl("delete", "pod", "after")
+
+
+def _requantified(lines: list[str]) -> list[str]:
+    return [line for line in lines if line.endswith(" configured")]
+
+
+def test_installing_on_the_server_changes_nothing_either(cluster: Any) -> None:
+    cluster.kubectl("apply", "-k", "deploy/", "--server-side", "--force-conflicts")
+    hooks = cluster.get("mutatingwebhookconfiguration", "tessera-webhook")["webhooks"]
+    assert all(hook["clientConfig"]["caBundle"] for hook in hooks)
+    assert cluster.kubectl("diff", "-k", "deploy/", "--server-side", "--force-conflicts") == ""
