@@ -8,6 +8,7 @@ Nodes are as a cluster administrator leaves them: registered, and those with car
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -103,9 +104,16 @@ class Cluster:
         self.server = ApiServer(clock, seed=self.options.seed)
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
+        self.server.parts.logs = self._logs
         self.connect: Callable[[Credentials], Transport] | None = None
         self._entrypoint = entrypoint(self) if entrypoint is not None else None
         self.nodes = {spec.name: self._node(number, spec) for number, spec in enumerate(nodes, start=1)}
+
+    def _logs(self, namespace: str, pod: str, container: str) -> Sequence[str]:
+        for node in self.nodes.values():
+            with contextlib.suppress(LookupError):
+                return node.logs(namespace, pod, container)
+        raise LookupError(f"no node has run container {container} of pod {namespace}/{pod}")
 
     def _webhooks(self) -> AdmissionWebhooks:
         """Admission webhooks, called over TLS where the server listens, else in this process."""

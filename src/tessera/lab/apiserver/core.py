@@ -19,6 +19,7 @@ from tessera.lab.apiserver.seams import (
     BodyDecoder,
     Discovery,
     GroupResource,
+    Logs,
     Obj,
     OpenApi,
     Quota,
@@ -41,6 +42,7 @@ class Parts(msgspec.Struct, kw_only=True):
     webhooks: Webhooks | None = None
     quota: Quota | None = None
     protobuf: BodyDecoder | None = None
+    logs: Logs | None = None
 
 
 class Core:

@@ -7,6 +7,7 @@ import msgspec
 import yaml
 
 from tessera.kube.transport import Request, Response
+from tessera.lab.apiserver import pod_logs
 from tessera.lab.apiserver.bodies import delete_options, media_type, parse_json, parse_yaml, read_body, write_options
 from tessera.lab.apiserver.core import Ask, Core
 from tessera.lab.apiserver.identity import Identities
@@ -99,6 +100,8 @@ class Dispatch:
         Raises:
             StatusError: refused.
         """
+        if (ask.resource.plural, ask.route.subresource) == ("pods", "log"):
+            return pod_logs.answer(ask, self._reading.find(ask).obj, self._core.parts.logs)
         if self._subresources.covers(ask):
             patch = self._patch(ask) if ask.route.verb == "patch" else None
             code, document = await self._subresources.answer(ask, patch)

@@ -5,13 +5,15 @@ and RBAC are pure modules behind these protocols. An object is a JSON value, a `
 reading must not be changed by who receives it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 #: A Kubernetes object as JSON.
 Obj = dict[str, Any]
+#: The lines that a container has printed, by namespace, pod and container; LookupError where it has not started.
+Logs = Callable[[str, str, str], Sequence[str]]
 
 
 class GroupResource(NamedTuple):

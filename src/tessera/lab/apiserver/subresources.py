@@ -1,4 +1,4 @@
-"""Subresources that are more than a part of their object: scale, binding, eviction, token; 501 for log and others."""
+"""Subresources that are more than a part of their object: scale, binding, eviction, token; 501 for others."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tessera.lab.apiserver.storage import Stored, copied
 from tessera.lab.apiserver.writing import Transform, Writing
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
-_COVERED = frozenset({"scale", "binding", "eviction", "token", "log", "ephemeralcontainers"})
+_COVERED = frozenset({"scale", "binding", "eviction", "token", "ephemeralcontainers"})
 DONE: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
