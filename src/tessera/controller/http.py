@@ -10,12 +10,16 @@ from tessera.controller.options import OnListening
 
 
 async def serve_http(
-    address: str, port: int, registry: CollectorRegistry, ready: Callable[[], str], on_listening: OnListening | None
+    address: str | None,
+    port: int,
+    registry: CollectorRegistry,
+    ready: Callable[[], str],
+    on_listening: OnListening | None,
 ) -> None:
     """Serves until cancelled.
 
     Args:
-        address: to listen on.
+        address: to listen on; None for all.
         port: TCP port; 0 picks a free one.
         registry: what ``/metrics`` shows.
         ready: why this replica is not ready; empty if it is.

@@ -17,7 +17,7 @@ class ControllerOptions:
         lease_name: the Lease that names the leader.
         leader_election: without it this process acts at once; only for a single replica that nothing restarts in
             parallel.
-        http_address: where ``/metrics``, ``/healthz`` and ``/readyz`` are served.
+        http_address: where ``/metrics``, ``/healthz`` and ``/readyz`` are served; None for all addresses, IPv6 too.
         http_port: None serves nothing (no sockets are opened), 0 picks a free port.
         on_listening: told the port once it is open.
         on_leading: called when this replica begins to act.
@@ -27,7 +27,7 @@ class ControllerOptions:
     namespace: str = "tessera-system"
     lease_name: str = "tessera-controller"
     leader_election: bool = True
-    http_address: str = "0.0.0.0"
+    http_address: str | None = None
     http_port: int | None = 8080
     on_listening: OnListening | None = None
     on_leading: Callable[[], None] | None = None

@@ -16,7 +16,7 @@ class WebhookOptions:
         service: name of the Service in front of the webhook; the certificate is made out to it.
         secret: name of the Secret that keeps the certificate.
         configuration: name of the MutatingWebhookConfiguration whose caBundle is kept up to date.
-        address: where the TLS server listens.
+        address: where the servers listen; None for all addresses, IPv6 too.
         port: None opens no socket at all: reviews are then called in process; 0 picks a free port.
         health_port: plain HTTP for ``/healthz`` and ``/readyz``; None for none.
         extra_names: further DNS names or IP addresses of the certificate, for a webhook reached by URL.
@@ -29,7 +29,7 @@ class WebhookOptions:
     service: str = "tessera-webhook"
     secret: str = "tessera-webhook-cert"  # noqa: S105 - an object's name
     configuration: str = "tessera-webhook"
-    address: str = "0.0.0.0"
+    address: str | None = None
     port: int | None = 9443
     health_port: int | None = 8081
     extra_names: tuple[str, ...] = ()

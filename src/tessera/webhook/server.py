@@ -67,7 +67,7 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
         await runner.cleanup()
 
 
-async def serve_health(address: str, port: int, ready: Callable[[], str]) -> None:
+async def serve_health(address: str | None, port: int, ready: Callable[[], str]) -> None:
     """Answers ``/healthz`` and ``/readyz`` until cancelled; ``ready`` says why not, or nothing.
 
     Raises:

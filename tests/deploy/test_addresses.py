@@ -1,0 +1,71 @@
+"""By default every process is reached by IPv4 and by IPv6: a pod's address may be either."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+
+import tessera.agent.http
+import tessera.controller.http
+from tessera.controller.options import ControllerOptions
+from tessera.webhook.options import WebhookOptions
+from tessera.webhook.server import serve_health
+
+Serve = Callable[[int], Coroutine[Any, Any, None]]
+
+
+def agent(port: int) -> Coroutine[Any, Any, None]:
+    return tessera.agent.http.serve_http(port, CollectorRegistry(), lambda: True)
+
+
+def controller(port: int) -> Coroutine[Any, Any, None]:
+    address = ControllerOptions(identity="c").http_address
+    return tessera.controller.http.serve_http(address, port, CollectorRegistry(), lambda: "", None)
+
+
+def webhook(port: int) -> Coroutine[Any, Any, None]:
+    return serve_health(WebhookOptions().address, port, lambda: "")
+
+
+@pytest.mark.parametrize("serve", [agent, controller, webhook], ids=lambda each: each.__name__)
+async def test_every_address_of_the_machine_answers(serve: Serve) -> None:
+    port = free_port()
+    server = asyncio.create_task(serve(port))
+    try:
+        async with aiohttp.ClientSession() as session:
+            for host in loopbacks():
+                assert await status(session, f"http://{host}:{port}/readyz") == 200
+    finally:
+        server.cancel()
+        await asyncio.wait({server})
+
+
+async def status(session: aiohttp.ClientSession, url: str) -> int:
+    """What a server answers that begins to listen about now."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                async with session.get(url) as answer:
+                    return answer.status
+            except aiohttp.ClientConnectorError:
+                await asyncio.sleep(0)
+
+
+def loopbacks() -> Sequence[str]:
+    """Both, or the one that this machine has."""
+    found = ["127.0.0.1"]
+    with suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        found.append("[::1]")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
