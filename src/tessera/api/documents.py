@@ -1,0 +1,245 @@
+"""Reading files that people write: YAML or JSON, strictly, every mistake with its path.
+
+NVIDIA's tools ignore what they do not know, so ``replica: 4`` there means no sharing and no message. Rules here:
+
+- a key that is not part of the format is refused, with its path and what was probably meant;
+- a key that stands twice is refused: YAML would keep the last one silently;
+- all mistakes of a file are found in one reading, not one per attempt;
+- ``1:0`` is text, as in the YAML that Kubernetes reads, and not sixty as in YAML 1.1.
+
+What a path looks like: ``sharing.timeSlicing.resources[0].replicas``; a key with a dot in it stands in quotes. What a
+format means is not known here.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """One mistake.
+
+    Attributes:
+        path: where it stands; empty for the whole file.
+        text: what is wrong, the rule, and what to write.
+    """
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+
+class FileRefused(ValueError):  # noqa: N818 - says what happened to the file
+    """A file with mistakes.
+
+    Attributes:
+        problems: all of them, in the order of the file.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, problems)))
+
+
+class Notice(msgspec.Struct, frozen=True, order=True):
+    """Something in a good file that its author should know: a setting that has no effect here, and why."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}"
+
+
+class Gathered:
+    """The mistakes found while one file is read."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+
+    def add(self, path: str, text: str) -> None:
+        """Notes a mistake; reading goes on."""
+        self.problems.append(Problem(path, text))
+
+    def settle(self) -> None:
+        """Ends the reading.
+
+        Raises:
+            FileRefused: there was a mistake.
+        """
+        if self.problems:
+            raise FileRefused(self.problems)
+
+    def mapping(self, value: Any, path: str, known: Collection[str]) -> dict[str, Any]:
+        """A mapping with known keys; null counts as empty, unknown keys are noted and left out."""
+        found = self.free_mapping(value, path)
+        for key in [key for key in found if key not in known]:
+            self.add(join(path, key), f"unknown; {meant(key, known)}")
+            del found[key]
+        return found
+
+    def free_mapping(self, value: Any, path: str) -> dict[str, Any]:
+        """A mapping whose keys are names that people chose."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self.add(path, f"must be a mapping of keys to values, not {shown(value)}")
+            return {}
+        found = {}
+        for key, item in value.items():
+            if isinstance(key, str):
+                found[key] = item
+            else:
+                self.add(path, f"key {shown(key)} must be text; put it in quotes")
+        return found
+
+    def items(self, value: Any, path: str) -> Iterator[tuple[Any, str]]:
+        """The items of a list with their paths."""
+        if value is None:
+            return
+        if not isinstance(value, list):
+            self.add(path, f"must be a list, not {shown(value)}")
+            return
+        for number, item in enumerate(value):
+            yield item, f"{path}[{number}]"
+
+    def text(self, value: Any, path: str) -> str:
+        """A text; empty and noted if it is something else."""
+        if isinstance(value, str):
+            return value
+        self.add(path, f"must be text, not {shown(value)}")
+        return ""
+
+    def boolean(self, value: Any, path: str) -> bool:
+        """True or false."""
+        if isinstance(value, bool):
+            return value
+        self.add(path, f"must be true or false, not {shown(value)}")
+        return False
+
+    def whole(self, value: Any, path: str, least: int) -> int | None:
+        """A whole number of at least ``least``; ``None`` and noted if it is not."""
+        if isinstance(value, int) and not isinstance(value, bool):
+            if value >= least:
+                return value
+            self.add(path, f"must be {least} or more, not {value}")
+        else:
+            self.add(path, f"must be a whole number, not {shown(value)}")
+        return None
+
+    def choice(self, value: Any, path: str, allowed: Sequence[str]) -> str:
+        """One of a few words; the first of them if it is none of them."""
+        if isinstance(value, str) and value in allowed:
+            return value
+        hint = f"; {meant(value, allowed)}" if isinstance(value, str) else ""
+        self.add(path, f"must be {_listed(allowed)}, not {shown(value)}{hint if 'did you' in hint else ''}")
+        return allowed[0]
+
+
+def load(text: str) -> Any:
+    """The document in a file; ``None`` for an empty one.
+
+    Raises:
+        FileRefused: neither YAML nor JSON, more than one document, or a key that stands twice.
+    """
+    documents = load_all(text)
+    if len(documents) > 1:
+        raise FileRefused([Problem("", f"holds {len(documents)} documents; write one, without '---'")])
+    return documents[0] if documents else None
+
+
+def load_all(text: str) -> list[Any]:
+    """The documents in a file, separated by ``---``; empty ones are left out.
+
+    Raises:
+        FileRefused: neither YAML nor JSON, or a key that stands twice.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            return [json.loads(text, object_pairs_hook=_unique)]
+        except json.JSONDecodeError:
+            pass  # YAML allows a little more between braces, and its message names line and column
+    import yaml
+
+    try:
+        return [each for each in yaml.load_all(text, Loader=_loader()) if each is not None]
+    except yaml.YAMLError as error:
+        raise FileRefused([Problem("", f"not YAML: {' '.join(str(error).split())}")]) from error
+
+
+def join(path: str, key: str) -> str:
+    """The path of a key below a path; keys that are more than a word stand in quotes."""
+    plain = re.fullmatch(r"[A-Za-z0-9_-]+", key) is not None
+    return f"{path}.{key}" if path and plain else f'{path}["{key}"]' if path else key
+
+
+def meant(key: str, known: Collection[str]) -> str:
+    """``did you mean replicas?`` or, when nothing is close, what there is."""
+    folded = {each.casefold(): each for each in known}
+    close = get_close_matches(key.casefold(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[close[0]]}?" if close else f"the keys here are {', '.join(sorted(known))}"
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a file, shortened."""
+    if value is None:
+        return "nothing"
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise FileRefused([Problem("", f'key "{key}" stands twice in one mapping; keep one')])
+        found[key] = value
+    return found
+
+
+def _loader() -> Any:
+    """A YAML reader without sixties and without silent repetitions (PyYAML is slow to import, so it waits)."""
+    import yaml
+
+    class Strict(yaml.SafeLoader):
+        """Plain values only, whole numbers in decimal, octal and hexadecimal."""
+
+        # PyYAML's table of patterns by first character, without those for dates and for base-60 numbers.
+        yaml_implicit_resolvers = {  # noqa: RUF012 - the name and shape are PyYAML's
+            first: [
+                (tag, _WHOLE if tag.endswith(":int") else _FLOAT if tag.endswith(":float") else pattern)
+                for tag, pattern in rows
+                if not tag.endswith(":timestamp")
+            ]
+            for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            """Refuses a key that stands twice."""
+            seen = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                if key.value in seen:
+                    text = f'line {key.start_mark.line + 1}: key "{key.value}" stands twice in one mapping; keep one'
+                    raise FileRefused([Problem("", text)])
+                seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return Strict
+
+
+_WHOLE = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+_FLOAT = re.compile(
+    r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9][0-9_]*|[-+]?\.(?:inf|Inf)|\.nan)$"
+)
