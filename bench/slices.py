@@ -6,9 +6,9 @@
 
 What is simulated: API server, scheduler, kubelets and cards, all in this process together with Tessera's own webhook
 and one agent a node, which run the production code. So times are those of the simulated cluster on this machine, one
-core of it, and no forecast for a real one; API calls are what a real one would see. Images are there already and
-making a slice takes no time. With ``--controller-process`` the controller is ``tessera controller`` as users run it,
-and its CPU time and memory are its own.
+core of it, and no forecast for a real one; API calls are what a real one would see. Images are there already, making a
+slice takes no time, and nodes keep their files in memory. With ``--controller-process`` the controller is
+``tessera controller`` as users run it, and its CPU time and memory are its own.
 
 Every run has a fresh cluster, on which the same number of pods without GPUs is measured first, as what the simulated
 control plane costs by itself. A step's time counts from the moment the create is sent: *stored* is its answer, with
@@ -58,6 +58,8 @@ MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20
 #: How many creations are under way at once, as a workload controller's burst would have.
 CREATORS = 20
 PATIENCE = 600.0
+#: Where the nodes' files lie, if it is there: a hundred nodes would share this machine's one disk.
+MEMORY = Path("/dev/shm")
 #: Seconds without a call about pods, slices or events after which the cluster counts as quiet.
 QUIET = 0.5
 NAMESPACE, ACCOUNT = "tessera-system", "tessera-controller"
@@ -277,7 +279,7 @@ async def measure(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     clock, rng = SystemClock(), random.Random(seed)
     commands = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
     async with AsyncExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
         cluster = Cluster(
             parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"),
             clock=clock,
@@ -333,6 +335,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="fresh clusters; shown are median and range")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--controller-process", action="store_true", help="run `tessera controller` over HTTPS")
+    parser.add_argument("--folder", type=Path, default=MEMORY if MEMORY.is_dir() else None, help="of the nodes' files")
     parser.add_argument("--json", type=Path, help="write the figures of all runs to this file")
     given = parser.parse_args()
     load = os.getloadavg()[0]
@@ -341,14 +344,15 @@ def main() -> None:
     for number in range(given.runs):
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runs.append(runner.run(measure(given, given.seed + number)))
-        gc.collect()
+        if number + 1 < given.runs:
+            gc.collect()
         print(f"run {number + 1} of {given.runs}: {given.nodes} nodes joined after {runs[-1]['joined_s']:.1f} s")
     where = "a process of its own" if given.controller_process else "this process"
     print(f"\nburst of {given.pods} pods on {given.nodes} simulated nodes x {given.cards} cards, controller in {where}")
     print(f"{os.cpu_count()} cores, load {load:.1f} at the start; median (least-most) of {given.runs} runs")
     table(runs)
     if given.json:
-        options = {name: value for name, value in vars(given).items() if name != "json"}
+        options = {name: value for name, value in vars(given).items() if name not in {"json", "folder"}}
         machine = {"cores": os.cpu_count(), "load": load, "python": sys.version.split()[0]}
         given.json.write_text(json.dumps({"options": options, "machine": machine, "runs": runs}, indent=2) + "\n")
 

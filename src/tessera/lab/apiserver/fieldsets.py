@@ -107,12 +107,12 @@ def is_associative(value: Any, node: Node) -> bool:
     """Whether the value is a list whose elements have owners of their own."""
     if not isinstance(value, list) or node.list_type == "atomic":
         return False
-    return node.list_type == "set" or all(isinstance(each, Mapping) for each in value)
+    return node.list_type == "set" or all(isinstance(each, dict) for each in value)
 
 
 def fields_of(value: Any, node: Node) -> Fields:
     """Every field that a value sets."""
-    if isinstance(value, Mapping) and value and not node.atomic_map:
+    if isinstance(value, dict) and value and not node.atomic_map:
         return {f"f:{key}": fields_of(each, below(node, key)) for key, each in value.items()}
     if value and is_associative(value, node):
         return {item_key(each, node): _of_item(each, node) for each in value}
@@ -120,7 +120,7 @@ def fields_of(value: Any, node: Node) -> Fields:
 
 
 def _of_item(item: Any, node: Node) -> Fields:
-    inner = fields_of(item, node.items or _PLAIN) if isinstance(item, Mapping) else {}
+    inner = fields_of(item, node.items or _PLAIN) if isinstance(item, dict) else {}
     return {**inner, SELF: {}}
 
 
@@ -177,7 +177,7 @@ def changes(old: Any, new: Any, node: Node) -> tuple[Fields, Fields]:
     """Fields that differ from ``old`` to ``new``: (added or changed, removed). Equal parts are not walked."""
     if old == new:
         return {}, {}
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and old and new and not node.atomic_map:
+    if isinstance(old, dict) and isinstance(new, dict) and old and new and not node.atomic_map:
         return _changes_of_fields(old, new, node)
     if old and new and is_associative(old, node) and is_associative(new, node):
         were, are = _by_key(old, node), _by_key(new, node)

@@ -84,7 +84,7 @@ class Reader(Protocol):
         ...
 
     def list(self, resource: GroupResource, namespace: str | None = None) -> Iterable[Mapping[str, Any]]:
-        """All objects of a namespace, or of all namespaces."""
+        """All objects of a namespace, or of all namespaces, by namespace and name."""
         ...
 
 

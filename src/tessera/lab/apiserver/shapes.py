@@ -33,9 +33,22 @@ class Shape:
         required: fields that may not be missing.
         defaults: fields with a default of their own.
         defaulted: whether anything at or below this node has a default.
+        free: whether anything at all may stand here.
     """
 
-    __slots__ = ("_extra", "_fields", "_items", "_node", "_shapes", "defaulted", "defaults", "enum", "fits", "required")
+    __slots__ = (
+        "_extra",
+        "_fields",
+        "_items",
+        "_node",
+        "_shapes",
+        "defaulted",
+        "defaults",
+        "enum",
+        "fits",
+        "free",
+        "required",
+    )
 
     def __init__(self, shapes: "Shapes", schema: Definition, node: Definition) -> None:
         self._shapes = shapes
@@ -43,6 +56,7 @@ class Shape:
         self._fields: dict[str, Shape | None] = {}
         self._items: Shape | None = None
         self.fits = _test(node)
+        self.free = not any(key in node for key in ("properties", "additionalProperties", "items"))
         self.enum: frozenset[Any] | None = frozenset(schema["enum"]) if "enum" in schema else None
         self.required = shapes.required(schema, node)
         properties = node.get("properties") or {}
@@ -79,6 +93,8 @@ class Shape:
             return True
         if not self.fits(value):
             return False
+        if self.free:
+            return True
         if type(value) is dict:
             for name, each in value.items():
                 below = self.field(name)
@@ -86,13 +102,17 @@ class Shape:
                     return False
         elif type(value) is list:
             sound = self.items.sound
-            return all(sound(each) for each in value)
+            for each in value:
+                if not sound(each):
+                    return False
         return True
 
     def complete(self, value: Any) -> bool:
         """Whether all values have the right types, are among those supported, and none is missing."""
         if not self.fits(value):
             return False
+        if self.free and self.enum is None and not self.required:
+            return True
         if type(value) is dict:
             if self.required and any(blank(value.get(name)) for name in self.required):
                 return False

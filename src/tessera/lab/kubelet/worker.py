@@ -247,7 +247,7 @@ class PodWorker:
         metadata, patch = self.pod["metadata"], {"status": self._status()}
         try:
             await self._node.client.merge_patch(
-                PODS.untyped(), metadata["name"], patch, metadata["namespace"], subresource="status", uid=self._uid
+                PODS, metadata["name"], patch, metadata["namespace"], subresource="status", uid=self._uid
             )
         except (NotFound, Conflict):
             return True
