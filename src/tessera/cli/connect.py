@@ -55,12 +55,21 @@ def reported(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
+            if _unheard(error):
+                raise BrokenPipeError from error
             text = _said(error)
             if text is None:
                 raise
             raise Failure(text) from error
 
     return wrapper
+
+
+def _unheard(error: BaseException) -> bool:
+    """Whether the reader of our output went away (``| head``): not the cluster's fault, and nobody is left to tell."""
+    if isinstance(error, BaseExceptionGroup):
+        return any(_unheard(each) for each in error.exceptions)
+    return isinstance(error, BrokenPipeError)
 
 
 class Failure(click.ClickException):

@@ -6,6 +6,8 @@ gRPC. Only the cluster and the cards are simulated, and everything shown says so
 
 import asyncio
 import random
+import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,7 +61,7 @@ DEPLOYMENT = {
 
 NEXT = """
 The simulated cluster goes on running. Try:
-  export KUBECONFIG={kubeconfig}
+  export KUBECONFIG={kubeconfig}{path}
   kubectl get nodes
   kubectl scale deployment vllm --replicas 9      # eight fit four cards, one waits
   tessera map
@@ -123,8 +125,13 @@ def command(keep: bool) -> None:
     with _lab(progress, keep=keep) as lab:
         asyncio.run(_play(lab, progress, clock, keep=keep))
         if keep:
-            print(NEXT.format(kubeconfig=lab.kubeconfig, node=NODE))
+            print(NEXT.format(kubeconfig=lab.kubeconfig, path=_path(), node=NODE))
     _summary(progress)
+
+
+def _path() -> str:
+    """The line that makes ``tessera`` a command of the shell, where it is none yet."""
+    return "" if shutil.which("tessera") else f"\n  export PATH={Path(sys.executable).parent}:$PATH"
 
 
 @contextmanager
@@ -161,10 +168,10 @@ async def _play(lab: daemon.LabState, progress: Progress, clock: Clock, *, keep:
             with progress.step("installing Tessera (deploy/)", f"{NODE} has joined and offers {resource_of(PROFILE)}"):
                 await watched.until(lambda: _offered(nodes), PATIENCE, f"{NODE} offers {resource_of(PROFILE)}")
             await _run(client, watched, timeline, slices, progress)
-            _show(lab, slices)
+            _show(lab, slices, colour=progress.live)
             if not keep:
                 await _delete(client, watched, pods, slices, progress)
-                _show(lab, slices)
+                _show(lab, slices, colour=progress.live)
 
 
 def _offered(nodes: Informer[Node]) -> bool:
@@ -213,16 +220,17 @@ def _empty(slices: Informer[Instaslice]) -> bool:
     return node is not None and not node.status.pod_allocation_results and not node.spec.pod_allocation_requests
 
 
-def _show(lab: daemon.LabState, slices: Informer[Instaslice]) -> None:
+def _show(lab: daemon.LabState, slices: Informer[Instaslice], *, colour: bool) -> None:
     """The object, the card listing and the map, as a user of the cluster would see them."""
     node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
     if node is None:
         return
     results = msgspec.json.format(msgspec.json.encode(node.status.pod_allocation_results), indent=2).decode()
-    print(f"\n$ kubectl get instaslice {NODE} -o json | jq .status.podAllocationResults\n{results}")
+    asked = f"kubectl get instaslice {NODE} -n {INSTASLICE_NAMESPACE} -o json | jq .status.podAllocationResults"
+    print(f"\n$ {asked}\n{results}")
     print(f"\n$ nvidia-smi -L      (simulated cards)\n{control.ask(Path(lab.kubeconfig).parent, 'smi', NODE)}")
     print("\n$ tessera map")
-    print("\n".join(draw(cards_of([node]), colour=Progress(SystemClock()).live)) + "\n", flush=True)
+    print("\n".join(draw(cards_of([node]), colour=colour)) + "\n", flush=True)
 
 
 def _summary(progress: Progress) -> None:

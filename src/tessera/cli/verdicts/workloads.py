@@ -86,7 +86,8 @@ def _summary(workload: Workload, answers: Sequence[Answer], missing: int, uncrea
     waits = sum(answer.case not in _FINE for answer in answers)
     ended = sum(answer.case == "finished" for answer in answers)
     verb = "cannot be created" if uncreated is not None else "not created yet"
-    parts = [f"{runs} run"] * bool(runs) + [f"{waits} do not run"] * bool(waits)
+    parts = [f"{runs} {'runs' if runs == 1 else 'run'}"] * bool(runs)
+    parts += [f"{waits} {'does' if waits == 1 else 'do'} not run"] * bool(waits)
     parts += [f"{ended} finished"] * bool(ended) + [f"{missing} {verb}"] * bool(missing)
     return f"it wants {counted(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
 
