@@ -34,6 +34,7 @@ from tessera.lab.nodespec import NodeSpec
 from tessera.lab.scheduler.scheduler import Scheduler
 from tessera.lab.services import ServiceResolver
 from tessera.lab.tokens import ContainerToken
+from tessera.lab.waits import CountedClock
 from tessera.lab.workloads.suite import Workloads
 from tessera.nvml.simulated import SimulatedMachine
 
@@ -86,6 +87,7 @@ class Cluster:
     Attributes:
         server: the API server.
         nodes: the nodes by name.
+        hardware_clock: the clock that calls to simulated cards wait on.
         reviewers: webhooks that run in this process without sockets, by namespace and service.
         connect: how a container with its service account's credentials reaches the server over HTTPS; None where
             the server does not listen.
@@ -100,6 +102,7 @@ class Cluster:
         entrypoint: Callable[["Cluster"], Entrypoint] | None = None,
     ) -> None:
         self.clock = clock
+        self.hardware_clock = CountedClock(clock)
         self.options = options or ClusterOptions()
         self.server = ApiServer(clock, seed=self.options.seed)
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
@@ -145,7 +148,7 @@ class Cluster:
     @property
     def pending(self) -> int:
         """Simulated waits under way that end by themselves."""
-        return sum(node.pending for node in self.nodes.values())
+        return self.hardware_clock.pending + sum(node.pending for node in self.nodes.values())
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -49,7 +49,7 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
             try:
                 match context.argv[1]:
                     case "agent":
-                        await _agent(commands.agent(context.argv[2:], context.env), context, client, rng)
+                        await _agent(cluster, commands.agent(context.argv[2:], context.env), context, client, rng)
                     case "controller":
                         options: ControllerOptions = commands.controller(context.argv[2:], context.env)
                         await run_controller(_without_port(options), client, context.clock, rng=rng)
@@ -70,12 +70,14 @@ def _without_port(options: ControllerOptions) -> ControllerOptions:
     return dataclasses.replace(options, http_port=None)
 
 
-async def _agent(options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random) -> None:
+async def _agent(
+    cluster: "Cluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
+) -> None:
     options = msgspec.structs.replace(options, http_port=None, **_folders(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
     assert context.machine is not None, "agents run on nodes with cards"
-    async with InlineNvml(context.machine, clock) as hardware:
+    async with InlineNvml(context.machine, cluster.hardware_clock) as hardware:
         await run_agent(options, client, hardware, _kubelet(context), clock, rng=rng)
 
 

@@ -1,0 +1,69 @@
+"""``tessera demo``: the whole story in one command, and nothing left of it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def demo(temporary: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tessera", "demo", *arguments]
+    environment = {**os.environ, "TMPDIR": str(temporary), **env}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def processes_below(folder: Path) -> list[str]:
+    """Command lines that name the folder."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture
+def temporary(lab_folder: Path) -> Path:
+    """A temporary folder with a short name."""
+    folder = lab_folder.parent / "t"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def test_the_demo_tells_the_story_and_leaves_nothing(temporary: Path) -> None:
+    run = demo(temporary)
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert "simulated" in lines[0]
+    assert "\x1b" not in run.stdout
+    steps = [line for line in lines if line.startswith("  ✓")]
+    assert len({len(line) for line in steps}) == 1, "the times stand in one column"
+    assert run.stdout.count('"allocationStatusDaemonset": "created"') == 1
+    assert len(re.findall(r"^  MIG 3g\.20gb +Device +0: \(UUID: MIG-", run.stdout, re.MULTILINE)) == 1
+    story = run.stdout.index("[a 3g.20gb"), run.stdout.index("deployment/vllm deleted"), run.stdout.rindex("Measured")
+    assert list(story) == sorted(story)
+    assert "0 of 32 memory slots used" in run.stdout
+    assert list(temporary.iterdir()) == []
+    assert processes_below(temporary) == []
+
+
+def test_the_demo_can_stay(temporary: Path, lab_folder: Path) -> None:
+    run = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))
+    assert (run.returncode, run.stderr) == (0, "")
+    assert f"export KUBECONFIG={lab_folder / 'kubeconfig'}" in run.stdout
+    env = {**os.environ, "KUBECONFIG": str(lab_folder / "kubeconfig"), "TESSERA_LAB": str(lab_folder)}
+    command = ["kubectl", "get", "deployment", "vllm", "-o", "jsonpath={.status.readyReplicas}"]
+    assert subprocess.run(command, env=env, capture_output=True, text=True, timeout=60).stdout == "1"
+    again = demo(temporary, "--keep", TESSERA_LAB=str(lab_folder))
+    assert again.returncode == 1
+    assert again.stderr == f"error: a lab is already running in {lab_folder}; end it with: tessera lab down\n"
+    down = [sys.executable, "-m", "tessera", "lab", "down"]
+    assert subprocess.run(down, env=env, capture_output=True, text=True, timeout=90).stdout == "lab is down\n"
+    assert not lab_folder.exists()
+    assert processes_below(lab_folder) == []
