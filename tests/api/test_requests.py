@@ -44,6 +44,15 @@ def test_devices_of_init_containers_are_used_again_and_sidecars_keep_theirs(
     assert "".join(pod_slices(containers)) == slices
 
 
+@pytest.mark.parametrize("count", [129, 10**30])
+def test_more_slices_than_any_node_has_are_refused_whatever_the_number(count: int) -> None:
+    with pytest.raises(SliceRequestError, match=f"asks for {count} slices; .* no node has more than 128"):
+        pod_slices([app(a=count)])
+    with pytest.raises(SliceRequestError, match="asks for 129 slices"):
+        pod_slices([app(a=64), app(b=65)])
+    assert len(pod_slices([app(a=64), app(b=64)])) == 128
+
+
 @pytest.mark.parametrize("amount", ["1", "1.0", "1000m", "1e0"])
 def test_a_whole_number_may_be_written_in_any_way(amount: str) -> None:
     assert container_slices("c", {"nvidia.com/mig-1g.5gb": amount}, {}).counts == {"1g.5gb": 1}

@@ -60,12 +60,63 @@ def test_every_container_is_charged_for_its_own_slices() -> None:
             asking({"nvidia.com/mig-1g.5gb": "3", "nvidia.com/mig-3g.20gb": "1"}),
             asking({"cpu": "1"}),
             asking({"nvidia.com/mig-1g.5gb.me": "1"}),
-            initContainers=[{"name": "i", **asking({"nvidia.com/mig-2g.10gb": "1"})}],
+            initContainers=[{"name": "i", **asking({"nvidia.com/mig-3g.20gb": "1"})}],
         )
     )
     charged = [c["resources"]["limits"].get(QUOTA) for c in after["spec"]["containers"]]
     assert charged == ["35Gi", None, "5Gi"]
-    assert after["spec"]["initContainers"][0]["resources"]["requests"][QUOTA] == "10Gi"
+    assert after["spec"]["initContainers"][0]["resources"]["requests"][QUOTA] == "20Gi"
+
+
+def counted_by_kubernetes(spec: dict[str, Any]) -> int:
+    """What a ResourceQuota charges for a pod, in Gi (k8s.io/component-helpers/resource, PodRequests)."""
+
+    def own(container: dict[str, Any]) -> int:
+        amounts: dict[str, str] = (container.get("resources") or {}).get("requests") or {}
+        return int(amounts.get(QUOTA, "0Gi").removesuffix("Gi"))
+
+    beside = peak = 0
+    for container in spec.get("initContainers") or ():
+        if container.get("restartPolicy") == "Always":
+            beside += own(container)
+        else:
+            peak = max(peak, beside + own(container))
+    return max(peak, beside + sum(own(container) for container in spec["containers"]))
+
+
+def starting(profile: str, count: int = 1, **more: Any) -> dict[str, Any]:
+    return {"name": f"i-{profile}", **asking({f"nvidia.com/mig-{profile}": str(count)}), **more}
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "gib"),
+    [
+        pytest.param(
+            [{}], [starting("4g.20gb"), starting("3g.20gb")], 40, id="only init containers, one after another"
+        ),
+        pytest.param([{"resources": {}}], [starting("1g.5gb"), starting("1g.10gb")], 15, id="no limits at all"),
+        pytest.param([asking({"nvidia.com/mig-1g.5gb": "1"})], [starting("3g.20gb")], 25, id="another profile"),
+        pytest.param([asking({"nvidia.com/mig-1g.5gb": "1"})], [starting("1g.5gb", 3)], 15, id="the same one"),
+        pytest.param(
+            [{}, asking({"nvidia.com/mig-1g.5gb": "2"})],
+            [starting("1g.10gb", restartPolicy="Always"), starting("2g.10gb"), starting("1g.5gb")],
+            30,
+            id="a sidecar among them",
+        ),
+    ],
+)
+def test_a_pod_is_charged_for_every_slice_that_it_keeps(
+    containers: list[dict[str, Any]], init: list[dict[str, Any]], gib: int
+) -> None:
+    """Kubelet keeps what init containers took until the pod ends; a quota must not see the largest of them only."""
+    after = applied(pod(*containers, initContainers=init))
+    assert counted_by_kubernetes(after["spec"]) == gib
+    assert patch(after, A100) == []
+
+
+def test_more_slices_than_any_node_has_are_refused() -> None:
+    with pytest.raises(Refused, match="no node has more than 128"):
+        patch(pod(asking({"nvidia.com/mig-1g.5gb": "1000000000"})), A100)
 
 
 def test_a_second_call_changes_nothing() -> None:

@@ -18,6 +18,10 @@ from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Container, Pod
 
+#: Slices that one pod may ask for. A pod runs on one node, and the largest servers have 16 cards of 8 memory slots. It
+#: bounds what a pod can cost whoever plans it, whatever number its author writes.
+MOST_SLICES = 16 * 8
+
 
 class SliceRequestError(Exception):
     """A container asks for slices in a way that cannot be served; the text is written for the pod's author."""
@@ -130,9 +134,19 @@ def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
 
     Args:
         containers: in kubelet's order: init containers as listed, then the others.
+
+    Raises:
+        SliceRequestError: they are more than any node has.
     """
     profiles = sorted({profile for container in containers for profile in container.counts})
-    return tuple(profile for profile in profiles for _ in range(_taken(containers, profile)))
+    taken = {profile: _taken(containers, profile) for profile in profiles}
+    total = sum(taken.values())
+    if total > MOST_SLICES:
+        raise SliceRequestError(
+            f"asks for {total} slices; all of a pod's slices are on one node, and no node has more than {MOST_SLICES}: "
+            "ask for fewer, or divide the work among pods"
+        )
+    return tuple(profile for profile in profiles for _ in range(taken[profile]))
 
 
 def _taken(containers: Sequence[ContainerSlices], profile: str) -> int:

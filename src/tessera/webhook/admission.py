@@ -6,6 +6,8 @@ Rules:
   gate, and per container that asks the quota resource, in limits and requests.
 - The patch is computed against what the pod already has, so a second call (reinvocation) patches nothing.
 - The quota is ours to compute: a value that the author wrote is replaced, else the quota could be bypassed.
+- A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
+  the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
 - What cannot work is refused here, where the author sees it, and not left to wait for ever.
 
 Pure: the verdict follows from the pod's JSON and the known capabilities alone.
@@ -17,7 +19,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.names import GATE, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
-from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices
+from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.mig.names import parse_profile_name
 from tessera.webhook.capabilities import Capabilities
 
@@ -46,12 +48,14 @@ def patch(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
     """
     try:
         asking = _asking(pod.get("spec") or {})
+        held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
         raise Refused(f"{error}") from None
     if not asking or _for_static_nodes(pod, asking, capabilities):
         return ()
     _refuse_bound(pod["spec"])
-    return [*_gate(pod["spec"]), *(operation for one in asking for operation in _charge(one))]
+    charges = _charges(asking, held, pod["spec"])
+    return [*_gate(pod["spec"]), *(operation for charge in charges for operation in _charge(*charge))]
 
 
 def _asking(spec: Json) -> Sequence[Asking]:
@@ -135,20 +139,45 @@ def _gate(spec: Json) -> Sequence[Operation]:
     return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
 
 
-def _charge(one: Asking) -> Sequence[Operation]:
+def _charges(asking: Sequence[Asking], held: Sequence[str], spec: Json) -> Sequence[tuple[str, Json, int]]:
+    """Path, container and GB of each charge; together Kubernetes counts them as what the pod holds."""
+    charges = [(one.path, one.container, _gigabytes(one.slices)) for one in asking]
+    beside = peak = 0
+    for one, (_, _, own) in zip(asking, charges, strict=True):
+        if one.slices.init and not one.slices.sidecar:
+            peak = max(peak, beside + own)
+        else:
+            beside += own
+    whole = sum(parse_profile_name(profile).memory_gb for profile in held)
+    if max(beside, peak) < whole:
+        path = next((one.path for one in asking if not one.slices.init), "/spec/containers/0")
+        before = sum(own for at, _, own in charges if at == path)
+        container = spec["containers"][int(path.rpartition("/")[2])]
+        charges = [charge for charge in charges if charge[0] != path]
+        charges.append((path, container, before + whole - beside))
+    return charges
+
+
+def _gigabytes(slices: ContainerSlices) -> int:
+    return sum(parse_profile_name(profile).memory_gb * count for profile, count in slices.counts.items())
+
+
+def _charge(path: str, container: Json, gigabytes: int) -> Sequence[Operation]:
     """The quota resource of a container: GB of its profiles times their counts, counted as Gi."""
-    gigabytes = sum(parse_profile_name(profile).memory_gb * count for profile, count in one.slices.counts.items())
     amount = f"{gigabytes}Gi"
-    resources = one.container.get("resources") or {}
+    resources = container.get("resources")
     key = QUOTA_RESOURCE.replace("~", "~0").replace("/", "~1")
+    if resources is None:
+        both = {"limits": {QUOTA_RESOURCE: amount}, "requests": {QUOTA_RESOURCE: amount}}
+        return [{"op": "add", "path": f"{path}/resources", "value": both}]
     operations: list[Operation] = []
     for field in ("limits", "requests"):
         present = resources.get(field)
-        path = f"{one.path}/resources/{field}"
+        at = f"{path}/resources/{field}"
         if present is None:
-            operations.append({"op": "add", "path": path, "value": {QUOTA_RESOURCE: amount}})
+            operations.append({"op": "add", "path": at, "value": {QUOTA_RESOURCE: amount}})
         elif present.get(QUOTA_RESOURCE) != amount:
-            operations.append({"op": "add", "path": f"{path}/{key}", "value": amount})
+            operations.append({"op": "add", "path": f"{at}/{key}", "value": amount})
     return operations
 
 
