@@ -178,7 +178,7 @@ def _told(reader: int) -> bool:
 
 def _last_words(folder: Path) -> str:
     lines = (folder / "lab.log").read_text(errors="replace").strip().splitlines()
-    return lines[-1] if lines else f"it said nothing; see {folder / 'lab.log'}"
+    return lines[-1].removeprefix("error: ") if lines else f"it said nothing; see {folder / 'lab.log'}"
 
 
 def stop(folder: Path) -> bool:

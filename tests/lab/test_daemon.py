@@ -1,0 +1,105 @@
+"""A lab's folder: who holds it, what may be in it, and what is left alone."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tessera.lab import daemon
+from tessera.lab.daemon import LabError, LabState
+
+STATE = LabState(
+    pid=os.getpid(),
+    server="https://127.0.0.1:1",
+    kubeconfig="/lab/kubeconfig",
+    nodes="1xA30",
+    virtual_time=False,
+    started="2026-01-02T03:04:05Z",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a short name, as sockets need it."""
+    monkeypatch.chdir(tmp_path)
+    return Path("lab")
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """One whose absolute path is short as well."""
+    with tempfile.TemporaryDirectory(prefix="tl-", dir="/tmp") as top:
+        yield Path(top, "lab")
+
+
+def test_the_folder_is_said_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESSERA_LAB", "/tmp/mine")
+    assert daemon.default_folder() == Path("/tmp/mine")
+    monkeypatch.delenv("TESSERA_LAB")
+    assert daemon.default_folder() == Path.home() / ".tessera" / "lab"
+
+
+def test_a_path_that_sockets_do_not_fit_in_is_refused() -> None:
+    daemon.check_folder(Path("/" + "x" * 56))
+    with pytest.raises(LabError, match="longer than 57 bytes, unix sockets would not fit; choose a shorter --dir"):
+        daemon.check_folder(Path("/" + "x" * 57))
+
+
+def test_a_folder_that_is_not_a_labs_is_refused_and_kept(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "treasure").write_text("gold")
+    with pytest.raises(LabError, match="holds something that is not a lab"), daemon.held(folder):
+        pass
+    assert daemon.stop(folder) is False
+    assert (folder / "treasure").read_text() == "gold"
+
+
+def test_one_lab_holds_a_folder(folder: Path) -> None:
+    with daemon.held(folder), pytest.raises(LabError, match="already running"), daemon.held(folder):
+        pass
+
+
+def test_a_lab_is_running_once_it_has_announced_itself(folder: Path) -> None:
+    assert daemon.running(folder) is None
+    with daemon.held(folder):
+        assert daemon.running(folder) is None
+        daemon.announce(folder, STATE)
+        assert daemon.running(folder) == STATE
+    assert daemon.running(folder) is None, "what was announced outlives its lab, the lock does not"
+
+
+def test_what_a_killed_lab_said_is_forgotten_by_the_next(folder: Path) -> None:
+    folder.mkdir()
+    for name in ("lock", "lab.json", "kubeconfig", "control.sock"):
+        (folder / name).write_bytes(msgspec.json.encode(STATE))
+    (folder / "n" / "node-1").mkdir(parents=True)
+    with daemon.held(folder):
+        assert daemon.running(folder) is None
+        assert sorted(each.name for each in folder.iterdir()) == ["lock"]
+
+
+def test_a_lab_that_still_starts_is_ended_too(folder: Path) -> None:
+    code = (
+        "import pathlib, sys, time; from tessera.lab import daemon\n"
+        "with daemon.held(pathlib.Path('lab')): print('held', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert daemon.running(folder) is None
+        with pytest.raises(LabError, match="already running"):
+            daemon.start(folder, [])
+        assert daemon.stop(folder) is True
+    assert not folder.exists()
+
+
+def test_a_lab_that_does_not_come_up_says_why(short_folder: Path) -> None:
+    folder = short_folder
+    with pytest.raises(LabError, match=r'the lab did not start: no GPU model "nonsense"'):
+        daemon.start(folder, ["--nodes", "nonsense"])
+    assert daemon.running(folder) is None
