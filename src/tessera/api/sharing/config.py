@@ -1,0 +1,166 @@
+"""A sharing profile as values: what the file of NVIDIA's device plugin, ``version: v1``, says.
+
+``grammar.py`` makes these from a file, ``offer.py`` makes from them what a node advertises. Names, defaults and
+meanings are upstream's (k8s-device-plugin, ``api/config/v1``), with one difference: what upstream reads and then throws
+away (``resources``, ``rename``, ``devices``) counts here.
+"""
+
+from enum import Enum
+
+import msgspec
+
+from tessera.api.documents import Notice
+
+
+class SharingKind(Enum):
+    """How one device serves several containers; values as in the label ``nvidia.com/gpu.sharing-strategy``."""
+
+    NONE = "none"
+    TIME_SLICING = "time-slicing"
+    MPS = "mps"
+
+
+class MigStrategy(Enum):
+    """How cards in MIG mode are advertised: as whole cards, as if each MIG device was a card, or by profile."""
+
+    NONE = "none"
+    SINGLE = "single"
+    MIXED = "mixed"
+
+
+class AllocationPolicy(Enum):
+    """Which card a further share comes from: the least used one, or the most used one."""
+
+    DISTRIBUTED = "distributed"
+    PACKED = "packed"
+
+
+#: How a container learns of its devices; the order is that of upstream's documentation.
+DEVICE_LIST_STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the file that Tessera follows; ``None`` where the file leaves them to the installation.
+
+    Attributes:
+        mig_strategy: how cards in MIG mode are advertised.
+        driver_root: where the driver's files are on the host.
+        dev_root: where the device nodes are on the host; the driver root if unset.
+        pass_device_specs: name device nodes in the answer to kubelet too.
+        device_list_strategies: of :data:`DEVICE_LIST_STRATEGIES`, at least one.
+        device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
+        cdi_annotation_prefix: of the strategy ``cdi-annotations``.
+        allocation_policy: for shares and MIG devices.
+    """
+
+    mig_strategy: MigStrategy | None = None
+    driver_root: str | None = None
+    dev_root: str | None = None
+    pass_device_specs: bool | None = None
+    device_list_strategies: tuple[str, ...] | None = None
+    device_ids_are_uuids: bool | None = None
+    cdi_annotation_prefix: str | None = None
+    allocation_policy: AllocationPolicy | None = None
+
+
+class ResourcePattern(msgspec.Struct, frozen=True):
+    """Which devices go by which resource name.
+
+    Attributes:
+        pattern: of a card's product name or a MIG device's profile; ``*`` stands for anything, the rest for itself.
+        name: the resource, with its prefix.
+    """
+
+    pattern: str
+    name: str
+
+    def matches(self, text: str) -> bool:
+        """Whether the whole text fits the pattern."""
+        first, *rest = self.pattern.split("*")
+        if not rest:
+            return text == first
+        last = rest.pop()
+        if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+            return False
+        at, end = len(first), len(text) - len(last)
+        for literal in rest:
+            found = text.find(literal, at, end)
+            if found < 0:
+                return False
+            at = found + len(literal)
+        return True
+
+
+class Selection(msgspec.Struct, frozen=True):
+    """Which devices of a resource are shared: all of them if both fields are empty.
+
+    Attributes:
+        count: the first so many, in the order of their indexes.
+        refs: these, each as index ``0``, MIG index ``0:1``, ``GPU-<uuid>``, ``MIG-<uuid>`` or the old
+            ``MIG-GPU-<uuid>/<gi>/<ci>``.
+    """
+
+    count: int | None = None
+    refs: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> bool:
+        """Every device of the resource."""
+        return self.count is None and not self.refs
+
+
+class SharedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of ``resources`` under ``timeSlicing`` or ``mps``.
+
+    Attributes:
+        name: the resource whose devices are shared.
+        advertised: the name under which the shares are offered; ``name`` itself if they are not renamed.
+        replicas: shares of each device, 2 or more.
+        devices: which of them.
+        path: where the entry stands in the file, for messages.
+    """
+
+    name: str
+    advertised: str
+    replicas: int
+    devices: Selection = Selection()
+    path: str = ""
+
+
+class SharedBlock(msgspec.Struct, frozen=True, kw_only=True):
+    """``timeSlicing`` or ``mps``.
+
+    Attributes:
+        kind: which of both.
+        one_per_request: a container may ask for one share only (``failRequestsGreaterThanOne``).
+        resources: in the order of the file; where two name the same device, the later one counts.
+    """
+
+    kind: SharingKind
+    one_per_request: bool
+    resources: tuple[SharedResource, ...]
+
+
+class SharingProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole file.
+
+    Attributes:
+        flags: settings.
+        gpus: names of cards by product name, first match counts; empty for the default.
+        mig: names of MIG devices by profile, first match counts; empty for the default of the MIG strategy.
+        time_slicing: shares by time.
+        mps: shares by MPS; where both blocks name a device, this one counts.
+        notices: what the file sets without effect here, and why.
+    """
+
+    flags: Flags = Flags()
+    gpus: tuple[ResourcePattern, ...] = ()
+    mig: tuple[ResourcePattern, ...] = ()
+    time_slicing: SharedBlock | None = None
+    mps: SharedBlock | None = None
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[SharedBlock, ...]:
+        """The blocks that are there, the one that counts first in front."""
+        return tuple(block for block in (self.mps, self.time_slicing) if block is not None)
