@@ -506,3 +506,46 @@ def test_two_pods_that_need_slices_only_to_initialize_do_not_mix(play: Callable[
             assert (await scene.start(name, "load"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(place)
 
     play(story)
+
+
+@pytest.mark.parametrize("shape", ["app", "init"])
+def test_an_init_container_without_a_promise_gets_nobody_elses_slice(play: Callable[..., None], shape: str) -> None:
+    """Pod-resources lists no ordinary init container: one whose pod has no promise must not pass for another pod's."""
+
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        asks = {"load": {"1g.5gb": 1}}
+        await scene.pod("victim", asks if shape == "app" else {"main": {}}, init=None if shape == "app" else asks)
+        await scene.promise("victim", ONES[5])
+        await scene.bind("victim")
+        await scene.admit("victim")
+        await scene.pod("thief", {"main": {}}, init={"steal": {"1g.5gb": 1}})
+        await scene.bind("thief")
+        await scene.admit("thief")
+        with pytest.raises(PluginError, match="default/thief, which has no promise of a slice"):
+            await scene.start("thief", "steal", tries=1)
+        if shape == "init":  # nobody can tell the two apart
+            with pytest.raises(PluginError, match="default/thief, which has no promise of a slice: delete it"):
+                await scene.start("victim", "load", tries=1)
+            await scene.remove("thief")
+        assert (await scene.start("victim", "load"))["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(ONES[5])
+
+    play(story)
+
+
+def test_the_agents_own_watch_may_be_behind_when_an_init_container_starts(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("thief", {"main": {}}, init={"steal": {"1g.5gb": 1}})
+        await scene.pod("victim", {"main": {}}, init={"load": {"1g.5gb": 1}})
+        await scene.promise("victim", ONES[5])
+        await scene.bind("victim")
+        await scene.admit("victim")
+        await scene.bind("thief")  # and the agent decides at once, before any watch event
+        await scene.admit("thief")
+        with pytest.raises(PluginError, match="default/thief, which has no promise of a slice"):
+            await scene.start("thief", "steal", tries=1)
+
+    play(story)

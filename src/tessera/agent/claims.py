@@ -7,9 +7,10 @@ kubelet says only IDs. Which pod holds them is asked of its pod-resources API:
 2.  A container that holds some of them: an ordinary init container starts, which that API does not list; its app
     containers take the devices over. Its IDs of several profiles come in several calls, one after the other, and are
     put together as they come.
-3.  Nobody holds any of them: an init container none of whose devices are taken over, or kubelet is slow. After a
-    short wait the devices go to the pod on this node that was promised them and has not claimed them, the one whose
-    own positions these are first, else the oldest promise: slices of one profile are alike.
+3.  Nobody holds any of them: an init container none of whose devices are taken over. After a short wait the devices go
+    to the pod on this node that has such an init container, was promised them and has not claimed them, the one whose
+    own positions these are first, else the oldest promise: slices of one profile are alike. As long as a pod without
+    a promise has such an init container too, nobody gets them: it may be that one that starts.
 
 A pod without a promise is refused: it came around the webhook. The wait for a slice is bounded, and a refusal is not
 the end: kubelet starts the container again after a while and asks again.
@@ -30,6 +31,7 @@ from tessera.agent.slices import Book
 from tessera.agent.wakeup import Changes
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
+from tessera.kube.quantity import whole
 from tessera.kube.resources import Pod
 from tessera.kubelet.seam import ContainerResources, Kubelet, PluginError, PodResources
 from tessera.nvml.errors import NvmlError
@@ -49,6 +51,14 @@ class PodDirectory(Protocol):
 
     def live(self) -> Sequence[Pod]:
         """The pods bound to this node that are not over."""
+        ...
+
+    async def bound(self) -> Sequence[Pod]:
+        """The same, asked of the server itself: whatever kubelet knows is among them.
+
+        Raises:
+            ConnectionError: it did not answer.
+        """
         ...
 
     async def has_promise(self, pod: PodUid) -> bool:
@@ -160,13 +170,7 @@ class Claims:
         if listed:
             names = ", ".join(sorted({f"{pod.namespace}/{pod.name}" for pod, _, _ in listed}))
             raise PluginError(f"the API server does not show pod {names} on this node; the start is tried again")
-        found = self._unlisted_holder(resource, device_ids)
-        if found is None:
-            raise PluginError(
-                f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
-                f"unclaimed promise of {resource} could hold them; the start is tried again"
-            )
-        return found
+        return await self._unlisted_holder(resource, device_ids)
 
     async def _listed(self, resource: str, device_ids: frozenset[str]) -> list[_Listed]:
         try:
@@ -188,23 +192,44 @@ class Claims:
             partly = partly or _Holder(uid, None, devices)
         return partly
 
-    def _unlisted_holder(self, resource: str, device_ids: Sequence[str]) -> _Holder | None:
+    async def _unlisted_holder(self, resource: str, device_ids: Sequence[str]) -> _Holder:
         """Rule 3."""
-        profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
-        live = {PodUid(pod.metadata.uid): pod for pod in self._pods.live()}
-        for uid in live:
+        asking = await self._asking_to_start(resource, len(device_ids))
+        for uid in asking:
             if device_ids and self._book.bindings(uid).keys() >= set(device_ids):
                 return _Holder(uid)
-        could = [
-            uid
+        if not await self._changes.until(lambda: all(map(self._book.slices_of, asking)), _SHOWN_WITHIN):
+            names = ", ".join(name for uid, name in asking.items() if not self._book.slices_of(uid))
+            raise PluginError(
+                f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)}; they may be those "
+                f"of {names}, which has no promise of a slice: delete it; the start is tried again"
+            )
+        profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+        free = {
+            uid: [p for p in _free(self._book, uid) if p.profile == profile]
             for uid in self._book.promises
-            if uid in live and sum(p.profile == profile for p in _free(self._book, uid)) >= len(device_ids)
-        ]
-        asking = [uid for uid in could if _init_containers(live[uid], resource, len(device_ids))]
-        if not asking:
-            return _Holder(could[0]) if len(could) == 1 else None
+            if uid in asking
+        }
+        could = [uid for uid, positions in free.items() if len(positions) >= len(device_ids)]
+        if not could:
+            raise PluginError(
+                f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
+                f"unclaimed promise of {resource} could hold them; the start is tried again"
+            )
         own = {parse_device_id(device) for device in device_ids}
-        return _Holder(next((uid for uid in asking if own <= set(_free(self._book, uid))), asking[0]))
+        return _Holder(next((uid for uid in could if own <= set(free[uid])), could[0]))
+
+    async def _asking_to_start(self, resource: str, count: int) -> Mapping[PodUid, str]:
+        """Names of the pods of which an ordinary init container asks for so many of a resource."""
+        try:
+            pods = await self._pods.bound()
+        except ConnectionError as error:
+            raise PluginError(f"the API server did not say which pods are on this node: {error}") from error
+        return {
+            PodUid(pod.metadata.uid): f"{pod.metadata.namespace}/{pod.metadata.name}"
+            for pod in pods
+            if _init_containers(pod, resource, count)
+        }
 
     async def _promised(self, pod: PodUid, deadline: float) -> None:
         if self._book.slices_of(pod):
@@ -325,7 +350,7 @@ def _holding(listing: Sequence[PodResources], resource: str, device_ids: frozens
 def _init_containers(pod: Pod, resource: str, count: int) -> list[dict[str, int]]:
     """What the ordinary init containers ask for that ask for so many of a resource."""
     asks = [
-        {name: int(text) for name, text in each.resources.limits.items() if name.startswith(MIG_RESOURCE_PREFIX)}
+        {name: whole(text) for name, text in each.resources.limits.items() if name.startswith(MIG_RESOURCE_PREFIX)}
         for each in pod.spec.init_containers
         if each.restart_policy != "Always"
     ]

@@ -306,6 +306,18 @@ class Agent:
         """The pods bound to this node that are not over."""
         return [pod for pod in self._pods.cache.values() if not is_over(pod)]
 
+    async def bound(self) -> Sequence[Pod]:
+        """The pods bound to this node that are not over, asked of the API server itself.
+
+        Raises:
+            ConnectionError: it did not say.
+        """
+        try:
+            found = await self._client.list(PODS, field_selector=f"spec.nodeName={self._options.node_name}")
+        except (ApiError, TimeoutError) as error:
+            raise ConnectionError(str(error)) from error
+        return [pod for pod in found.items if not is_over(pod)]
+
     async def has_promise(self, pod: PodUid) -> bool:
         """Whether the API server itself knows a promise to a pod.
 
