@@ -4,7 +4,7 @@ Geometry comes from the object alone, which the agent fills from NVML: the contr
 that share a table share one :class:`Geometry` value, because the fleet counts cards by geometry.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from tessera.api.instaslice import ForeignSlice, NodeResources, ProfilePlacements, Slice
 from tessera.mig.geometry import Geometry, Placement
@@ -59,12 +59,3 @@ def bits(geometry: Geometry, item: Slice | ForeignSlice) -> int:
         return occupied_by(geometry, Placement(item.profile, item.start, item.size))
     except ValueError:
         return geometry.full
-
-
-def foreign_bits(geometry: Geometry, gpu: str, foreign: Iterable[ForeignSlice]) -> int:
-    """What other people's slices take of one card."""
-    taken = 0
-    for item in foreign:
-        if item.gpu_uuid == gpu:
-            taken |= bits(geometry, item)
-    return taken

@@ -69,10 +69,6 @@ class Cache(Generic[T]):
         """
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
 
-    def index_values(self, index: str) -> Collection[str]:
-        """All values under which the index holds an object."""
-        return self._indexes[index].keys()
-
     def values(self) -> Collection[T]:
         """All objects, as a live view: copy it before awaiting anything."""
         return self._objects.values()

@@ -6,7 +6,7 @@ breaks its type becomes a :class:`Poison` and never an exception: one bad object
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -187,8 +187,3 @@ class Lines:
         if last:
             self._rest.append(last)
         return [piece for piece in pieces if piece]
-
-
-def decode_any(body: bytes) -> Any:
-    """JSON without a type: dicts, lists, texts, numbers."""
-    return msgspec.json.decode(body)

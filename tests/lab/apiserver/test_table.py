@@ -6,10 +6,11 @@ import pytest
 
 from tessera.clock import parse_rfc3339
 from tessera.lab.apiserver.ages import human
+from tessera.lab.apiserver.columns_other import CustomColumns
 from tessera.lab.apiserver.pod_columns import summary
 from tessera.lab.apiserver.schemas import library
 from tessera.lab.apiserver.seams import Obj
-from tessera.lab.apiserver.table import builtin_columns, crd_columns
+from tessera.lab.apiserver.table import builtin_columns
 
 CREATED = "2026-01-31T12:00:00Z"
 NOW = parse_rfc3339(CREATED) + 300
@@ -301,7 +302,7 @@ def test_columns_that_a_crd_defines() -> None:
         "spec": {"slices": 3.0, "map": {"a": 1}},
         "status": {"used": CREATED, "conditions": [{"type": "Ready", "status": "True"}]},
     }
-    columns = crd_columns(COLUMNS)
+    columns = CustomColumns(COLUMNS)
     assert [(each["name"], each["type"], each["priority"]) for each in columns.definitions()] == [
         ("Name", "string", 0),
         ("Ready", "string", 0),
@@ -314,10 +315,10 @@ def test_columns_that_a_crd_defines() -> None:
 
 
 def test_cells_whose_path_leads_nowhere_are_empty() -> None:
-    assert crd_columns(COLUMNS).cells({"metadata": {"name": "x"}}, NOW) == ["x", None, None, None, None]
+    assert CustomColumns(COLUMNS).cells({"metadata": {"name": "x"}}, NOW) == ["x", None, None, None, None]
 
 
 def test_a_crd_without_columns_shows_name_and_age() -> None:
-    columns = crd_columns([])
+    columns = CustomColumns([])
     assert [each["name"] for each in columns.definitions()] == ["Name", "Age"]
     assert columns.cells({"metadata": {"name": "x", "creationTimestamp": CREATED}}, NOW) == ["x", "5m"]

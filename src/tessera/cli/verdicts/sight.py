@@ -12,8 +12,8 @@ from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.cli.verdicts.answer import age
 from tessera.clock import parse_rfc3339
-from tessera.controller.explain import state_of
 from tessera.controller.machine import Slicer
+from tessera.controller.stored import state_of
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.

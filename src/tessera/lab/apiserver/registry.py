@@ -151,10 +151,6 @@ class Registry:
         """The type, or None."""
         return self._types.get((group, version, plural))
 
-    def by_kind(self, group: str, version: str, kind: str) -> ResourceType | None:
-        """The type whose objects have that kind, or None."""
-        return next((t for t in self if (t.group, t.version, t.kind) == (group, version, kind)), None)
-
     def stored(self, storage: GroupResource) -> ResourceType | None:
         """One of the types that share a storage, the first that was added; None when there is none."""
         return next((t for t in self if t.storage == storage), None)

@@ -9,7 +9,6 @@ from typing import Any
 
 from tessera.lab.apiserver import columns_core, columns_other, columns_workloads
 from tessera.lab.apiserver.ages import age
-from tessera.lab.apiserver.columns_other import CustomColumns
 from tessera.lab.apiserver.seams import Columns, Obj
 
 Cells = Callable[[Mapping[str, Any], float], Sequence[Any]]
@@ -58,8 +57,3 @@ def builtin_columns(group: str, kind: str) -> Columns:
         if found:
             return BuiltinColumns(*found)
     return BuiltinColumns(("Name", "Age"), _plain)
-
-
-def crd_columns(columns: Sequence[Mapping[str, Any]] | None) -> Columns:
-    """Columns of a custom resource from its ``additionalPrinterColumns``; name and age when there are none."""
-    return CustomColumns(columns or ())
