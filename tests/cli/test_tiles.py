@@ -56,7 +56,8 @@ def node(*slices: tuple[str, str, int, int], foreign: tuple[tuple[int, int], ...
 def test_a_slice_is_drawn_as_wide_as_its_memory() -> None:
     lines = list(draw(cards_of([node(("vllm", "3g.20gb", 0, 4))]), colour=False))
     assert lines[0] == "n1   1 x NVIDIA A100-SXM4-40GB   4 of 8 memory slots used"
-    assert lines[1] == f"  GPU 0  [{'a 3g.20gb':34}]" + "[       ]" * 4
+    assert max(map(len, lines)) <= 80, "a terminal's usual width"
+    assert lines[1] == f" GPU 0  [{'a 3g.20gb':34}]" + "[       ]" * 4
     assert lines[2].split() == ["a", "3g.20gb", "GPU", "0", "start", "0", "size", "4", "created", "default/vllm"]
 
 

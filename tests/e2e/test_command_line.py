@@ -118,7 +118,7 @@ def test_map_draws_every_card(cluster: Any) -> None:
     lines = cluster.tessera("map").splitlines()
     assert "\x1b" not in "".join(lines)
     assert lines[0] == "node-1   4 x NVIDIA A100-SXM4-40GB   3 of 32 memory slots used"
-    assert [line.split()[0] for line in lines if line.startswith("  GPU")] == ["GPU"] * 7
+    assert [line.split()[0] for line in lines if line.startswith(" GPU")] == ["GPU"] * 7
     assert "node-2   2 x NVIDIA A30, 1 x NVIDIA H200   2 of 16 memory slots used" in lines
     owners = {line.split()[1]: line.split()[-2:] for line in lines if line.startswith("    a")}
     assert owners["2g.10gb"] == ["created", "default/pair"] or owners["1g.5gb"] == ["created", "default/pair"]

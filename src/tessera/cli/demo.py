@@ -140,14 +140,20 @@ def _lab(progress: Progress, *, keep: bool) -> Iterator[daemon.LabState]:
     arguments = ["--nodes", CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
     if keep:
         folder = daemon.default_folder()
-        with progress.step("starting the simulated cluster", f"simulated cluster is up: 1 node, {CARDS}"):
+        with progress.step(
+            "starting a simulated cluster, installing Tessera (deploy/)",
+            f"simulated cluster is up, Tessera installed: 1 node, {CARDS}",
+        ):
             lab = daemon.start(folder, arguments)
         yield lab
         return
     with tempfile.TemporaryDirectory(prefix="tessera-demo-", ignore_cleanup_errors=True) as top:
         folder = Path(top, "lab")
         try:
-            with progress.step("starting the simulated cluster", f"simulated cluster is up: 1 node, {CARDS}"):
+            with progress.step(
+                "starting a simulated cluster, installing Tessera (deploy/)",
+                f"simulated cluster is up, Tessera installed: 1 node, {CARDS}",
+            ):
                 lab = daemon.start(folder, arguments)
             yield lab
         finally:
@@ -165,13 +171,13 @@ async def _play(lab: daemon.LabState, progress: Progress, clock: Clock, *, keep:
         slices.add_handler(timeline.instaslice)
         watched = Watched(nodes, pods, slices)
         async with watched.running():
-            with progress.step("installing Tessera (deploy/)", f"{NODE} has joined and offers {resource_of(PROFILE)}"):
+            with progress.step(f"waiting for the slices of {NODE}", f"{NODE} offers {resource_of(PROFILE)}"):
                 await watched.until(lambda: _offered(nodes), PATIENCE, f"{NODE} offers {resource_of(PROFILE)}")
             await _run(client, watched, timeline, slices, progress)
-            _show(lab, slices, colour=progress.live)
+            _show(lab, slices, progress)
             if not keep:
                 await _delete(client, watched, pods, slices, progress)
-                _show(lab, slices, colour=progress.live)
+                _show(lab, slices, progress)
 
 
 def _offered(nodes: Informer[Node]) -> bool:
@@ -189,10 +195,13 @@ async def _run(
     with progress.step("waiting for the pod to run on its slice", "the pod runs on its slice"):
         done = {"running", "slice"}
         await watched.until(lambda: done <= timeline.times.keys() and _settled(slices), PATIENCE, "the pod runs")
-    progress.steps.pop()
     progress.finish("  held by its gate, then promised a place and ungated", timeline.between("created", "ungated"))
-    progress.finish(f"  slice made on the card (simulated: {SLICE} s)", timeline.between("ungated", "slice"))
-    progress.finish(f"  image pulled meanwhile (simulated: {PULL} s), pod runs", timeline.between("ungated", "running"))
+    progress.finish(
+        f"  from there: slice made on the card (simulated: {SLICE} s)", timeline.between("ungated", "slice")
+    )
+    progress.finish(
+        f"  from there: image pulled meanwhile (simulated: {PULL} s), runs", timeline.between("ungated", "running")
+    )
 
 
 def _settled(slices: Informer[Instaslice]) -> bool:
@@ -220,20 +229,22 @@ def _empty(slices: Informer[Instaslice]) -> bool:
     return node is not None and not node.status.pod_allocation_results and not node.spec.pod_allocation_requests
 
 
-def _show(lab: daemon.LabState, slices: Informer[Instaslice], *, colour: bool) -> None:
+def _show(lab: daemon.LabState, slices: Informer[Instaslice], progress: Progress) -> None:
     """The object, the card listing and the map, as a user of the cluster would see them."""
     node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
     if node is None:
         return
     results = msgspec.json.format(msgspec.json.encode(node.status.pod_allocation_results), indent=2).decode()
     asked = f"kubectl get instaslice {NODE} -n {INSTASLICE_NAMESPACE} -o json | jq .status.podAllocationResults"
-    print(f"\n$ {asked}\n{results}")
-    print(f"\n$ nvidia-smi -L      (simulated cards)\n{control.ask(Path(lab.kubeconfig).parent, 'smi', NODE)}")
-    print("\n$ tessera map")
-    print("\n".join(draw(cards_of([node]), colour=colour)) + "\n", flush=True)
+    progress.command(asked)
+    print(results)
+    progress.command("nvidia-smi -L      (simulated cards)")
+    print(control.ask(Path(lab.kubeconfig).parent, "smi", NODE))
+    progress.command("tessera map")
+    print("\n".join(draw(cards_of([node]), colour=progress.live)) + "\n", flush=True)
 
 
 def _summary(progress: Progress) -> None:
-    print("Measured in this run, on this machine, with simulated hardware:")
+    print("Measured in this run, on this machine; cluster, cards and pulls are simulated:")
     for step in progress.steps:
-        print(f"  {step.seconds:6.2f} s  {step.text.strip()}")
+        print(f"  {step.seconds:6.2f} s  {step.text}")

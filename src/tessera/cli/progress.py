@@ -1,6 +1,7 @@
-"""Steps on a terminal: a live line while one is under way, a line with its time when it is done.
+"""Steps on a terminal: a live line with its seconds while one is under way, a line with its time when it is done.
 
-Without a terminal only the finished lines are written, so that a log stays readable.
+Times stand in one column, and lines fit a terminal of 80. Without a terminal only the finished lines are written, so
+that a log stays readable.
 """
 
 import sys
@@ -10,6 +11,9 @@ from contextlib import contextmanager
 import msgspec
 
 from tessera.clock import Clock
+
+#: Columns of a step's text.
+WIDTH = 66
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -35,21 +39,37 @@ class Progress:
             with self._spinner(doing):
                 yield
         except BaseException:
-            print(f"  ✗ {doing}")
+            print(f"  {self._painted('✗', 31)} {doing}", flush=True)
             raise
         self.finish(done, self._clock.monotonic() - started)
 
     def finish(self, done: str, seconds: float) -> None:
         """Writes one finished step."""
         self.steps.append(Step(done, seconds))
-        print(f"  ✓ {done:<74} {seconds:6.2f} s", flush=True)
+        print(f"  {self._painted('✓', 32)} {done:<{WIDTH}} {seconds:6.2f} s", flush=True)
+
+    def command(self, line: str) -> None:
+        """Writes a command line whose output follows, as a user would have typed it."""
+        print(f"\n{self._painted(f'$ {line}', 1)}")
+
+    def _painted(self, text: str, code: int) -> str:
+        """The text in ANSI's rendition ``code``, on a terminal."""
+        return f"\x1b[{code}m{text}\x1b[0m" if self.live else text
 
     @contextmanager
     def _spinner(self, text: str) -> Iterator[None]:
         if not self.live:
             yield
             return
-        from rich.console import Console
+        from rich.progress import Progress as Live
+        from rich.progress import ProgressColumn, SpinnerColumn, Task, TextColumn
+        from rich.text import Text
 
-        with Console().status(text):
+        class Seconds(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(f"{task.elapsed or 0:5.1f} s")
+
+        columns = (TextColumn(" "), SpinnerColumn(), TextColumn(f"{{task.description:<{WIDTH}}}"), Seconds())
+        with Live(*columns, transient=True) as live:
+            live.add_task(text, total=None)
             yield

@@ -1,14 +1,14 @@
 """Draws cards as rows of tiles, one column group a memory slot.
 
-Plain text by default; with colour each pod keeps one colour of a small palette. Wide enough for a terminal of 100
-columns at eight slots; a label that does not fit its tile is cut, and the table below the cards tells it in full.
+Plain text by default; with colour each pod keeps one colour of a small palette. Eight slots fit a terminal of 80
+columns; a label that does not fit its tile is cut, and the table below the cards tells it in full.
 """
 
 from collections.abc import Iterator, Sequence
 
 from tessera.cli.cards import Card, NodeCards, Tile
 
-#: Columns of one memory slot, borders included. 8 slots x 9 columns leave room for the card's name in 100 columns.
+#: Columns of one memory slot, borders included. 8 slots x 9 columns and the card's number fit 80 columns.
 SLOT_COLUMNS = 9
 #: Columns of one memory slot on cards of 12 slots.
 NARROW_COLUMNS = 6
@@ -38,7 +38,7 @@ def _draw_node(node: NodeCards, *, colour: bool) -> Iterator[str]:
         return
     letters = _letters(node)
     for card in node.cards:
-        yield f"  GPU {card.index:<2} {_row(card, letters, colour=colour)}"
+        yield f" GPU {card.index:<2} {_row(card, letters, colour=colour)}"
     for uid, letter in letters.items():
         yield from _legend(node, uid, letter)
     yield from _foreign(node)
