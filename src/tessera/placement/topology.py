@@ -1,0 +1,299 @@
+"""Which whole cards of a node go together: scores of pairs, and the best set for a request.
+
+A pair of cards scores by how fast they talk: points for the way through PCIe plus 100 for every NVLink between them
+(the points of NVIDIA's go-gpuallocator, so that its published results hold here). Cards on an NVSwitch reach each other
+with as many links as the narrower of the two has.
+
+The best set is not the set with the highest score: taking that one may leave poor sets for everybody after. All
+available cards are divided into sets of the requested size, what is over forms a rest; the division with the highest
+total counts, and of its sets the best that holds every card that must be in it. Ties go to the first in card order.
+
+The search is exact for up to :data:`EXACT_CARDS` cards: a division is worth the sum over its cards of the most that
+each could have, less what its sets lose against that, so sets are tried by loss and a branch ends where its loss
+reaches the best known one; two ways to the same remaining cards are compared by loss as well (``bench/preferred.py``
+has the times). Beyond that size sets are grown card by card and improved by exchange.
+
+This module does not know how links are read, nor about replicas (``shares.py``) and MIG. A card that it was not told of
+scores nothing with any other, so a card that is lost or has just appeared disturbs no answer.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import IntEnum
+from itertools import combinations
+from operator import add
+from typing import Self
+
+import msgspec
+
+#: Requests over more cards than this are answered by growth and exchange; no machine of NVIDIA's has more in one host.
+EXACT_CARDS = 16
+#: Points of one NVLink (go-gpuallocator, ``SingleNVLINKLink``).
+NVLINK_POINTS = 100
+#: More than any loss.
+_NEVER = 1 << 60
+
+
+class Path(IntEnum):
+    """The way between two cards through PCIe, by go-gpuallocator's points; names as ``nvidia-smi topo -m`` has them."""
+
+    UNKNOWN = 0
+    #: Across the link between CPUs.
+    SYS = 10
+    #: Across host bridges of one NUMA node.
+    NODE = 20
+    #: Across one host bridge.
+    PHB = 30
+    #: Across several switches.
+    PXB = 40
+    #: Across one switch.
+    PIX = 50
+    #: On one board.
+    BOARD = 60
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """What joins two cards.
+
+    Attributes:
+        path: through PCIe.
+        nvlinks: NVLinks that lead from one directly to the other.
+    """
+
+    path: Path = Path.UNKNOWN
+    nvlinks: int = 0
+
+
+class Topology:
+    """The cards of a node and how well each pair is joined.
+
+    Args:
+        cards: every card, in the order in which ties are broken (by index).
+        pairs: what joins two cards, in either order; a pair that is told in both orders counts with the better value,
+            since a link that one end no longer reports is still there.
+        switch_links: NVLinks of a card that end at an NVSwitch.
+
+    Raises:
+        ValueError: a card stands twice.
+    """
+
+    def __init__(
+        self,
+        cards: Sequence[str],
+        pairs: Mapping[tuple[str, str], Pair],
+        *,
+        switch_links: Mapping[str, int] | None = None,
+    ) -> None:
+        if len(set(cards)) != len(cards):
+            raise ValueError(f"topology: a card stands twice in {', '.join(cards)}; every card has one place")
+        self.cards = tuple(cards)
+        self._order = {card: number for number, card in enumerate(cards)}
+        links = switch_links or {}
+        self._scores = {
+            (one, other): _score(pairs, links, one, other) for one in cards for other in cards if one != other
+        }
+
+    @classmethod
+    def flat(cls, cards: Sequence[str]) -> Self:
+        """Cards of which nothing is known but their order."""
+        return cls(cards, {})
+
+    def score(self, one: str, other: str) -> int:
+        """Points of a pair; 0 for a card that is not known."""
+        return self._scores.get((one, other), 0)
+
+    def total(self, cards: Iterable[str]) -> int:
+        """Points of a set: the sum over its pairs."""
+        return sum(self.score(one, other) for one, other in combinations(cards, 2))
+
+    def preferred(self, available: Collection[str], must: Collection[str], size: int) -> tuple[str, ...]:
+        """The best ``size`` of the available cards.
+
+        Args:
+            available: cards to choose from, ``must`` included.
+            must: cards that have to be among them.
+            size: how many.
+
+        Returns:
+            The cards in card order; empty if there is no such set: fewer than ``size`` available, more than ``size``
+            that must be, or one that must be and is not available.
+        """
+        pool = sorted(set(available), key=lambda card: (self._order.get(card, len(self.cards)), card))
+        wanted = set(must)
+        if size <= 0 or size > len(pool) or len(wanted) > size or not wanted <= set(pool):
+            return ()
+        if size in (len(pool), len(wanted)):
+            return tuple(card for card in pool if size == len(pool) or card in wanted)
+        weights = [[self.score(one, other) for other in pool] for one in pool]
+        needed = [number for number, card in enumerate(pool) if card in wanted]
+        if len(pool) <= EXACT_CARDS:
+            chosen = _Division(weights, size, needed).best_set()
+        else:
+            chosen = sorted(_grown(weights, size, needed))
+        return tuple(pool[number] for number in chosen)
+
+
+def _score(pairs: Mapping[tuple[str, str], Pair], switch_links: Mapping[str, int], one: str, other: str) -> int:
+    told = [pairs[key] for key in ((one, other), (other, one)) if key in pairs]
+    path = max((pair.path for pair in told), default=Path.UNKNOWN)
+    direct = max((pair.nvlinks for pair in told), default=0)
+    switched = min(switch_links.get(one, 0), switch_links.get(other, 0))
+    return int(path) + NVLINK_POINTS * max(direct, switched)
+
+
+class _Division:
+    """Divides cards into sets of one size and a rest.
+
+    A set of cards is an ``int``. The first card has the highest bit, so that of two sets of one size the one that comes
+    first in card order is the greater number.
+
+    Args:
+        weights: points of every pair.
+        size: cards in a set.
+        needed: cards that one set has to hold together, by number.
+    """
+
+    def __init__(self, weights: list[list[int]], size: int, needed: Collection[int]) -> None:
+        self._count = len(weights)
+        self._size = size
+        self._rest = self._count % size
+        self._needed = sum(self._bit(number) for number in needed)
+        self._best = 0
+        self._weights = weights
+        self._losses: dict[int, int] = {}
+        # By the first card of a set: loss, which is twice what its cards lack of the most that they could have, and
+        # the negative set; ascending, so the least loss comes first and equals stand in card order.
+        self._sets: list[list[tuple[int, int]]] = []
+        self._least = {0: 0}
+        most = [sum(sorted(row)[-(size - 1) :]) if size > 1 else 0 for row in weights]
+        for first in range(self._count):
+            self._sets.append([])
+            for length in {size, self._rest} - {0}:
+                self._add(first, length, weights, most)
+        for sets in self._sets:
+            sets.sort()
+
+    def _bit(self, number: int) -> int:
+        return 1 << (self._count - 1 - number)
+
+    def _add(self, first: int, length: int, weights: list[list[int]], most: list[int]) -> None:
+        """Adds every set of that length whose first card is ``first``."""
+        sets, losses, needed = self._sets[first], self._losses, self._needed
+        may_hold = length == self._size
+        least = self._least.get(length, 1 << 60)
+        bits = [self._bit(number) for number in range(self._count)]
+
+        def extend(cards: int, after: int, missing: int, loss: int, gains: list[int]) -> None:
+            nonlocal least
+            if missing:
+                for number in range(after, self._count - missing + 1):
+                    added = gains if missing == 1 else list(map(add, gains, weights[number]))
+                    more = most[number] - 2 * gains[number]
+                    extend(cards | bits[number], number + 1, missing - 1, loss + more, added)
+                return
+            held = cards & needed
+            if held and (held != needed or not may_hold):
+                return
+            least = min(least, loss)
+            losses[cards] = loss
+            sets.append((loss, -cards))
+
+        extend(bits[first], first + 1, length - 1, most[first], weights[first])
+        self._least[length] = least
+
+    def best_set(self) -> list[int]:
+        """The best set of the best division, by number."""
+        full = (1 << self._count) - 1
+        self._best = 1 + sum(sets[-1][0] for sets in self._sets if sets)
+        self._search(full, 0, {})
+        division = self._first(full, 0, {})
+        fitting = [cards for cards in division if cards.bit_count() == self._size and not self._needed & ~cards]
+        return max(map(self._members, fitting), key=lambda members: _points(self._weights, members))
+
+    def _members(self, cards: int) -> list[int]:
+        return [number for number in range(self._count) if cards & self._bit(number)]
+
+    def _search(self, left: int, loss: int, reached: dict[int, int]) -> None:
+        """Lowers the best loss to that of the best division. ``reached`` has the least loss of a way to ``left``."""
+        if left.bit_count() <= self._size:
+            self._best = min(self._best, loss + self._losses.get(left, _NEVER))
+            return
+        after_set, after_either, after_rest = self._limits(left)
+        for lost, negative in self._sets[self._count - left.bit_length()]:
+            total = loss + lost
+            if total + after_either >= self._best:
+                return
+            if -negative & ~left:
+                continue
+            after = left + negative
+            still = after_set if (-negative).bit_count() == self._size else after_rest
+            if total + still < self._best and total < reached.get(after, self._best):
+                reached[after] = total
+                self._search(after, total, reached)
+
+    def _limits(self, left: int) -> tuple[int, int, int]:
+        """The least that the others lose after a set, after either, and after the rest was taken from ``left``."""
+        sets, rest = divmod(left.bit_count(), self._size)
+        least, least_rest = self._least.get(self._size, 0), self._least.get(self._rest, 0)
+        after_set = (sets - 1) * least + (least_rest if rest else 0)
+        after_rest = sets * least if rest or not self._rest else _NEVER
+        return after_set, min(after_set, after_rest), after_rest
+
+    def _first(self, left: int, loss: int, failed: dict[int, int]) -> list[int]:
+        """The first division in card order that has the best loss; ``failed`` has losses that lead nowhere."""
+        if left.bit_count() <= self._size:
+            return [left] if loss + self._losses.get(left, _NEVER) == self._best else []
+        after_set, _, after_rest = self._limits(left)
+        for negative, lost in sorted(
+            (negative, lost) for lost, negative in self._sets[self._count - left.bit_length()]
+        ):
+            total = loss + lost
+            still = after_set if (-negative).bit_count() == self._size else after_rest
+            if total + still > self._best or -negative & ~left:
+                continue
+            after = left + negative
+            if total < failed.get(after, _NEVER):
+                if others := self._first(after, total, failed):
+                    return [-negative, *others]
+                failed[after] = total
+        return []
+
+
+def _grown(weights: list[list[int]], size: int, fixed: list[int]) -> list[int]:
+    """A good set of many cards: the best neighbour is added to each possible first card, then cards are exchanged."""
+    starts = [fixed] if fixed else [[first] for first in range(len(weights))]
+    candidates = [_improved(weights, _grow(weights, size, start), fixed) for start in starts]
+    return max(candidates, key=lambda members: _points(weights, members))
+
+
+def _grow(weights: list[list[int]], size: int, members: list[int]) -> list[int]:
+    grown = list(members)
+    while len(grown) < size:
+        others = (number for number in range(len(weights)) if number not in grown)
+        grown.append(max(others, key=lambda number: sum(weights[number][member] for member in grown)))
+    return grown
+
+
+def _improved(weights: list[list[int]], members: list[int], fixed: list[int]) -> list[int]:
+    """Exchanges one card at a time while that adds points."""
+    while True:
+        gain, out, into = max(
+            (
+                (_gain(weights, members, out, into), out, into)
+                for out in members
+                if out not in fixed
+                for into in range(len(weights))
+                if into not in members
+            ),
+            default=(0, 0, 0),
+        )
+        if gain <= 0:
+            return members
+        members = [*(member for member in members if member != out), into]
+
+
+def _gain(weights: list[list[int]], members: list[int], out: int, into: int) -> int:
+    return sum(weights[into][member] - weights[out][member] for member in members if member != out)
+
+
+def _points(weights: list[list[int]], members: list[int]) -> int:
+    return sum(weights[one][other] for one, other in combinations(members, 2))

@@ -1,0 +1,181 @@
+"""Published allocations of NVIDIA's go-gpuallocator on its machines, and the rules for machines of any shape."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera.placement.topology import NVLINK_POINTS, Pair, Path, Topology
+
+Links = dict[tuple[int, int], int]
+
+
+def machine(count: int, nvlinks: Links, switches: tuple[tuple[int, int], ...], sockets: int = 2) -> Topology:
+    """Cards by number; pairs in ``switches`` share a PCIe switch, others of a socket its host bridge."""
+    half = count // sockets
+
+    def path(one: int, other: int) -> Path:
+        if (one, other) in switches:
+            return Path.PIX
+        return Path.PHB if one // half == other // half else Path.SYS
+
+    pairs = {
+        (str(one), str(other)): Pair(path(one, other), nvlinks.get((one, other), 0))
+        for one, other in combinations(range(count), 2)
+    }
+    return Topology([str(number) for number in range(count)], pairs)
+
+
+def dgx1_pascal() -> Topology:
+    quad = {pair: 1 for first in (0, 4) for pair in combinations(range(first, first + 4), 2)}
+    across = {(number, number + 4): 1 for number in range(4)}
+    return machine(8, {**quad, **across}, ((0, 2), (1, 3), (4, 6), (5, 7)))
+
+
+def dgx1_volta() -> Topology:
+    ring = {(0, 1): 1, (0, 2): 1, (0, 3): 2, (1, 2): 2, (1, 3): 1, (2, 3): 2}
+    ring |= {(one + 4, other + 4): links for (one, other), links in ring.items()}
+    across = {(0, 4): 2, (1, 5): 2, (2, 6): 1, (3, 7): 1}
+    return machine(8, {**ring, **across}, ((0, 1), (2, 3), (4, 5), (6, 7)))
+
+
+def rtx8000() -> Topology:
+    pairs = {("0", "3"): Pair(nvlinks=2), ("1", "2"): Pair(nvlinks=2)}
+    pairs |= {("0", "1"): Pair(Path.NODE), ("2", "3"): Pair(Path.NODE)}
+    pairs |= {("0", "2"): Pair(Path.SYS), ("1", "3"): Pair(Path.SYS)}
+    return Topology(["0", "1", "2", "3"], pairs)
+
+
+def drain(topology: Topology, size: int) -> list[str]:
+    """One request after the other until the machine is full."""
+    left = set(topology.cards)
+    taken = []
+    while chosen := topology.preferred(left, (), size):
+        taken.append("".join(chosen))
+        left -= set(chosen)
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("available", "must", "size", "expected"),
+    [
+        ("0245", "", 2, "45"),
+        ("0456", "", 2, "56"),
+        ("013", "", 2, "03"),
+        ("014", "", 2, "04"),
+        ("01234567", "4", 1, "4"),
+        ("01234567", "4", 2, "47"),
+        ("01234567", "4", 4, "4567"),
+        ("01234567", "0246", 4, "0246"),
+        ("1234567", "0123", 4, ""),
+        ("01234567", "123456", 4, ""),
+        ("12345", "123456", 1, ""),
+    ],
+)
+def test_a_dgx1_volta_answers_as_published(available: str, must: str, size: int, expected: str) -> None:
+    assert "".join(dgx1_volta().preferred(set(available), set(must), size)) == expected
+
+
+@pytest.mark.parametrize(
+    ("topology", "size", "expected"),
+    [
+        (rtx8000(), 1, ["0", "1", "2", "3"]),
+        (rtx8000(), 2, ["03", "12"]),
+        (rtx8000(), 4, ["0123"]),
+        (dgx1_pascal(), 1, list("01234567")),
+        (dgx1_pascal(), 2, ["02", "13", "46", "57"]),
+        (dgx1_pascal(), 4, ["0123", "4567"]),
+        (dgx1_pascal(), 8, ["01234567"]),
+        (dgx1_volta(), 1, list("01234567")),
+        (dgx1_volta(), 2, ["03", "12", "47", "56"]),
+        (dgx1_volta(), 4, ["0123", "4567"]),
+        (dgx1_volta(), 8, ["01234567"]),
+    ],
+)
+def test_a_machine_fills_as_published(topology: Topology, size: int, expected: list[str]) -> None:
+    assert drain(topology, size) == expected
+
+
+def test_a_set_is_not_the_best_one_if_that_spoils_the_rest() -> None:
+    # 1 and 2 are joined best of all, but then 0 and 3 would talk across the machine.
+    chain = {("0", "1"): Pair(nvlinks=3), ("1", "2"): Pair(nvlinks=4), ("2", "3"): Pair(nvlinks=3)}
+    assert drain(Topology(list("0123"), chain), 2) == ["01", "23"]
+
+
+def test_cards_on_an_nvswitch_are_joined_by_the_links_of_the_narrower_one() -> None:
+    topology = Topology(["a", "b", "c"], {}, switch_links={"a": 12, "b": 6})
+    assert topology.score("a", "b") == 6 * NVLINK_POINTS
+    assert topology.score("a", "c") == 0
+
+
+def test_on_an_nvswitch_the_way_through_pcie_decides() -> None:
+    cards = [str(number) for number in range(8)]
+    pairs = {(one, other): Pair(Path.PIX) for one, other in (("0", "5"), ("1", "6"), ("2", "7"), ("3", "4"))}
+    topology = Topology(cards, pairs, switch_links=dict.fromkeys(cards, 12))
+    assert drain(topology, 2) == ["05", "16", "27", "34"]
+
+
+def test_a_link_that_only_one_end_reports_counts() -> None:
+    topology = Topology(["a", "b"], {("a", "b"): Pair(Path.PIX, 2), ("b", "a"): Pair(Path.PIX, 0)})
+    assert topology.score("a", "b") == topology.score("b", "a") == 250
+
+
+def test_a_lost_card_disturbs_no_answer() -> None:
+    whole = dgx1_volta()
+    assert whole.preferred(set("0123567"), (), 4) == tuple("0123")
+    assert whole.preferred({"0", "3", "GPU-new"}, {"GPU-new"}, 2) == ("0", "GPU-new")
+
+
+def test_a_card_stands_once() -> None:
+    with pytest.raises(ValueError, match="a card stands twice in a, a"):
+        Topology(["a", "a"], {})
+
+
+def test_many_cards_are_answered_by_growth() -> None:
+    cards = [f"{number:02}" for number in range(32)]
+    pairs = {(one, other): Pair(nvlinks=4) for one, other in combinations(cards, 2) if int(one) // 8 == int(other) // 8}
+    topology = Topology(cards, pairs)
+    assert topology.preferred(cards, {"17"}, 8) == tuple(cards[16:24])
+    assert len(topology.preferred(cards, (), 20)) == 20
+
+
+def divisions(cards: tuple[int, ...], size: int, rest: int) -> list[list[tuple[int, ...]]]:
+    """Every division into sets of a size and one rest."""
+    if not cards:
+        return [[]]
+    found = []
+    for length, left in {(size, rest), (rest, 0)}:
+        if length == 0 or (length == rest and len(cards) % size != rest) or length > len(cards):
+            continue
+        for others in combinations(cards[1:], length - 1):
+            chosen = (cards[0], *others)
+            remaining = tuple(card for card in cards if card not in chosen)
+            found += [[chosen, *division] for division in divisions(remaining, size, left)]
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_the_division_is_the_best_of_all(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 7))
+    size = data.draw(st.integers(1, count - 1))
+    cards = [str(number) for number in range(count)]
+    links = st.integers(0, 3)
+    pairs = {pair: Pair(nvlinks=data.draw(links)) for pair in combinations(cards, 2)}
+    must = data.draw(st.sets(st.sampled_from(range(count)), max_size=size - 1))
+    topology = Topology(cards, pairs)
+
+    def worth(division: list[tuple[int, ...]]) -> int:
+        return sum(topology.total(map(str, chosen)) for chosen in division)
+
+    fitting = [
+        division
+        for division in divisions(tuple(range(count)), size, count % size)
+        if any(len(chosen) == size and must <= set(chosen) for chosen in division)
+    ]
+    best = max(map(worth, fitting))
+    chosen = tuple(map(int, topology.preferred(cards, {str(number) for number in must}, size)))
+    assert must <= set(chosen)
+    assert len(chosen) == size
+    assert any(chosen in division for division in fitting if worth(division) == best)
