@@ -13,7 +13,7 @@ each could have, less what its sets lose against that, so sets are tried by loss
 reaches the best known one; two ways to the same remaining cards are compared by loss as well (``bench/preferred.py``
 has the times). Beyond that size sets are grown card by card and improved by exchange.
 
-This module does not know how links are read, nor about replicas (``shares.py``) and MIG. A card that it was not told of
+This module does not know how links are read, nor about shares and MIG devices. A card that it was not told of
 scores nothing with any other, so a card that is lost or has just appeared disturbs no answer.
 """
 
