@@ -167,6 +167,70 @@ def test_a_cordon_before_the_gate_opens_moves_the_promise_elsewhere(world: World
     assert world.states(pod) == ("ungated", "created")
 
 
+def until_ungating(world: World) -> Ungate:
+    """Decides and writes until a pod is to be ungated, and stops there."""
+    while True:
+        world.slicer.decide()
+        found = world.slicer.take()
+        for one in found:
+            if isinstance(one, Ungate):
+                return one
+            world.answer(one)
+
+
+def test_a_cordon_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhere(world: World) -> None:
+    first = world.node("n1")
+    pod = world.pod("a", "1g.5gb")
+    ungate = until_ungating(world)
+    world.slicer.refused(ungate)
+    world.slicer.see_node(replace(first, cordoned=True))
+    world.node("n2")
+    world.run()
+    world.slicer.retry(ungate)
+    world.run()
+    assert world.pods[pod.uid].hostname != "n1"
+    world.settle()
+    assert [place[0] for place in world.where(pod)] == ["n2"]
+
+
+def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_promise_elsewhere(world: World) -> None:
+    world.node("n1")
+    pod = world.pod("a", "1g.5gb")
+    ungate = until_ungating(world)
+    world.slicer.unsure(ungate)
+    del world.nodes["n1"]
+    world.slicer.lose_node("n1")
+    world.node("n2")
+    world.slicer.decide()
+    world.slicer.retry(ungate)
+    world.run()
+    assert [place[0] for place in world.where(pod)] == ["n2"]
+
+
+def test_a_pod_that_is_to_be_deleted_and_never_ran_keeps_nothing_however_long_a_finalizer_keeps_it(
+    world: World,
+) -> None:
+    world.node("n1")
+    pod = world.pod("a", "7g.40gb")
+    world.settle()
+    world.put(replace(world.pods[pod.uid], leaving=True))
+    world.settle()
+    assert world.empty()
+    assert world.run() == []
+    other = world.pod("b", "7g.40gb")
+    world.settle()
+    assert world.states(other) == ("ungated", "created")
+
+
+def test_a_pod_that_is_to_be_deleted_keeps_its_slices_while_it_runs(world: World) -> None:
+    world.node("n1")
+    pod = world.pod("a", "7g.40gb")
+    world.settle()
+    world.put(replace(world.pods[pod.uid], leaving=True, node="n1"))
+    world.settle()
+    assert world.states(pod) == ("ungated", "created")
+
+
 def test_a_cordon_after_the_gate_opened_changes_nothing(world: World) -> None:
     first = world.node("n1")
     pod = world.pod("a", "1g.5gb")
@@ -299,15 +363,7 @@ def test_an_observation_older_than_the_last_answer_is_ignored(world: World) -> N
 def test_a_refused_ungating_is_told_and_the_slice_given_back(world: World) -> None:
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
-    while True:
-        world.slicer.decide()
-        found = world.slicer.take()
-        ungate = [one for one in found if isinstance(one, Ungate)]
-        if ungate:
-            break
-        for one in found:
-            world.answer(one)
-    world.slicer.deny(ungate[0], "admission webhook says no")
+    world.slicer.deny(until_ungating(world), "admission webhook says no")
     world.settle()
     assert world.empty()
     assert world.told[-1].reason == "SliceRefused"

@@ -12,11 +12,13 @@ wants its slices                      request, no result                        
 behind our gate                       request and result                           W3 pin and ungate the pod
 ungated                               controller says ``creating``                 W4 write ``ungated``
 ungated                               controller says ``ungated``                  nothing, it is settled
-gone, finished, or given up           nothing                                      forget it
+gone, finished, or given up [1]_      nothing                                      forget it
 gone, finished, or given up           request, no result                           write ``deleting``
 gone, finished, or given up           agent does not say ``deleted``               W6 write ``deleting``, then wait
 gone, finished, or given up           agent says ``deleted``, or no positions      W8, W9 remove request, result
 ====================================  ===========================================  =======================
+
+.. [1] or to be deleted and bound to no node: it will never run, though a finalizer may keep it.
 
 The slots are free again when the agent says ``deleted`` (or when nothing was ever recorded).
 """
@@ -106,8 +108,14 @@ class Allocation:
 
 
 def wanted(allocation: Allocation, pod: PodFacts | None) -> bool:
-    """Whether the pod is still to have these slices."""
-    return pod is not None and not pod.finished and not allocation.given_up
+    """Whether the pod is still to have these slices.
+
+    A pod that is to be deleted and is on no node will never run, and a finalizer of its author's can keep it for ever;
+    a quota no longer counts it then.
+    """
+    if pod is None or pod.finished or (pod.leaving and not pod.node):
+        return False
+    return not allocation.given_up
 
 
 def next_step(allocation: Allocation, pod: PodFacts | None) -> Step:

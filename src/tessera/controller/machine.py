@@ -170,6 +170,7 @@ class Slicer:
 
     def _touch(self, write: Write) -> None:
         if isinstance(write, Ungate):
+            self._changed_pods.add(write.uid)  # nobody reviewed the promise while the write was under way
             allocation = self.ledger.live(write.uid)
             if allocation is not None:
                 self._due.add(allocation.node)
