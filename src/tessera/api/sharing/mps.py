@@ -1,0 +1,37 @@
+"""What MPS allows: how many clients a card serves, and what each of them gets.
+
+Sources: NVIDIA's MPS documentation (16 client contexts per device before Volta, 48 from Volta on) and the device
+plugin's MPS daemon (limits per client are the card's memory and threads divided by the replicas). The plugin counts
+compute capability 7.0, which is Volta, among those of 16; here it has the 48 that the hardware has.
+"""
+
+import msgspec
+
+_VOLTA = (7, 0)
+
+
+class ClientShare(msgspec.Struct, frozen=True):
+    """What one client of a shared card may use.
+
+    Attributes:
+        memory_mib: device memory in MiB, the pinned memory limit of the daemon.
+        thread_percent: of the card's threads, 1 to 100.
+    """
+
+    memory_mib: int
+    thread_percent: int
+
+
+def most_clients(compute_capability: tuple[int, int]) -> int:
+    """How many clients one card serves at most."""
+    return 48 if compute_capability >= _VOLTA else 16
+
+
+def client_share(memory_mib: int, replicas: int) -> ClientShare:
+    """An equal share of a card, rounded down as the daemon takes whole numbers.
+
+    Args:
+        memory_mib: of the whole card.
+        replicas: into how many shares it is divided, 1 or more.
+    """
+    return ClientShare(memory_mib // replicas, max(1, 100 // replicas))

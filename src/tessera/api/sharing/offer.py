@@ -1,0 +1,217 @@
+"""What a node advertises: from its cards, the MIG strategy and a sharing profile to resources with their devices.
+
+A pure function, so a profile can be tried before a node is touched. The rules, in order:
+
+1. each card, or each MIG device where the strategy says so, gets a resource name: the first pattern that matches, or
+   upstream's default (``nvidia.com/gpu``; for MIG devices that too under ``single``, ``nvidia.com/mig-<profile>`` under
+   ``mixed``);
+2. each entry of the profile picks devices of one resource and divides them. MPS goes before time slices, a later entry
+   of a block before an earlier one, so ``all`` followed by a single card is a rule with an exception;
+3. a device that no entry picks stays whole under its own name.
+
+All that stands in the way is told at once, with the entry's path. Then nothing is offered: the caller keeps what it
+has.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Notice, Problem
+from tessera.api.names import resource_of
+from tessera.api.sharing.config import (
+    MigStrategy,
+    ResourcePattern,
+    Selection,
+    SharedBlock,
+    SharedResource,
+    SharingKind,
+    SharingProfile,
+)
+from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.mps import most_clients
+
+GPU_RESOURCE = "nvidia.com/gpu"
+
+_ALL_CARDS = (ResourcePattern("*", GPU_RESOURCE),)
+
+
+class OfferImpossible(FileRefused):
+    """The profile cannot be followed on these cards; the paths are those of the profile, or name the node's cards."""
+
+
+class _Whole(msgspec.Struct, frozen=True):
+    """A device under its own resource name, before any sharing."""
+
+    resource: str
+    device: Device
+    gpu: Gpu
+    old_form: str
+
+
+def make_offer(gpus: Iterable[Gpu], profile: SharingProfile, mig_strategy: MigStrategy) -> Offer:
+    """What a node with these cards advertises.
+
+    Args:
+        gpus: its cards, in any order.
+        profile: how they are named and shared.
+        mig_strategy: the one in force; the installation's, unless the profile's flags name one.
+
+    Raises:
+        OfferImpossible: the cards break the strategy's rules, or the profile names what they do not have.
+    """
+    cards = sorted(gpus, key=lambda gpu: gpu.index)
+    problems = list(_strategy_problems(cards, mig_strategy))
+    whole = list(_named(cards, profile, mig_strategy, problems))
+    notices: list[Notice] = []
+    shares: dict[str, tuple[SharedBlock, SharedResource]] = {}
+    for block in reversed(profile.blocks):
+        for entry in block.resources:
+            for each in _picked(whole, entry, problems, notices):
+                shares[each.device.uuid] = (block, entry)
+    for each in whole:
+        if (share := shares.get(each.device.uuid)) and share[0].kind is SharingKind.MPS:
+            problems.extend(_mps_problems(each, share[1]))
+    if problems:
+        raise OfferImpossible(list(dict.fromkeys(problems)))
+    return Offer(resources=_resources(whole, shares), notices=tuple(notices))
+
+
+def _strategy_problems(cards: Sequence[Gpu], strategy: MigStrategy) -> Iterator[Problem]:
+    """What the strategy ``single`` asks of a node: cut all cards or none, and all into the same."""
+    enabled = [card for card in cards if card.mig_enabled]
+    if strategy is not MigStrategy.SINGLE or not enabled:
+        return
+    for card in enabled:
+        if not card.mig_devices:
+            yield Problem(
+                _at(card), "MIG is on, but it has no MIG devices; MIG strategy single needs them: apply a layout"
+            )
+    if whole := [card for card in cards if not card.mig_enabled]:
+        yield Problem(
+            _at(whole[0]),
+            f"MIG is off, but on at {_at(enabled[0])}; MIG strategy single needs one mode, mixed takes both",
+        )
+    profiles = sorted({device.profile for card in enabled for device in card.mig_devices})
+    if len(profiles) > 1:
+        yield Problem(
+            "MIG devices",
+            f"are of the profiles {', '.join(profiles)}; MIG strategy single needs one, mixed takes several",
+        )
+
+
+def _named(
+    cards: Sequence[Gpu], profile: SharingProfile, strategy: MigStrategy, problems: list[Problem]
+) -> Iterator[_Whole]:
+    for card in cards:
+        if strategy is not MigStrategy.NONE and card.mig_enabled:
+            yield from _mig_devices(card, profile, strategy, problems)
+            continue
+        name = _first_match(profile.gpus or _ALL_CARDS, card.product)
+        if name is None:
+            text = f"no pattern matches {_at(card)} ({card.product}); add one, such as {{pattern: '*', name: gpu}}"
+            problems.append(Problem("resources.gpus", text))
+            continue
+        yield _Whole(name, Device(id=card.uuid, uuid=card.uuid, gpu=card.uuid, index=str(card.index)), card, "")
+
+
+def _mig_devices(
+    card: Gpu, profile: SharingProfile, strategy: MigStrategy, problems: list[Problem]
+) -> Iterator[_Whole]:
+    for device in sorted(card.mig_devices, key=lambda each: each.index):
+        if profile.mig:
+            name = _first_match(profile.mig, device.profile)
+        elif strategy is MigStrategy.SINGLE:
+            name = GPU_RESOURCE
+        else:
+            name = _default_mig_name(device.profile)
+        index = f"{card.index}:{device.index}"
+        if name is None:
+            text = f"no pattern matches MIG device {index} ({device.profile}); add one with its profile"
+            problems.append(Problem("resources.mig", text))
+            continue
+        entry = Device(id=device.uuid, uuid=device.uuid, gpu=card.uuid, index=index, profile=device.profile)
+        yield _Whole(name, entry, card, f"MIG-{card.uuid}/{device.gi_id}/{device.ci_id}")
+
+
+def _default_mig_name(profile: str) -> str | None:
+    """``nvidia.com/mig-<profile>``; none for a compute instance that does not fill its GPU instance, as upstream."""
+    return None if "c." in profile.partition("g.")[0] else resource_of(profile)
+
+
+def _first_match(patterns: Sequence[ResourcePattern], text: str) -> str | None:
+    return next((each.name for each in patterns if each.matches(text)), None)
+
+
+def _picked(
+    whole: Sequence[_Whole], entry: SharedResource, problems: list[Problem], notices: list[Notice]
+) -> Sequence[_Whole]:
+    """The devices that an entry divides."""
+    of_resource = [each for each in whole if each.resource == entry.name]
+    if not of_resource:
+        there = ", ".join(sorted({each.resource for each in whole})) or "no resource"
+        notices.append(Notice(f"{entry.path}.name", f"nothing here is {entry.name}; this node has {there}"))
+        return ()
+    return _selected(of_resource, entry.devices, entry, problems)
+
+
+def _selected(
+    devices: Sequence[_Whole], selection: Selection, entry: SharedResource, problems: list[Problem]
+) -> Sequence[_Whole]:
+    path = f"{entry.path}.devices"
+    if selection.count is not None:
+        if selection.count > len(devices):
+            text = f"{selection.count} devices of {entry.name} are to be shared, this node has {len(devices)}"
+            problems.append(Problem(path, text))
+        return devices[: selection.count]
+    if selection.all:
+        return devices
+    known = {
+        key: each for each in devices for key in (each.device.index, each.device.uuid.lower(), each.old_form.lower())
+    }
+    for ref in selection.refs:
+        if ref.lower() not in known:
+            there = ", ".join(each.device.index for each in devices)
+            problems.append(Problem(path, f"{ref} is no device of {entry.name} here; those have the indexes {there}"))
+    return [known[ref.lower()] for ref in selection.refs if ref.lower() in known]
+
+
+def _mps_problems(each: _Whole, entry: SharedResource) -> Iterator[Problem]:
+    if each.gpu.mig_enabled:
+        what = f"MIG device {each.device.index}" if each.device.profile else f"{_at(each.gpu)}, where MIG is on"
+        yield Problem(
+            entry.path, f"MPS would share {what}; MPS serves whole cards only: use timeSlicing, or name others"
+        )
+        return
+    most = most_clients(each.gpu.compute_capability)
+    if entry.replicas > most:
+        major, minor = each.gpu.compute_capability
+        text = f"{entry.replicas} is more than the {most} MPS clients of {_at(each.gpu)}, compute capability"
+        yield Problem(f"{entry.path}.replicas", f"{text} {major}.{minor}")
+
+
+def _resources(whole: Iterable[_Whole], shares: dict[str, tuple[SharedBlock, SharedResource]]) -> dict[str, Offered]:
+    devices: dict[str, list[Device]] = {}
+    one_per_request: set[str] = set()
+    for each in whole:
+        share = shares.get(each.device.uuid)
+        if share is None:
+            devices.setdefault(each.resource, []).append(each.device)
+            continue
+        block, entry = share
+        devices.setdefault(entry.advertised, []).extend(_replicas(each.device, entry.replicas, block.kind))
+        if block.one_per_request:
+            one_per_request.add(entry.advertised)
+    return {
+        name: Offered(name=name, devices=tuple(devices[name]), one_per_request=name in one_per_request)
+        for name in sorted(devices)
+    }
+
+
+def _replicas(device: Device, replicas: int, kind: SharingKind) -> Iterator[Device]:
+    for number in range(replicas):
+        yield msgspec.structs.replace(device, id=f"{device.uuid}::{number}", replicas=replicas, kind=kind)
+
+
+def _at(card: Gpu) -> str:
+    return f"GPU {card.index}"

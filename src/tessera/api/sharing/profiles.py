@@ -1,0 +1,57 @@
+"""Which of the named profiles a node follows.
+
+The rules of the device plugin's config manager: the node's label names a profile; without a label the cluster's default
+counts; without that a profile called ``default``, then the only one there is, then none. One difference: a name that
+does not exist is an error to be shown, not a reason to stop, so the caller keeps what it has.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+#: The node label that names a profile.
+PROFILE_LABEL = "nvidia.com/device-plugin.config"
+DEFAULT_PROFILE = "default"
+
+
+class ChosenProfile(msgspec.Struct, frozen=True):
+    """The profile of a node.
+
+    Attributes:
+        name: its key; empty when there is nothing to follow.
+        text: the file; empty likewise, which is a profile that shares nothing.
+        reason: why this one, for people.
+    """
+
+    name: str
+    text: str
+    reason: str
+
+
+class NoSuchProfile(LookupError):  # noqa: N818 - says what is wrong
+    """A label or a default names a profile that does not exist."""
+
+
+def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> ChosenProfile:
+    """The profile that a node follows.
+
+    Args:
+        profiles: name to file, the data of the ConfigMap.
+        label: value of the node's label; empty if it has none.
+        default: the cluster's default; empty if it has none.
+
+    Raises:
+        NoSuchProfile: the name is not among the profiles; the text lists those.
+    """
+    for name, reason in ((label, f"the node's label {PROFILE_LABEL}"), (default, "the cluster's default")):
+        if name:
+            if name not in profiles:
+                there = ", ".join(sorted(profiles)) or "none"
+                raise NoSuchProfile(f'{reason} names the profile "{name}", which does not exist; there are: {there}')
+            return ChosenProfile(name, profiles[name], reason)
+    if DEFAULT_PROFILE in profiles:
+        return ChosenProfile(DEFAULT_PROFILE, profiles[DEFAULT_PROFILE], f'the profile called "{DEFAULT_PROFILE}"')
+    if len(profiles) == 1:
+        ((name, text),) = profiles.items()
+        return ChosenProfile(name, text, "the only profile there is")
+    return ChosenProfile("", "", "no label, no default, and not exactly one profile")
