@@ -2,8 +2,8 @@
 
 Rules:
 
-- What is known comes from observations alone: pods, nodes, Instaslice objects, and what the server answered to writes
-  (an answer is an observation like any other). Observations may repeat; an older one of an object is ignored.
+- What is known comes from observations alone (:mod:`tessera.controller.observed`) and from what the server answered to
+  writes, which is an observation like any other.
 - :meth:`Slicer.decide` is called when observations have arrived; it absorbs all of them and plans everything that waits
   in one batch. Nothing is written before that.
 - :meth:`Slicer.take` says what to write now. For each half of a node's object, and for each pod, one write is in
@@ -13,120 +13,55 @@ Rules:
 - A slot is free again only when the agent says so, or when nothing was ever written about it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.allocation import Allocation, Step, adopted, next_step, observe, recorded_uids, wanted
 from tessera.controller.amounts import Amounts
+from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
 from tessera.controller.eligibility import refusal
-from tessera.controller.facts import NodeFacts, PodFacts, version_number
-from tessera.controller.instructions import DeleteObject, Instruction, Key, PatchRequests, Tell, Ungate, Write
+from tessera.controller.facts import PodFacts
+from tessera.controller.instructions import Instruction, Key, PatchRequests, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
 from tessera.controller.ledger import Ledger
+from tessera.controller.observed import Observed
 from tessera.controller.placing import Placed, place
 from tessera.controller.wording import lost_text, waiting_text
 from tessera.placement.reasons import Reason
 
 
-class Slicer:
+class Slicer(Observed):
     """State of the whole cluster's slices.
 
     Attributes:
-        pods: pods that hold something or want slices, by UID; finished ones only while a promise of theirs stands.
-        nodes: all nodes.
-        objects: the Instaslice object of each node, newest observation.
         ledger: promises, by node and by pod.
         inventory: the cards and what stands on them.
-        used: what pods and promises hold of each node besides slices.
         waiting: pods that wait for a place, with the reason once planning refused them.
         decisions: promises made so far.
     """
 
     def __init__(self) -> None:
-        self.pods: dict[PodUid, PodFacts] = {}
-        self.nodes: dict[NodeName, NodeFacts] = {}
-        self.objects: dict[NodeName, Instaslice] = {}
+        super().__init__()
         self.ledger = Ledger()
         self.inventory = Inventory()
-        self.used: dict[NodeName, Amounts] = {}
         self.waiting: dict[PodUid, Reason | None] = {}
         self.decisions = 0
-        self._uids: dict[str, PodUid] = {}
-        self._hosts: dict[str, NodeName] = {}
         self._cards: dict[NodeName, NodeResources] = {}
-        self._changed_nodes: set[NodeName] = set()
-        self._changed_pods: set[PodUid] = set()
         self._due: set[NodeName] = set()
         self._begun = False
-        self._grown = False
         self._fresh: set[PodUid] = set()
         self._busy: set[Key] = set()
         self._told: dict[PodUid, str] = {}
         self._denied: dict[PodUid, PodFacts] = {}
-        self._orphans: list[DeleteObject] = []
         self._tell: list[Tell] = []
-        self._charged: dict[PodUid, tuple[NodeName, Amounts]] = {}
+        self._charges = Charges()
 
-    # Observations
-
-    def see_pod(self, pod: PodFacts) -> None:
-        """A pod as it is now; ignored if a newer state was seen."""
-        known = self.pods.get(pod.uid)
-        if known is not None and known.version > pod.version:
-            return
-        other = self._uids.get(pod.key)
-        if other is not None and other != pod.uid:
-            self.lose_pod(other)
-        if known == pod:
-            return
-        self._uids[pod.key] = pod.uid
-        self.pods[pod.uid] = pod
-        self._changed_pods.add(pod.uid)
-
-    def lose_pod(self, uid: PodUid) -> None:
-        """A pod is gone."""
-        pod = self.pods.pop(uid, None)
-        if pod is not None and self._uids.get(pod.key) == uid:
-            del self._uids[pod.key]
-        self._changed_pods.add(uid)
-
-    def see_node(self, node: NodeFacts) -> None:
-        """A node as it is now."""
-        before = self.nodes.get(node.name)
-        if before == node:
-            return
-        if before is not None and self._hosts.get(before.hostname) == node.name:
-            del self._hosts[before.hostname]
-        self.nodes[node.name] = node
-        self._hosts[node.hostname] = node.name
-        self._changed_nodes.add(node.name)
-        self._grown = True
-
-    def lose_node(self, name: NodeName) -> None:
-        """A node is gone; its object goes with it."""
-        node = self.nodes.pop(name, None)
-        if node is not None and self._hosts.get(node.hostname) == name:
-            del self._hosts[node.hostname]
-        item = self.objects.get(name)
-        if item is not None:
-            self._orphans.append(DeleteObject(node=name, uid=item.metadata.uid))
-        self._changed_nodes.add(name)
-
-    def see_object(self, item: Instaslice) -> None:
-        """A node's Instaslice object; ignored if a newer one was seen."""
-        node = NodeName(item.metadata.name)
-        known = self.objects.get(node)
-        if known is not None and _version(known) > _version(item):
-            return
-        self.objects[node] = item
-        self._changed_nodes.add(node)
-
-    def lose_object(self, node: NodeName) -> None:
-        """A node's Instaslice object is gone."""
-        if self.objects.pop(node, None) is not None:
-            self._changed_nodes.add(node)
+    @property
+    def used(self) -> Mapping[NodeName, Amounts]:
+        """What pods and promises hold of each node besides slices."""
+        return self._charges.used
 
     # Answers to instructions
 
@@ -202,9 +137,8 @@ class Slicer:
         """Once, at the start: objects of nodes that went away while nobody looked."""
         if not self._begun:
             self._begun = True
-            for node, item in self.objects.items():
-                if node not in self.nodes:
-                    self._orphans.append(DeleteObject(node=node, uid=item.metadata.uid))
+            for node in sorted(self.objects.keys() - self.nodes.keys()):
+                self._orphan(node)
 
     def _plan(self, pods: Sequence[PodFacts]) -> None:
         placed = place(pods, self.inventory.fleet, self.nodes, self.used, ledger=self.ledger, home_of=self.home_of)
@@ -354,13 +288,7 @@ class Slicer:
         self.ledger.remove(allocation)
         self._changed_pods.add(allocation.uid)
 
-    # Who waits, and where pods are at home
-
-    def home_of(self, pod: PodFacts) -> NodeName | None:
-        """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""
-        if pod.gates:
-            return None
-        return pod.node or self._hosts.get(pod.hostname)
+    # Who waits
 
     def _queue(self, uid: PodUid) -> None:
         pod = self.pods.get(uid)
@@ -388,17 +316,8 @@ class Slicer:
         if pod is not None and not pod.finished:
             live = self.ledger.live(uid)
             home = pod.node or (live.node if live is not None else None)
-        new = (home, pod.amounts) if pod is not None and home else None
-        old = self._charged.get(uid)
-        if new == old:
-            return
-        if old is not None:
-            _add(self.used, *old, sign=-1)
-            del self._charged[uid]
-            self._grown |= old[0] in self._cards and bool(self.waiting)
-        if new is not None:
-            _add(self.used, *new, sign=1)
-            self._charged[uid] = new
+        left = self._charges.charge(uid, home, pod.amounts if pod is not None else {})
+        self._grown |= left in self._cards and bool(self.waiting)
 
     def _say(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
         self._tell.append(
@@ -448,19 +367,3 @@ class Slicer:
     def _ungate(self, allocation: Allocation, pod: PodFacts) -> Ungate:
         hostname = self.nodes[allocation.node].hostname
         return Ungate(uid=pod.uid, namespace=pod.namespace, name=pod.name, hostname=hostname)
-
-
-def _version(item: Instaslice) -> int:
-    return version_number(item.metadata.resource_version)
-
-
-def _add(used: dict[NodeName, Amounts], node: NodeName, amounts: Amounts, *, sign: int) -> None:
-    total = used.setdefault(node, {})
-    for name, value in amounts.items():
-        left = total.get(name, 0) + sign * value
-        if left:
-            total[name] = left
-        else:
-            total.pop(name, None)
-    if not total:
-        del used[node]

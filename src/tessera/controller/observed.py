@@ -1,0 +1,102 @@
+"""What the controller has seen of the cluster: pods, nodes and Instaslice objects, each in its newest state.
+
+Observations may repeat and come late; an older state of a pod or an object is ignored. What each one touches is noted,
+so that :mod:`tessera.controller.machine` looks at that and nothing else.
+"""
+
+from tessera.api.instaslice import Instaslice
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.facts import NodeFacts, PodFacts, version_number
+from tessera.controller.instructions import DeleteObject
+
+
+class Observed:
+    """The newest observations, and what they touched since somebody looked.
+
+    Attributes:
+        pods: pods that hold something or want slices, by UID; finished ones only while a promise of theirs stands.
+        nodes: all nodes.
+        objects: the Instaslice object of each node.
+    """
+
+    def __init__(self) -> None:
+        self.pods: dict[PodUid, PodFacts] = {}
+        self.nodes: dict[NodeName, NodeFacts] = {}
+        self.objects: dict[NodeName, Instaslice] = {}
+        self._uids: dict[str, PodUid] = {}
+        self._hosts: dict[str, NodeName] = {}
+        self._changed_nodes: set[NodeName] = set()
+        self._changed_pods: set[PodUid] = set()
+        self._grown = False  # room may have grown, for whoever waits
+        self._orphans: list[DeleteObject] = []
+
+    def see_pod(self, pod: PodFacts) -> None:
+        """A pod as it is now; ignored if a newer state was seen."""
+        known = self.pods.get(pod.uid)
+        if known is not None and known.version > pod.version:
+            return
+        other = self._uids.get(pod.key)
+        if other is not None and other != pod.uid:
+            self.lose_pod(other)
+        if known == pod:
+            return
+        self._uids[pod.key] = pod.uid
+        self.pods[pod.uid] = pod
+        self._changed_pods.add(pod.uid)
+
+    def lose_pod(self, uid: PodUid) -> None:
+        """A pod is gone."""
+        pod = self.pods.pop(uid, None)
+        if pod is not None and self._uids.get(pod.key) == uid:
+            del self._uids[pod.key]
+        self._changed_pods.add(uid)
+
+    def see_node(self, node: NodeFacts) -> None:
+        """A node as it is now."""
+        before = self.nodes.get(node.name)
+        if before == node:
+            return
+        if before is not None and self._hosts.get(before.hostname) == node.name:
+            del self._hosts[before.hostname]
+        self.nodes[node.name] = node
+        self._hosts[node.hostname] = node.name
+        self._changed_nodes.add(node.name)
+        self._grown = True
+
+    def lose_node(self, name: NodeName) -> None:
+        """A node is gone; its object goes with it."""
+        node = self.nodes.pop(name, None)
+        if node is not None and self._hosts.get(node.hostname) == name:
+            del self._hosts[node.hostname]
+        self._orphan(name)
+        self._changed_nodes.add(name)
+
+    def see_object(self, item: Instaslice) -> None:
+        """A node's Instaslice object; ignored if a newer one was seen."""
+        node = NodeName(item.metadata.name)
+        known = self.objects.get(node)
+        if known is not None and _version(known) > _version(item):
+            return
+        self.objects[node] = item
+        self._changed_nodes.add(node)
+
+    def lose_object(self, node: NodeName) -> None:
+        """A node's Instaslice object is gone."""
+        if self.objects.pop(node, None) is not None:
+            self._changed_nodes.add(node)
+
+    def home_of(self, pod: PodFacts) -> NodeName | None:
+        """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""
+        if pod.gates:
+            return None
+        return pod.node or self._hosts.get(pod.hostname)
+
+    def _orphan(self, node: NodeName) -> None:
+        """The object of a node that is gone is to be deleted."""
+        item = self.objects.get(node)
+        if item is not None:
+            self._orphans.append(DeleteObject(node=node, uid=item.metadata.uid))
+
+
+def _version(item: Instaslice) -> int:
+    return version_number(item.metadata.resource_version)
