@@ -2,8 +2,10 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,22 @@ def test_the_demo_tells_the_story_and_leaves_nothing(temporary: Path) -> None:
     story = run.stdout.index("[a 3g.20gb"), run.stdout.index("deployment/vllm deleted"), run.stdout.rindex("Measured")
     assert list(story) == sorted(story)
     assert "0 of 32 memory slots used" in run.stdout
+    assert list(temporary.iterdir()) == []
+    assert processes_below(temporary) == []
+
+
+def test_an_interrupted_demo_leaves_nothing_either(temporary: Path) -> None:
+    command = [sys.executable, "-m", "tessera", "demo"]
+    with subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as run:
+        assert run.stdout is not None
+        deadline = time.monotonic() + 60
+        while len(processes_below(temporary)) < 1 and time.monotonic() < deadline:
+            os.sched_yield()
+        run.send_signal(signal.SIGINT)
+        run.stdout.read()
+    assert run.returncode == 130
     assert list(temporary.iterdir()) == []
     assert processes_below(temporary) == []
 

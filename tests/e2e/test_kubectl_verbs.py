@@ -228,6 +228,13 @@ def test_what_the_server_knows(cluster: Any) -> None:
     assert "inference.redhat.com/v1alpha1" in cluster.kubectl("api-versions").splitlines()
 
 
+def test_logs(cluster: Any) -> None:
+    cluster.kubectl("run", "talker", "--image=busybox", "--restart=Never", "--command", "--", "echo", "hello there")
+    cluster.kubectl("wait", "pod/talker", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+    assert "hello there" in cluster.kubectl("logs", "talker").splitlines()
+    cluster.kubectl("delete", "pod", "talker", "--now")
+
+
 @pytest.mark.parametrize("verb", [["exec", "{}", "--", "ls"], ["attach", "{}"], ["port-forward", "{}", ":80"]])
 def test_what_containers_that_do_not_exist_cannot_do(cluster: Any, web: str, verb: list[str]) -> None:
     pod = cluster.kubectl("get", "pods", "-l", "app=web", "-o", "name").splitlines()[0]
