@@ -30,7 +30,7 @@ def collect_seldom() -> None:
     objects). Circles are still collected, a while later.
     """
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(10_000, 10, 1_000)
 
 
 async def _until_asked(main: Coroutine[Any, Any, Any]) -> None:

@@ -61,7 +61,7 @@ class Shape:
         self.required = shapes.required(schema, node)
         properties = node.get("properties") or {}
         self.defaults = tuple((name, below["default"]) for name, below in properties.items() if "default" in below)
-        self.defaulted = shapes.any_default(node, set())
+        self.defaulted = shapes.any_default(node)
 
     def field(self, name: str) -> "Shape | None":
         """The node of a field, None for one that is unknown."""
@@ -156,6 +156,7 @@ class Shapes:
         self._library = library
         self._known: dict[int, Shape] = {}
         self._kinds: dict[str, Shape] = {}
+        self._defaulted: dict[int, bool] = {}
         self.required = required
         self.anything = Shape(self, {}, {})
 
@@ -174,14 +175,23 @@ class Shapes:
             found = self._known[id(schema)] = Shape(self, schema, self._library.resolve(schema))
         return found
 
-    def any_default(self, node: Definition, seen: set[int]) -> bool:
-        """Whether a resolved node or anything below it has a default; ``seen`` keeps it out of circles."""
+    def any_default(self, node: Definition) -> bool:
+        """Whether a resolved node or anything below it has a default."""
+        seen: set[int] = set()
+        found = self._any_default(node, seen)
+        self._defaulted.update(dict.fromkeys((id(node),) if found else seen, found))
+        return found
+
+    def _any_default(self, node: Definition, seen: set[int]) -> bool:
+        """The same; ``seen`` keeps it out of circles."""
+        if id(node) in self._defaulted:
+            return self._defaulted[id(node)]
         if id(node) in seen:
             return False
         seen.add(id(node))
         below = [*(node.get("properties") or {}).values()]
         below += [node[key] for key in ("additionalProperties", "items") if key in node]
-        return any("default" in each or self.any_default(self._library.resolve(each), seen) for each in below)
+        return any("default" in each or self._any_default(self._library.resolve(each), seen) for each in below)
 
 
 def blank(value: Any) -> bool:
