@@ -8,7 +8,7 @@ from tessera.controller.eligibility import refusal, shortage
 from tessera.controller.facts import Constraints, NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
-LABELS = {"nvidia.com/mig.config": "dynamic", "zone": "a", "cores": "64"}
+LABELS = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n1", "zone": "a", "cores": "64"}
 
 
 def node(**facts: Any) -> NodeFacts:
@@ -26,6 +26,7 @@ def term(*tests: tuple[str, str, tuple[str, ...]], fields: bool = False) -> Node
         ({}, ""),
         ({"labels": {}}, "did not offer on-demand slices"),
         ({"labels": {"nvidia.com/mig.config": "all-1g.5gb"}}, "did not offer on-demand slices"),
+        ({"labels": {"nvidia.com/mig.config": "dynamic"}}, "had no label kubernetes.io/hostname"),
         ({"ready": False}, "were not ready"),
         ({"cordoned": True}, "were unschedulable"),
         ({"taints": (Taint(key="gpu", value="down", effect="NoSchedule"),)}, "untolerated taint {gpu: down}"),

@@ -81,7 +81,7 @@ def test_a_pod_in_its_last_phase_is_finished() -> None:
     assert not pod_facts(Pod(status=PodStatus(phase="Running"))).finished
 
 
-def test_a_node_without_hostname_label_is_pinned_by_its_name() -> None:
+def test_a_node_without_hostname_label_goes_by_its_name() -> None:
     assert node_facts(Node(metadata=ObjectMeta(name="n"))).hostname == "n"
 
 

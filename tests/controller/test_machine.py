@@ -253,10 +253,10 @@ def test_foreign_slices_are_in_the_way(world: World) -> None:
 
 
 def test_a_node_without_the_label_gets_no_promises(world: World) -> None:
-    node = world.node("n1", labels={})
+    node = world.node("n1", labels={"kubernetes.io/hostname": "n1"})
     pod = world.pod("a", "1g.5gb")
     assert world.run() == []
-    world.slicer.see_node(replace(node, labels={"nvidia.com/mig.config": "dynamic"}))
+    world.slicer.see_node(replace(node, labels={**node.labels, "nvidia.com/mig.config": "dynamic"}))
     world.settle()
     assert world.states(pod) == ("ungated", "created")
 

@@ -7,6 +7,7 @@ looked at: the scheduler decides them after the pod is ungated.
 
 from collections.abc import Mapping, Sequence
 
+from tessera.api.names import HOSTNAME_LABEL
 from tessera.controller.amounts import Amounts
 from tessera.controller.facts import Constraints, NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
@@ -24,6 +25,8 @@ def refusal(constraints: Constraints, node: NodeFacts) -> str:
     """
     if not node.dynamic:
         return "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
+    if HOSTNAME_LABEL not in node.labels:
+        return f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
     if not node.ready:
         return "node(s) were not ready"
     if node.cordoned and not _tolerated(_CORDON, constraints.tolerations):
