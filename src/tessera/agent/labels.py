@@ -1,0 +1,349 @@
+"""The node's labels: what its cards are and how they are offered, from facts alone.
+
+Names and values are those of NVIDIA's GPU feature discovery, so that selectors, affinities and dashboards written for
+it work. The same facts give the same labels in whatever order the cards are listed: where a node has cards of several
+models and a label has room for one, the labels tell of the model that has cards without MIG, then of the one with the
+most cards, then of the one with more memory, then of the first by name. How many cards of each model there are stands
+in labels of our own, with what pods choose by and upstream has no label for: NVLink and ECC.
+
+A value that is longer than a label's may be loses the end of the product name, never the suffix that tells how the card
+is offered. This module does not know how facts are read or labels written.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.sharing.config import MigStrategy, SharingKind
+from tessera.mig.names import resource_spelling
+
+PREFIX = "nvidia.com/"
+GPU = PREFIX + "gpu"
+OWN = "tessera.dev/"
+#: Most characters of a label's value, and of its name after the prefix (Kubernetes, label syntax).
+LONGEST = 63
+#: Small cards that only drive a DGX Station's screen; go-nvlib leaves them out.
+DISPLAY_CARDS = frozenset({"DGX Display", "NVIDIA DGX Display"})
+#: PCI classes with the words of ``gpu.mode``.
+MODES = {0x030000: "graphics", 0x030200: "compute"}
+_FAMILIES = {
+    1: "tesla",
+    2: "fermi",
+    3: "kepler",
+    5: "maxwell",
+    6: "pascal",
+    9: "hopper",
+    10: "blackwell",
+    12: "blackwell",
+    13: "rubin",
+}
+
+
+class LabelFactsError(ValueError):
+    """The facts contradict each other, or one cannot be read; the text is for the administrator."""
+
+
+class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One MIG device. Engines and multiprocessors are 0 where the driver does not tell.
+
+    Attributes:
+        profile: ``3g.20gb``.
+        memory_mib: its memory.
+        multiprocessors: SMs.
+        gi_slices: compute slices of its GPU instance.
+        ci_slices: compute slices of its own.
+        copy_engines: and the other engines that it may use.
+    """
+
+    profile: str
+    memory_mib: int
+    gi_slices: int
+    ci_slices: int
+    multiprocessors: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+
+class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """One card.
+
+    Attributes:
+        product: NVML's name.
+        memory_mib: total memory; 0 if it cannot be read.
+        compute_capability: major and minor; major 0 if it cannot be read.
+        mig_capable: it has a MIG mode.
+        mig_enabled: the mode is on.
+        mig_devices: what it is cut into.
+        pci_class: ``0x030200``; ``None`` if it cannot be read.
+        nvlink: it has an NVLink that is up.
+        ecc: ECC is on; a card without ECC has ``False``.
+        fabric: cluster UUID and clique id on a card that is part of an NVLink fabric.
+    """
+
+    product: str
+    memory_mib: int
+    compute_capability: tuple[int, int]
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig_devices: tuple[MigFacts, ...] = ()
+    pci_class: int | None = None
+    nvlink: bool = False
+    ecc: bool = False
+    fabric: tuple[str, str] | None = None
+
+
+class Share(msgspec.Struct, frozen=True):
+    """How the devices of one resource are shared.
+
+    Attributes:
+        kind: time slices or MPS.
+        replicas: shares of each device.
+        renamed: the shares have a resource name of their own.
+    """
+
+    kind: SharingKind
+    replicas: int
+    renamed: bool = False
+
+
+class VgpuFacts(msgspec.Struct, frozen=True):
+    """A virtual machine's cards are vGPUs: version and branch of the host's driver."""
+
+    host_driver_version: str
+    host_driver_branch: str
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that labels are made of.
+
+    Attributes:
+        cards: in any order.
+        driver_version: ``570.133.20``.
+        cuda_version: the highest that the driver runs, as NVML writes it: 12040 is 12.4.
+        machine: DMI product name; ``None`` if it cannot be read.
+        mig_strategy: how MIG devices are advertised.
+        shares: how the devices of a resource are shared, by the resource's name before it is renamed.
+        mps: the node's sharing profile is one of MPS.
+        timestamp: seconds since 1970 at which discovery began; ``None`` for no such label.
+        vgpu: in a virtual machine with vGPUs; ``None`` elsewhere.
+    """
+
+    cards: Sequence[CardFacts]
+    driver_version: str
+    cuda_version: int
+    machine: str | None = None
+    mig_strategy: MigStrategy = MigStrategy.NONE
+    shares: Mapping[str, Share] = {}
+    mps: bool = False
+    timestamp: int | None = None
+    vgpu: VgpuFacts | None = None
+
+
+def node_labels(facts: NodeFacts) -> dict[str, str]:
+    """Every label of the node, by name. A node without cards has none that tell of cards.
+
+    Raises:
+        LabelFactsError: the driver's version is no version, or MPS is asked for beside MIG mode.
+    """
+    labels: dict[str, object] = {}
+    if facts.timestamp is not None:
+        labels[PREFIX + "gfd.timestamp"] = facts.timestamp
+    cards = [card for card in facts.cards if card.product not in DISPLAY_CARDS]
+    if cards:
+        labels |= _versions(facts.driver_version, facts.cuda_version)
+        labels[GPU + ".machine"] = product_label("unknown" if facts.machine is None else facts.machine)
+        labels |= _capabilities(cards, mps=facts.mps)
+        labels |= _whole_cards(cards, facts.shares)
+        labels |= _mig(cards, facts.mig_strategy, facts.shares)
+        labels |= _own(cards)
+    if facts.vgpu is not None:
+        labels[PREFIX + "vgpu.present"] = "true"
+        labels[PREFIX + "vgpu.host-driver-version"] = facts.vgpu.host_driver_version
+        labels[PREFIX + "vgpu.host-driver-branch"] = facts.vgpu.host_driver_branch
+    return {name: str(labels[name]) for name in sorted(labels)}
+
+
+def sanitise(text: str) -> str:
+    """Text as a label's value: other characters than letters, digits, ``-_.`` go, blanks become one dash."""
+    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
+
+
+def product_label(product: str, *suffixes: str) -> str:
+    """A product's name with its suffixes as a label's value; if it is too long, the name loses its end."""
+    tail = "".join("-" + sanitise(suffix) for suffix in suffixes)
+    name = sanitise(product)
+    if len(name) + len(tail) > LONGEST:
+        name = name[: LONGEST - len(tail)].rstrip("-_.")
+    return name + tail
+
+
+def family(compute_capability: tuple[int, int]) -> str:
+    """The architecture's name in lower case; ``undefined`` for one that is not known."""
+    major, minor = compute_capability
+    if major == 7:
+        return "volta" if minor < 5 else "turing"
+    if major == 8:
+        return "ampere" if minor < 9 else "ada-lovelace"
+    return _FAMILIES.get(major, "undefined")
+
+
+def _versions(driver: str, cuda: int) -> dict[str, object]:
+    parts = driver.split(".")
+    if len(parts) not in {2, 3}:
+        raise LabelFactsError(f'driver version "{driver}": not of the form X.Y or X.Y.Z; is the driver whole?')
+    major, minor, revision = (*parts, "")[:3]
+    cuda_major, cuda_minor = cuda // 1000, cuda % 1000 // 10
+    return {
+        PREFIX + "cuda.driver-version.major": major,
+        PREFIX + "cuda.driver-version.minor": minor,
+        PREFIX + "cuda.driver-version.revision": revision,
+        PREFIX + "cuda.driver-version.full": driver,
+        PREFIX + "cuda.runtime-version.major": cuda_major,
+        PREFIX + "cuda.runtime-version.minor": cuda_minor,
+        PREFIX + "cuda.runtime-version.full": f"{cuda_major}.{cuda_minor}",
+        PREFIX + "cuda.driver.major": major,
+        PREFIX + "cuda.driver.minor": minor,
+        PREFIX + "cuda.driver.rev": revision,
+        PREFIX + "cuda.runtime.major": cuda_major,
+        PREFIX + "cuda.runtime.minor": cuda_minor,
+    }
+
+
+def _capabilities(cards: Sequence[CardFacts], *, mps: bool) -> dict[str, object]:
+    if mps and any(card.mig_enabled for card in cards):
+        raise LabelFactsError(
+            "MPS sharing beside MIG mode: MPS is not supported on cards in MIG mode; choose a sharing profile of time "
+            "slices, or turn MIG mode off"
+        )
+    classes = {card.pci_class for card in cards}
+    labels: dict[str, object] = {
+        PREFIX + "mig.capable": _truth(any(card.mig_capable for card in cards)),
+        PREFIX + "mps.capable": _truth(mps),
+        GPU + ".mode": MODES.get(classes.pop() or 0, "unknown") if len(classes) == 1 else "unknown",
+    }
+    fabrics = {card.fabric for card in cards if card.fabric is not None}
+    if len(fabrics) == 1:
+        labels[GPU + ".clique"] = ".".join(fabrics.pop())
+    return labels
+
+
+def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dict[str, object]:
+    """Labels of the model that speaks for the node. Sharing concerns only cards that are not in MIG mode."""
+    alike = _chosen(cards)
+    card = min(alike, key=lambda each: (each.mig_enabled, -each.memory_mib, each.compute_capability))
+    share = shares.get(GPU)
+    labels = _base(GPU, len(alike), [card.product], None if card.mig_enabled else share)
+    if card.mig_enabled:
+        labels[GPU + ".replicas"] = 0
+    if card.memory_mib:
+        labels[GPU + ".memory"] = card.memory_mib
+    if card.compute_capability[0]:
+        labels[GPU + ".family"] = family(card.compute_capability)
+        labels[GPU + ".compute.major"], labels[GPU + ".compute.minor"] = card.compute_capability
+    return labels
+
+
+def _chosen(cards: Sequence[CardFacts]) -> list[CardFacts]:
+    """The cards of the model that speaks for a node of several."""
+    models: dict[str, list[CardFacts]] = {}
+    for card in cards:
+        models.setdefault(card.product, []).append(card)
+    return min(
+        models.values(),
+        key=lambda alike: (
+            all(card.mig_enabled for card in alike),
+            -len(alike),
+            -max(card.memory_mib for card in alike),
+            alike[0].product,
+        ),
+    )
+
+
+def _base(resource: str, count: int, name: Sequence[str], share: Share | None) -> dict[str, object]:
+    shared = share is not None and share.replicas > 1
+    suffix = ["SHARED"] if share is not None and shared and not share.renamed else []
+    return {
+        resource + ".product": product_label(*name, *suffix),
+        resource + ".count": count,
+        resource + ".replicas": share.replicas if share is not None and shared else 1,
+        resource + ".sharing-strategy": (share.kind if share is not None and shared else SharingKind.NONE).value,
+    }
+
+
+def _mig(cards: Sequence[CardFacts], strategy: MigStrategy, shares: Mapping[str, Share]) -> dict[str, object]:
+    if strategy is MigStrategy.NONE:
+        return {}
+    labels: dict[str, object] = {PREFIX + "mig.strategy": strategy.value}
+    devices = [(card, device) for card in cards if card.mig_enabled for device in card.mig_devices]
+    by_profile: dict[str, list[tuple[CardFacts, MigFacts]]] = {}
+    for card, device in devices:
+        by_profile.setdefault(resource_spelling(device.profile), []).append((card, device))
+    if strategy is MigStrategy.MIXED:
+        for profile, found in by_profile.items():
+            resource = f"{PREFIX}mig-{profile}"
+            labels |= _mig_resource(resource, profile, found, shares.get(resource))
+    elif any(card.mig_enabled for card in cards):
+        whole = all(card.mig_enabled and card.mig_devices for card in cards)
+        if whole and len(by_profile) == 1:
+            ((profile, found),) = by_profile.items()
+            labels |= _mig_resource(GPU, profile, found, shares.get(GPU))
+        else:
+            labels |= _invalid([card for card in cards if card.mig_enabled])
+    return labels
+
+
+def _mig_resource(
+    resource: str, profile: str, found: Sequence[tuple[CardFacts, MigFacts]], share: Share | None
+) -> dict[str, object]:
+    """Labels of MIG devices of one profile; of several models the one with the most devices, then the first by name."""
+    models = Counter(card.product for card, _ in found)
+    product = min(models, key=lambda name: (-models[name], name))
+    device = min((device for card, device in found if card.product == product), key=msgspec.structs.astuple)
+    return {
+        **_base(resource, len(found), [product, "MIG", profile], share),
+        resource + ".memory": device.memory_mib,
+        resource + ".multiprocessors": device.multiprocessors,
+        resource + ".slices.gi": device.gi_slices,
+        resource + ".slices.ci": device.ci_slices,
+        resource + ".engines.copy": device.copy_engines,
+        resource + ".engines.decoder": device.decoders,
+        resource + ".engines.encoder": device.encoders,
+        resource + ".engines.jpeg": device.jpeg_engines,
+        resource + ".engines.ofa": device.ofa_engines,
+    }
+
+
+def _invalid(cards: Sequence[CardFacts]) -> dict[str, object]:
+    """What upstream writes where the strategy ``single`` does not hold: nothing can be had, and the product says so."""
+    return {
+        GPU + ".product": product_label(_chosen(cards)[0].product, "MIG", "INVALID"),
+        GPU + ".count": 0,
+        GPU + ".replicas": 0,
+        GPU + ".sharing-strategy": "",
+        GPU + ".memory": 0,
+    }
+
+
+def _own(cards: Sequence[CardFacts]) -> dict[str, object]:
+    labels: dict[str, object] = {
+        OWN + "gpu.nvlink": _all_of(card.nvlink and not card.mig_enabled for card in cards),
+        OWN + "gpu.ecc": _all_of(card.ecc for card in cards),
+    }
+    for product, count in Counter(card.product for card in cards).items():
+        labels[f"{OWN}count.{product_label(product)[: LONGEST - len('count.')].rstrip('-_.')}"] = count
+    return labels
+
+
+def _all_of(values: Iterable[bool]) -> str:
+    """``true`` only if a pod may rely on it whichever card it gets."""
+    found = set(values)
+    return "mixed" if len(found) > 1 else _truth(found == {True})
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
