@@ -259,6 +259,46 @@ def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> N
     play(story, cards="2xA100-40GB")
 
 
+def test_a_lost_card_is_not_shown_to_the_controller_until_it_answers_again(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        first, second = scene.machine.uuids()
+
+        async def shown(*cards: str) -> bool:
+            return [gpu.gpu_uuid for gpu in (await scene.object()).status.node_resources.node_gpus] == list(cards)
+
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", A)
+        await scene.reported("web", "created")
+        scene.machine.lose(first)
+        await scene.until(functools.partial(shown, second))
+        assert "3g.20gb" in (await scene.object()).status.node_resources.mig_placement
+        scene.machine.reboot()
+        await scene.until(functools.partial(shown, first, second))
+        await scene.until(functools.partial(stands, scene, A))
+
+    async def stands(scene: Scene, place: tuple[str, int, int]) -> bool:
+        return scene.places() == [place]
+
+    play(story, cards="2xA100-40GB")
+
+
+def test_a_container_whose_card_is_lost_is_told_so(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        scene.machine.lose(scene.machine.uuids()[0])
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", A)
+        await scene.bind("web")
+        await scene.admit("web")
+        with pytest.raises(PluginError, match="the card does not answer; the start is tried again"):
+            await scene.start("web", "main", tries=1)
+
+    play(story, cards="2xA100-40GB")
+
+
 def test_every_legal_position_of_every_card_is_advertised(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()

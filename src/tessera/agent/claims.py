@@ -292,7 +292,8 @@ class Claims:
             self._left(deadline),
         ):
             missing = ", ".join(p.device_id for p in needed if self._book.device(pod, p) is None)
-            why = self._book.last_notice(pod) or "NVML is still at it"
+            lost = any(self._book.lost(position.gpu) for position in needed)
+            why = "the card does not answer" if lost else self._book.last_notice(pod) or "NVML is still at it"
             raise PluginError(
                 f"slices not ready after {self._timeout:.0f} s: {missing}: {why}; the start is tried again"
             )

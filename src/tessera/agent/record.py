@@ -70,8 +70,11 @@ class Description:
         self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
 
     def now(self, book: Book, boot_id: str) -> NodeResources:
-        """The whole of it at this moment."""
-        return msgspec.structs.replace(self._fixed, boot_id=boot_id, foreign=foreign(self._inventory, book))
+        """The whole of it at this moment. A lost card is left out, so that nothing more is promised there."""
+        gpus = tuple(gpu for gpu in self._fixed.node_gpus if not book.lost(gpu.gpu_uuid))
+        return msgspec.structs.replace(
+            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign(self._inventory, book)
+        )
 
 
 def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
