@@ -13,6 +13,7 @@ All that stands in the way is told at once, with the entry's path. Then nothing 
 has.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -136,7 +137,7 @@ def _mig_devices(
 
 def _default_mig_name(profile: str) -> str | None:
     """``nvidia.com/mig-<profile>``; none for a compute instance that does not fill its GPU instance, as upstream."""
-    return None if "c." in profile.partition("g.")[0] else resource_of(profile)
+    return None if re.match(r"\d+c\.", profile) else resource_of(profile)
 
 
 def _first_match(patterns: Sequence[ResourcePattern], text: str) -> str | None:

@@ -1,0 +1,336 @@
+"""MIG layouts by name: the file of NVIDIA's mig-parted, ``version: v1``, read strictly.
+
+A file holds named layouts; the node label ``nvidia.com/mig.config`` picks one. A layout is a list of entries, each for
+some of a node's cards; of several entries for one card the last counts. Accepted is what mig-parted accepts
+(``api/spec/v1``), with two additions: mistakes carry their path, and a ``device-filter`` that is a model's name, which
+mig-parted reads and never matches, means that model.
+
+What a layout asks of a card is a multiset of profiles. Whether a card can hold it is decided in ``tessera.mig``.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import Gathered, Notice, Problem, join, load, shown
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.mig.models import MODELS, model_by_product
+
+VERSION = "v1"
+
+_PCI_IDS = re.compile(r"0[xX]([0-9a-fA-F]{1,8})(?::0[xX]([0-9a-fA-F]{1,8}))?")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_ATTRIBUTE = r"[A-Za-z](?:[A-Za-z0-9.]*[A-Za-z0-9])?"
+_PROFILE = re.compile(
+    rf"(?:(?P<c>\d+)c\.)?(?P<g>\d+)g\.(?P<gb>\d+)gb(?P<sign>[+-])?(?(sign)(?P<attributes>{_ATTRIBUTE}(?:,{_ATTRIBUTE})*))"
+)
+
+
+class MigCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layout's entries tell cards apart by.
+
+    Attributes:
+        uuid: the card's.
+        index: the driver's, which ``devices`` lists.
+        product: NVML's product name.
+        pci_device_id: device and vendor as one number, ``0x20B010DE``.
+        pci_subsystem_id: likewise of the board; 0 where it is not known.
+        mig_capable: it has a MIG mode.
+    """
+
+    uuid: str
+    index: int
+    product: str
+    pci_device_id: int
+    pci_subsystem_id: int = 0
+    mig_capable: bool = True
+
+
+class DeviceFilter(msgspec.Struct, frozen=True):
+    """One item of ``device-filter``.
+
+    Attributes:
+        text: as written.
+        device: PCI device and vendor as one number; ``None`` for a model's name.
+        subsystem: PCI ids of the board likewise; ``None`` for any.
+    """
+
+    text: str
+    device: int | None = None
+    subsystem: int | None = None
+
+    def matches(self, card: MigCard) -> bool:
+        """Whether the card is one of those meant."""
+        if self.device is None:
+            return _folded(self.text) in _names_of(card.product)
+        return self.device == card.pci_device_id and self.subsystem in (None, card.pci_subsystem_id)
+
+
+class LayoutEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of a layout.
+
+    Attributes:
+        devices: indexes of cards; ``None`` for all.
+        mig_enabled: MIG mode shall be on.
+        counts: instances by profile, all positive, sorted by name.
+        filters: only cards that one of these matches; empty for any.
+        path: where the entry stands.
+    """
+
+    devices: tuple[int, ...] | None
+    mig_enabled: bool
+    counts: Mapping[str, int]
+    filters: tuple[DeviceFilter, ...] = ()
+    path: str = ""
+
+    def names(self, card: MigCard) -> bool:
+        """Whether the entry is about this card."""
+        if self.devices is not None and card.index not in self.devices:
+            return False
+        return not self.filters or any(each.matches(card) for each in self.filters)
+
+
+class MigLayouts(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole file.
+
+    Attributes:
+        layouts: by name, in the order of the file.
+        notices: what its author should know.
+    """
+
+    layouts: Mapping[str, tuple[LayoutEntry, ...]]
+    notices: tuple[Notice, ...] = ()
+
+
+class CardTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layout wants of one card.
+
+    Attributes:
+        card: which.
+        mig_enabled: MIG mode shall be on.
+        counts: instances by profile.
+        path: the entry that says so.
+    """
+
+    card: MigCard
+    mig_enabled: bool
+    counts: Mapping[str, int]
+    path: str
+
+
+class LayoutTargets(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layout wants of a node: a target for each card that it names, and what it passes over."""
+
+    targets: tuple[CardTarget, ...]
+    notices: tuple[Notice, ...] = ()
+
+
+def parse_layouts(text: str) -> MigLayouts:
+    """Reads a file.
+
+    Raises:
+        FileRefused: it has mistakes; all of them are listed.
+    """
+    return layouts_from(load(text))
+
+
+def layouts_from(document: Any) -> MigLayouts:
+    """The layouts in a document that is already loaded.
+
+    Raises:
+        FileRefused: it has mistakes; all of them are listed.
+    """
+    found = Gathered()
+    notices: list[Notice] = []
+    top = found.mapping(document, "", ("version", "mig-configs"))
+    if document is not None and top.get("version") is None:
+        found.add("version", f'missing; write version: "{VERSION}"')
+    elif top.get("version", VERSION) != VERSION:
+        found.add("version", f'{shown(top["version"])} is not known; write "{VERSION}"')
+    named = found.free_mapping(top.get("mig-configs"), "mig-configs")
+    if "mig-configs" not in top:
+        notices.append(Notice("mig-configs", "missing; the file holds no layout to choose"))
+    elif not named and not found.problems:
+        found.add("mig-configs", "is empty; write at least one named layout")
+    layouts = {name: _layout(found, value, name) for name, value in named.items()}
+    found.settle()
+    for name, entries in layouts.items():
+        notices.extend(_name_notices(name))
+        notices.extend(_filter_notices(entries))
+    return MigLayouts(layouts=layouts, notices=tuple(notices))
+
+
+def targets_of(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> LayoutTargets:
+    """What a layout wants of a node's cards; cards that no entry names are left as they are.
+
+    Args:
+        entries: the layout.
+        cards: the node's.
+
+    Raises:
+        FileRefused: an entry turns MIG on for a card, by its index, that has no MIG; or wants what is never made.
+    """
+    found = Gathered()
+    targets: list[CardTarget] = []
+    notices: list[Notice] = []
+    every = sorted(cards, key=lambda each: each.index)
+    for card in every:
+        entry = next((each for each in reversed(entries) if each.names(card)), None)
+        if entry is None:
+            notices.append(Notice(f"GPU {card.index}", "no entry of the layout names it; it is left as it is"))
+        elif card.mig_capable:
+            found.problems.extend(_parts(entry))
+            targets.append(CardTarget(card=card, mig_enabled=entry.mig_enabled, counts=entry.counts, path=entry.path))
+        elif entry.mig_enabled and entry.devices is not None:
+            text = f"GPU {card.index} ({card.product}) has no MIG; take it out of the list, or write all"
+            found.add(f"{entry.path}.devices", text)
+        elif entry.mig_enabled:
+            notices.append(Notice(f"GPU {card.index}", f"{card.product} has no MIG; {entry.path} passes it over"))
+    found.problems = list(dict.fromkeys(found.problems))
+    found.settle()
+    indexes = {card.index for card in every}
+    for each in entries:
+        if missing := sorted(set(each.devices or ()) - indexes):
+            listed = ", ".join(map(str, missing))
+            notices.append(Notice(f"{each.path}.devices", f"this node has no GPU {listed}"))
+    return LayoutTargets(targets=tuple(targets), notices=tuple(notices))
+
+
+def canonical_profile(text: str) -> str:
+    """A profile's name as mig-parted writes it: ``3c.3g.20gb`` is ``3g.20gb``.
+
+    Raises:
+        ValueError: the text is no profile's name; it says what the form is.
+    """
+    match = _PROFILE.fullmatch(text)
+    if match is None:
+        plus = re.sub(r"(gb)\.(\w[\w.]*)$", r"\1+\2", text)
+        hint = f"; did you mean {plus}?" if plus != text and _PROFILE.fullmatch(plus) else ""
+        raise ValueError(f"is no MIG profile; the form is 3g.20gb, 1g.5gb+me or 1c.3g.20gb{hint}")
+    attributes = (match["attributes"] or "").split(",")
+    if len(set(attributes)) != len(attributes):
+        raise ValueError("names an attribute twice")
+    if match["c"] is None:
+        return text
+    if int(match["c"]) > int(match["g"]):
+        raise ValueError(f"is no MIG profile: {match['c']} compute slices exceed the {match['g']} of its GPU instance")
+    return text.partition("c.")[2] if int(match["c"]) == int(match["g"]) else text
+
+
+def _layout(found: Gathered, value: Any, name: str) -> tuple[LayoutEntry, ...]:
+    path = join("mig-configs", name)
+    before = len(found.problems)
+    entries = tuple(_entry(found, item, at) for item, at in found.items(value, path))
+    if not entries and len(found.problems) == before:
+        found.add(path, "is empty; write at least one entry")
+    return entries
+
+
+def _entry(found: Gathered, item: Any, path: str) -> LayoutEntry:
+    fields = found.mapping(item, path, ("devices", "mig-enabled", "device-filter", "mig-devices"))
+    for key in ("devices", "mig-enabled"):
+        if key not in fields:
+            found.add(f"{path}.{key}", "missing; every entry needs devices and mig-enabled")
+    enabled = "mig-enabled" in fields and found.boolean(fields["mig-enabled"], f"{path}.mig-enabled")
+    counts = _counts(found, fields.get("mig-devices"), f"{path}.mig-devices")
+    if enabled and fields.get("mig-devices") is None:
+        found.add(f"{path}.mig-devices", "missing; write the profiles with their counts, or {} for none")
+    if not enabled and counts and isinstance(fields.get("mig-enabled"), bool):
+        found.add(f"{path}.mig-devices", "must be left out where mig-enabled is false")
+    return LayoutEntry(
+        devices=_devices(found, fields["devices"], f"{path}.devices") if "devices" in fields else None,
+        mig_enabled=enabled,
+        counts=counts,
+        filters=_filters(found, fields.get("device-filter"), f"{path}.device-filter"),
+        path=path,
+    )
+
+
+def _devices(found: Gathered, value: Any, path: str) -> tuple[int, ...] | None:
+    if value == "all":
+        return None
+    if not isinstance(value, list):
+        found.add(path, f'must be "all" or a list of indexes, not {shown(value)}')
+        return None
+    indexes = (found.whole(item, at, 0) for item, at in found.items(value, path))
+    return tuple(dict.fromkeys(index for index in indexes if index is not None))
+
+
+def _counts(found: Gathered, value: Any, path: str) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    fields = found.free_mapping(value, path)
+    for name, item in fields.items():
+        at = join(path, name)
+        try:
+            profile = canonical_profile(name)
+        except ValueError as error:
+            found.add(at, str(error))
+            continue
+        counts[profile] += found.whole(item, at, 0) or 0
+    if counts and not any(fields.values()):
+        found.add(path, "has only counts of 0; write {} for MIG mode without instances")
+    return dict(sorted((+counts).items()))
+
+
+def _filters(found: Gathered, value: Any, path: str) -> tuple[DeviceFilter, ...]:
+    if value is None or value == "":
+        return ()
+    items = [(value, path)] if isinstance(value, str) else list(found.items(value, path))
+    return tuple(_filter(found, found.text(item, at), at) for item, at in items)
+
+
+def _filter(found: Gathered, text: str, path: str) -> DeviceFilter:
+    match = _PCI_IDS.fullmatch(text)
+    if match is None:
+        if ":" in text or text[:2].lower() == "0x":
+            found.add(path, f'"{text}" is no PCI id; the form is 0x20B010DE or 0x20B010DE:0x134F10DE')
+        return DeviceFilter(text)
+    return DeviceFilter(text, int(match[1], 16), None if match[2] is None else int(match[2], 16))
+
+
+def _name_notices(name: str) -> list[Notice]:
+    path = join("mig-configs", name)
+    if name == MIG_CONFIG_DYNAMIC:
+        text = f"cannot be chosen: {MIG_CONFIG_LABEL}={name} gives a node's cards to slices on demand; rename it"
+        return [Notice(path, text)]
+    if not _LABEL_VALUE.fullmatch(name):
+        return [Notice(path, f"cannot be chosen: it is no value for the label {MIG_CONFIG_LABEL}; rename it")]
+    return []
+
+
+def _filter_notices(entries: Iterable[LayoutEntry]) -> list[Notice]:
+    every = [(entry, each) for entry in entries for each in entry.filters]
+    text = '"{}" is no PCI id and no model that Tessera knows; it may match nothing'
+    return [
+        Notice(f"{entry.path}.device-filter", text.format(each.text))
+        for entry, each in every
+        if each.device is None and _folded(each.text) not in _all_names()
+    ]
+
+
+def _parts(entry: LayoutEntry) -> list[Problem]:
+    """Compute instances that leave a part of their GPU instance unused have no place in Tessera's resources."""
+    text = "compute instances smaller than their GPU instance are not made; write {}"
+    return [
+        Problem(join(f"{entry.path}.mig-devices", name), text.format(name[part.end() :]))
+        for name in entry.counts
+        if (part := re.match(r"\d+c\.", name))
+    ]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().removeprefix("nvidia").strip(" -").replace(" ", "-")
+
+
+def _names_of(product: str) -> set[str]:
+    """How people write a card's model: the product's name, and the model's short names for the same memory."""
+    model = model_by_product(product)
+    short = () if model is None else (model.short_name, *model.other_short_names)
+    return {_folded(product), *(_folded(name) for name in short)}
+
+
+def _all_names() -> set[str]:
+    return {name for model in MODELS for product in model.product_names for name in _names_of(product)}
