@@ -25,11 +25,30 @@ def test_without_a_file_the_journal_is_empty(tmp_path: Path) -> None:
     assert JournalFile(tmp_path / "journal.json").load() == Journal()
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"owners": {"GPU-', b'{"owners": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b'{"owners": {"GPU-',
+        b'{"owners": 3}',
+        b"\xff\xfe",
+        b'{"owners": {"GPU-a": "u1"}}',
+        b'{"bindings": {"u1": {"GPU-a:3g.20gb:4": "GPU-a:3g.20gb:x"}}}',
+    ],
+)
 def test_a_damaged_file_counts_as_empty_and_is_told(
     tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "journal.json").write_bytes(damage)
+    with caplog.at_level(logging.WARNING):
+        assert JournalFile(tmp_path / "journal.json").load() == Journal()
+    assert "journal.json is unreadable" in caplog.text
+
+
+def test_a_file_that_cannot_be_read_counts_as_empty_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "journal.json").mkdir()
     with caplog.at_level(logging.WARNING):
         assert JournalFile(tmp_path / "journal.json").load() == Journal()
     assert "journal.json is unreadable" in caplog.text

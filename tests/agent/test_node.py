@@ -284,6 +284,35 @@ def test_a_lost_card_is_not_shown_to_the_controller_until_it_answers_again(play:
     play(story, cards="2xA100-40GB")
 
 
+def test_a_full_disk_holds_new_slices_up_and_ends_nothing(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        state = scene.options.state_dir
+        await scene.pod("old", {"main": {"3g.20gb": 1}})
+        await scene.promise("old", A)
+        await scene.bind("old")
+        await scene.admit("old")
+        env = await scene.start("old", "main")
+        state.rename(state.with_name("aside"))
+        state.write_text("no folder can be made here")
+        await scene.pod("new", {"main": {"3g.20gb": 1}})
+        await scene.promise("new", B)
+        await scene.bind("new")
+        await scene.admit("new")
+        with pytest.raises(PluginError, match="slices not ready"):
+            await scene.start("new", "main", tries=1)
+        assert scene.agent is not None
+        assert not scene.agent.done()
+        assert scene.places() == [A]
+        state.unlink()
+        state.with_name("aside").rename(state)
+        await scene.start("new", "main")
+        assert await scene.start("old", "main") == env
+
+    play(story)
+
+
 def test_a_container_whose_card_is_lost_is_told_so(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()

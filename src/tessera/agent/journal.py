@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.facts import Journal
+from tessera.agent.positions import parse_device_id
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +31,18 @@ class JournalFile:
     def load(self) -> Journal:
         """What was last saved; empty if there is no readable file."""
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Journal)
+            journal = msgspec.json.decode(self._path.read_bytes(), type=Journal)
+            for position in (
+                *journal.owners,
+                *(each for bound in journal.bindings.values() for each in bound.values()),
+            ):
+                parse_device_id(position)
         except FileNotFoundError:
             return Journal()
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, OSError, ValueError) as error:
             _log.warning("journal %s is unreadable and counts as empty: %s", self._path, error)
             return Journal()
+        return journal
 
     def save(self, journal: Journal) -> None:
         """Puts the journal in place of the last one; does nothing if they are equal.

@@ -169,20 +169,21 @@ class RecordWriter:
         """Writes until cancelled."""
         while True:
             count = self._changes.count
-            self._sweep()
-            patch = self._patch()
-            if not patch:
-                await self._changes.wait(count)
-                continue
             try:
-                self._written = await self._client.merge_patch(
-                    INSTASLICES, self._name, patch, self._namespace, subresource="status"
-                )
+                self._sweep()
+                patch = self._patch()
+                if patch:
+                    self._written = await self._client.merge_patch(
+                        INSTASLICES, self._name, patch, self._namespace, subresource="status"
+                    )
                 self._backoff.reset()
-            except (ApiError, ConnectionError, TimeoutError) as error:
+            except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
                 pause = self._backoff.next()
                 _log.warning("status of instaslice %s not written, again in %.1f s: %s", self._name, pause, error)
                 await self._changes.wait(count, pause)
+            else:
+                if not patch:
+                    await self._changes.wait(count)
 
     def _patch(self) -> dict[str, Any]:
         item, resources = self._latest(), self._resources()
