@@ -310,6 +310,22 @@ def test_a_lost_card_is_left_alone_until_it_is_asked_again() -> None:
     assert isinstance(made.step(GPU, 30.0), CreateGpuInstance)
 
 
+def test_a_device_that_the_next_pod_holds_already_is_not_taken_from_it() -> None:
+    made = book(card(), promised(promise(POD, LEFT), promise(OTHER, RIGHT)))
+    made.bind(POD, {LEFT.device_id: LEFT, RIGHT.device_id: LEFT})
+    made.apply(PodSeen(POD, over=True))
+    made.bind(OTHER, {RIGHT.device_id: RIGHT})
+    assert made.take_unbound() == [LEFT.device_id]
+
+
+def test_what_stood_on_a_card_that_left_the_node_is_nobodys_so_its_pod_can_be_released() -> None:
+    gone = Position("GPU-gone", "3g.20gb", 0)
+    seen = promised(promise(POD, gone), controller="deleting", daemonset="created")
+    made = book(card(), seen, journal=ours(gone))
+    assert made.released(POD)
+    assert made.positions_of(POD) == []
+
+
 def test_states_name_where_a_slice_is_in_its_life() -> None:
     made = book(card(), promised(promise(POD, LEFT)))
     assert made.state(LEFT, POD) is State.PROMISED

@@ -50,6 +50,16 @@ def test_the_cheapest_division_is_found(held: list[tuple[Placement, ...]], profi
         assert abs(found[0] - expected) < 1e-6
 
 
+def test_of_cards_that_lose_alike_the_fullest_is_taken() -> None:
+    table = CardTable(A100, 0)
+    emptier, fuller = (occupancy_of(A100, [held]) for held in (Placement("1g.5gb", 0, 1), Placement("1g.10gb", 0, 2)))
+    assert table.cost(emptier, (), "2g.10gb") == table.cost(fuller, (), "2g.10gb")
+    for states in ([emptier, fuller], [fuller, emptier]):
+        found = divide([(table, state, ()) for state in states], ("2g.10gb",))
+        assert found is not None
+        assert found[1] == (states.index(fuller),)
+
+
 def test_twenty_eight_small_slices_fit_four_cards_and_twenty_nine_do_not() -> None:
     table = CardTable(A100, 0)
     cards = [(table, 0, ())] * 4

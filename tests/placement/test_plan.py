@@ -80,6 +80,15 @@ def test_combinations_for_two_cards_fit_two_cards_although_greedy_packing_would_
     assert not decided.refusals
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_what_exactly_fills_forty_cards_fits_them_although_the_smallest_come_first(seed: int) -> None:
+    rng = random.Random(seed)
+    combinations = [rng.choice(filling_multisets(A100)) for _ in range(40)]
+    profiles = [name for combination in combinations for name, count in combination for _ in range(count)]
+    profiles.sort(key=lambda name: A100.profile(name).size)
+    assert not plan(fleet_of(5, 8), one_each(profiles)).refusals
+
+
 def test_room_is_made_for_a_later_demand_by_packing_earlier_ones_anew() -> None:
     impossible = "7g.40gb"
     decided = plan(fleet_of(1, 2), one_each([impossible, "3g.20gb", "3g.20gb", "4g.20gb", "1g.5gb"]))
@@ -112,6 +121,14 @@ def test_ties_go_to_the_fullest_node() -> None:
     fleet = fleet_of(2, 2)
     fleet.occupy(CardPlacement("node-1", "GPU-1-0", "7g.40gb", 0, 8), "other")
     assert plan(fleet, [Demand("pod", ("7g.40gb",))]).assignments["pod"][0].node == "node-1"
+
+
+def test_several_slices_go_where_they_spoil_least_not_to_the_fullest_node_that_has_room() -> None:
+    fleet = fleet_of(2, 1)
+    fleet.occupy(CardPlacement("node-0", "GPU-0-0", "1g.10gb", 0, 2), "other")
+    fleet.occupy(CardPlacement("node-1", "GPU-1-0", "1g.5gb", 4, 1), "other")
+    placed = plan(fleet, [Demand("pod", ("1g.5gb", "1g.5gb"))]).assignments["pod"]
+    assert {one.node for one in placed} == {"node-1"}
 
 
 def test_all_slices_of_a_demand_are_on_one_node_in_the_order_asked_for() -> None:

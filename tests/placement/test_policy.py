@@ -86,3 +86,14 @@ def test_the_ranking_covers_what_was_seen_best_first(table: CardTable) -> None:
         for state in {occupancy_of(A100, held) for held in LAYOUTS}
         if free_starts(A100, A100.profile("3g.20gb"), state)
     }
+
+
+@pytest.mark.parametrize("profile", [name for name in A100.names if name not in {"7g.40gb", "4g.20gb"}])
+def test_of_cards_that_lose_alike_the_fullest_comes_first(table: CardTable, profile: str) -> None:
+    for held in LAYOUTS:
+        table.saw(occupancy_of(A100, held))
+    alike: dict[float, list[int]] = {}
+    for cost, _, _, state, _ in table.ranking(profile):
+        alike.setdefault(cost, []).append((~state & A100.full).bit_count())
+    assert any(len(set(free)) > 1 for free in alike.values()), "some of them lose alike and are not equally full"
+    assert all(free == sorted(free) for free in alike.values())
