@@ -1,0 +1,143 @@
+"""What each hardware error asks for, as data.
+
+An XID is the driver's number for an error. NVIDIA's catalogue says for each what helps; :data:`CATALOGUE` is that, in
+five steps. On top lie the six XIDs that NVIDIA's device plugin never counts, since they tell of the program and not of
+the card, and the two environment variables through which administrators change the choice today
+(``DP_DISABLE_HEALTHCHECKS``, ``DP_ENABLE_HEALTHCHECKS``). An XID that is in no list drains, as upstream marks it
+unhealthy; unlike there the card comes back.
+
+One difference is meant: with everything disabled, XIDs that are enabled one by one still count, as upstream's text says
+and its code does not do.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from types import MappingProxyType
+
+import msgspec
+
+from tessera.nvml.interface import EventKind
+
+
+class Reaction(IntEnum):
+    """What an error asks for. From ``DRAIN`` on no new container gets the device."""
+
+    #: Nothing: the program's fault.
+    IGNORE = 0
+    #: It is shown; the device is still given out.
+    DEGRADE = 1
+    #: The device is not given out until it has proven itself.
+    DRAIN = 2
+    #: Not before the card was reset.
+    RESET = 3
+    #: Not before the node was booted.
+    REBOOT = 4
+
+
+class RecoveryAction(IntEnum):
+    """The driver's own verdict on a card (``NVML_FI_DEV_GET_GPU_RECOVERY_ACTION``)."""
+
+    NONE = 0
+    GPU_RESET = 1
+    NODE_REBOOT = 2
+    DRAIN_P2P = 3
+    DRAIN_AND_RESET = 4
+    RECOVER_IMEX_DOMAIN = 5
+    BUS_RESET = 6
+    SYSTEM_REBOOT = 7
+
+
+#: What the driver's verdict asks for.
+DRIVER_REACTIONS: Mapping[RecoveryAction, Reaction] = {
+    RecoveryAction.NONE: Reaction.IGNORE,
+    RecoveryAction.GPU_RESET: Reaction.RESET,
+    RecoveryAction.NODE_REBOOT: Reaction.REBOOT,
+    RecoveryAction.DRAIN_P2P: Reaction.DRAIN,
+    RecoveryAction.DRAIN_AND_RESET: Reaction.RESET,
+    RecoveryAction.RECOVER_IMEX_DOMAIN: Reaction.DEGRADE,
+    RecoveryAction.BUS_RESET: Reaction.RESET,
+    RecoveryAction.SYSTEM_REBOOT: Reaction.REBOOT,
+}
+
+#: The XID that says that the driver's verdict changed; the next probe reads the verdict itself.
+XID_RECOVERY_CHANGED = 154
+
+
+def _table(codes: Mapping[Reaction, Iterable[int]]) -> Mapping[int, Reaction]:
+    return MappingProxyType({xid: reaction for reaction, xids in codes.items() for xid in xids})
+
+
+#: NVIDIA's catalogue of XIDs (as gpud mirrors it, 2025-10). "Restart the application" drains, and recovers by probes.
+CATALOGUE: Mapping[int, Reaction] = _table(
+    {
+        Reaction.DEGRADE: (
+            *(37, 38, 43, 44, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161),
+            XID_RECOVERY_CHANGED,
+        ),
+        Reaction.DRAIN: (
+            *(8, 11, 13, 25, 31, 32, 39, 40, 41, 45, 54, 60, *range(68, 73), 74, 75, 76, 77, 78, 80, *range(82, 87)),
+            *(88, 89, 94, *range(96, 106), *range(126, 136), 139, *range(144, 151)),
+        ),
+        Reaction.RESET: (46, 48, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158),
+        Reaction.REBOOT: (79, 151),
+    }
+)
+
+#: Errors of the program that runs, not of the card: never counted unless enabled (k8s-device-plugin, ``health.go``).
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+
+#: ECC events. What they mean for the card is told by the XID that follows (48, 63, 94, 95).
+ECC_REACTIONS: Mapping[EventKind, Reaction] = {
+    EventKind.DOUBLE_BIT_ECC: Reaction.DEGRADE,
+    EventKind.SINGLE_BIT_ECC: Reaction.IGNORE,
+}
+
+
+class XidList(msgspec.Struct, frozen=True):
+    """The value of one of the two variables."""
+
+    every: bool = False
+    xids: frozenset[int] = frozenset()
+
+    def __contains__(self, xid: int) -> bool:
+        return self.every or xid in self.xids
+
+
+def parse_xids(text: str) -> XidList:
+    """Reads ``all``, ``xids`` (the same), or a comma-separated list; what is no XID in it is passed over."""
+    words = [word.strip().lower() for word in text.split(",")]
+    numbers = frozenset(int(word) for word in words if word.isascii() and word.isdigit())
+    return XidList(every="all" in words or "xids" in words, xids=numbers)
+
+
+class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Which error asks for what.
+
+    Attributes:
+        reactions: by XID.
+        unlisted: for an XID that ``reactions`` lacks.
+        disabled: XIDs that are not counted, beside :data:`APPLICATION_XIDS`.
+        enabled: XIDs that count whatever else is said; at least they drain.
+    """
+
+    reactions: Mapping[int, Reaction] = CATALOGUE
+    unlisted: Reaction = Reaction.DRAIN
+    disabled: XidList = XidList()
+    enabled: XidList = XidList()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "HealthPolicy":
+        """The policy as upstream's two variables change it."""
+        return cls(
+            disabled=parse_xids(environment.get("DP_DISABLE_HEALTHCHECKS", "")),
+            enabled=parse_xids(environment.get("DP_ENABLE_HEALTHCHECKS", "")),
+        )
+
+    def reaction(self, xid: int) -> Reaction:
+        """What the XID asks for."""
+        listed = self.reactions.get(xid, self.unlisted)
+        if xid in self.enabled:
+            return max(listed, Reaction.DRAIN)
+        if xid in self.disabled or xid in APPLICATION_XIDS:
+            return Reaction.IGNORE
+        return listed
