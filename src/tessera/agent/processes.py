@@ -1,0 +1,179 @@
+"""Which pod and container a process belongs to, told by the kernel, and a hold on a process that cannot be mistaken.
+
+NVML reports host PIDs. The cgroup of a process names its pod and container; kubelet and the runtimes write the path in
+several ways (both cgroup drivers, both cgroup versions, nested nodes), which are read here. The first pod in the path
+counts: what a container makes below its own cgroup, it may name as it likes.
+
+A PID is used again after its process has ended, so a process is known by PID and start time, and it is signalled
+through a pidfd that was opened before both were checked. Where the kernel tells nothing that proves a pod, the answer
+is ``None``: such a process is never acted on.
+
+This module does not know pods by name, nor what a process holds on a card. ``/proc`` has to be the host's: the agent
+runs in the host's PID namespace.
+"""
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NewType
+
+import msgspec
+
+from tessera.api.names import PodUid
+
+ContainerId = NewType("ContainerId", str)
+
+_UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32}"
+# One element of a path: podUID (cgroupfs), kubepods[-burstable|-besteffort]-podUID.slice with whatever a nested kubelet
+# puts before it (systemd). A static pod's UID is the 32 digits of its annotation kubernetes.io/config.hash.
+_POD = re.compile(rf"(?:pod({_UID})|(?:[a-z0-9_]+-)*kubepods(?:-[a-z]+)?-pod({_UID})\.slice)")
+_KUBEPODS = re.compile(r"kubepods|(?:[a-z0-9_]+-)*kubepods(?:-[a-z]+)?\.slice")
+# RUNTIME-CONTAINER.scope, with or without either end.
+_CONTAINER = re.compile(r"(?:(?P<runtime>[a-z][a-z-]*)-)?(?P<id>[0-9a-f]{64})(?:\.scope)?")
+#: CRI-O's monitor runs beside the container, not in it.
+_MONITOR = "crio-conmon"
+#: Start time in /proc/PID/stat: field 22, counted from field 3, which follows the name in brackets (proc_pid_stat(5)).
+_START = 22 - 3
+
+
+class ProcessId(msgspec.Struct, frozen=True, order=True):
+    """A process that has not been and will not be any other: PID and start time in clock ticks since boot."""
+
+    pid: int
+    start: int
+
+
+class Residence(msgspec.Struct, frozen=True):
+    """Where a process runs.
+
+    Attributes:
+        pod: the pod's UID; of a static pod its ``kubernetes.io/config.hash``.
+        container: the runtime's id; ``None`` for a process of the pod that is in no container.
+    """
+
+    pod: PodUid
+    container: ContainerId | None
+
+
+def parse_cgroup(text: str) -> Residence | None:
+    """The residence that ``/proc/PID/cgroup`` tells; ``None`` if it proves no pod.
+
+    A path from the root has to pass through ``kubepods``. A path that begins with ``/..`` is seen from inside another
+    cgroup namespace, where the beginning is cut off; there the element of the pod suffices.
+    """
+    for line in text.splitlines():
+        _, _, path = line.split(":", 2) if line.count(":") >= 2 else ("", "", "")
+        found = _of_path(path)
+        if found is not None:
+            return found
+    return None
+
+
+def _of_path(path: str) -> Residence | None:
+    # containerd with cgroupfs may get systemd's notation as one element: SLICE:RUNTIME:CONTAINER.
+    elements = [part for element in path.split("/") if element for part in _split(element)]
+    for number, element in enumerate(elements):
+        match = _POD.fullmatch(element)
+        if match is None:
+            continue
+        below_kubepods = match[2] is not None or any(map(_KUBEPODS.fullmatch, elements[:number]))
+        if not below_kubepods and elements[0] != "..":
+            return None
+        uid = PodUid((match[1] or match[2]).replace("_", "-"))
+        return Residence(uid, _container(elements[number + 1 :]))
+    return None
+
+
+def _split(element: str) -> list[str]:
+    slice_, _, rest = element.partition(":")
+    return [slice_, rest.replace(":", "-")] if rest else [element]
+
+
+def _container(elements: list[str]) -> ContainerId | None:
+    if not elements:
+        return None
+    match = _CONTAINER.fullmatch(elements[0])
+    if match is None or match["runtime"] == _MONITOR:
+        return None
+    return ContainerId(match["id"])
+
+
+def parse_start(text: str) -> int:
+    """The start time in ``/proc/PID/stat``.
+
+    Raises:
+        ValueError: the text is none of it.
+    """
+    # The name may hold blanks and brackets itself: what counts follows the last one.
+    fields = text.rpartition(")")[2].split()
+    if len(fields) <= _START:
+        raise ValueError(f"process status {text[:40]!r}: it ends before field 22, the start time")
+    return int(fields[_START])
+
+
+class ProcessTable:
+    """The machine's processes.
+
+    Args:
+        proc: where the host's ``/proc`` is.
+    """
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self._proc = proc
+
+    def identify(self, pid: int) -> ProcessId | None:
+        """The process that has this PID now; ``None`` if there is none."""
+        text = self._read(pid, "stat")
+        return None if text is None else ProcessId(pid, parse_start(text))
+
+    def residence(self, process: ProcessId) -> Residence | None:
+        """Where the process runs; ``None`` if it ended or no pod is proven."""
+        text = self._read(process.pid, "cgroup")
+        if text is None or self.identify(process.pid) != process:
+            return None
+        return parse_cgroup(text)
+
+    def _read(self, pid: int, name: str) -> str | None:
+        try:
+            return (self._proc / str(pid) / name).read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+
+    @contextmanager
+    def hold(self, process: ProcessId) -> "Iterator[Held | None]":
+        """A hold on the process: while it lasts the PID means this process or none. ``None`` if it has ended.
+
+        Raises:
+            OSError: the kernel refuses a pidfd.
+        """
+        try:
+            descriptor = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            yield None
+            return
+        try:
+            yield Held(descriptor) if self.identify(process.pid) == process else None
+        finally:
+            os.close(descriptor)
+
+
+class Held:
+    """A process that can be signalled without the risk to meet another of the same PID."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def send(self, number: signal.Signals) -> bool:
+        """Sends a signal; ``False`` if the process has ended.
+
+        Raises:
+            PermissionError: not allowed.
+        """
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            return False
+        return True
