@@ -86,3 +86,21 @@ def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: World
         world.remove(pod)
     world.settle()
     assert [bool(world.where(pod)) for pod in waiting] == [False] * 13 + [True] * 7
+
+
+def test_priority_counts_among_more_alike_pods_than_could_ever_fit(world: World) -> None:
+    low = [world.pod(f"low{n}", "7g.40gb") for n in range(8)]
+    high = world.pod("high", "7g.40gb", priority=10)
+    world.settle()
+    world.node("n1")
+    world.settle()
+    assert world.where(high)
+    assert not any(map(world.where, low))
+
+
+def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world: World) -> None:
+    world.node("n1", count=2, allocatable={"cpu": 2000, "pods": 110})
+    runs = world.pod("runs", "7g.40gb", gates=(), node="n1")
+    waits = world.pod("waits", "7g.40gb")
+    world.settle()
+    assert world.states(runs) == world.states(waits) == ("ungated", "created")

@@ -287,6 +287,8 @@ class Slicer(Observed):
     def _forget(self, allocation: Allocation) -> None:
         self.ledger.remove(allocation)
         self._changed_pods.add(allocation.uid)
+        if allocation.uid in self.waiting:
+            self._fresh.add(allocation.uid)  # the node that took its slices back is open to it again
 
     # Who waits
 

@@ -38,11 +38,10 @@ class Observed:
         other = self._uids.get(pod.key)
         if other is not None and other != pod.uid:
             self.lose_pod(other)
-        if known == pod:
-            return
         self._uids[pod.key] = pod.uid
         self.pods[pod.uid] = pod
-        self._changed_pods.add(pod.uid)
+        if known != pod:
+            self._changed_pods.add(pod.uid)
 
     def lose_pod(self, uid: PodUid) -> None:
         """A pod is gone."""
