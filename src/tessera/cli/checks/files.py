@@ -1,0 +1,70 @@
+"""Judges a file of settings: what it means, what has no effect, what is wrong.
+
+A file may hold a sharing profile, MIG layouts, or manifests of ConfigMaps that hold these. Each is read by the code
+that the agent uses.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera.api.documents import FileRefused, join, load, load_all
+from tessera.cli.checks.layouts import check_layouts
+from tessera.cli.checks.part import Node, Part, refused_part
+from tessera.cli.checks.sharing import check_sharing
+
+#: Kinds of parts that are judged; a file without any is itself wrong.
+_JUDGED = ("sharing profile", "MIG layouts", "settings")
+
+
+def check(text: str, nodes: Sequence[Node]) -> list[Part]:
+    """Judges a file.
+
+    Args:
+        text: its content.
+        nodes: nodes to say what it means on.
+    """
+    try:
+        documents = load_all(text) or [None]
+    except FileRefused as refused:
+        return [refused_part("file", "settings", refused)]
+    parts = [part for document in documents for part in _document(document, "file", nodes)]
+    if not any(part.kind in _JUDGED or part.problems for part in parts):
+        problem = "holds nothing to check: no sharing profile, no MIG layouts, no ConfigMap that holds them"
+        parts.append(Part(name="file", kind="settings", problems=(problem,)))
+    return parts
+
+
+def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    kind = document.get("kind") if isinstance(document, Mapping) else None
+    if kind == "List":
+        for item in document.get("items") or ():
+            yield from _document(item, name, nodes)
+    elif kind == "ConfigMap":
+        yield from _config_map(document, nodes)
+    elif kind is not None:
+        yield Part(name=name, kind="manifest", notices=(f"is a {kind}, which is not checked",))
+    elif isinstance(document, Mapping) and "systemd-services" in document:
+        text = "names host services for NVIDIA's MIG manager; Tessera stops none to change a layout"
+        yield Part(name=name, kind="clients of the MIG manager", notices=(text,))
+    elif isinstance(document, Mapping) and any(str(key).startswith("mig-") for key in document):
+        yield check_layouts(document, name, nodes)
+    else:
+        yield check_sharing(document, name, nodes)
+
+
+def _config_map(manifest: Mapping[str, Any], nodes: Sequence[Node]) -> Iterator[Part]:
+    metadata, data = manifest.get("metadata"), manifest.get("data")
+    own = str(metadata.get("name", "ConfigMap")) if isinstance(metadata, Mapping) else "ConfigMap"
+    if not isinstance(data, Mapping) or not data:
+        yield Part(name=own, kind="ConfigMap", problems=("data: is empty; write at least one profile under a name",))
+        return
+    for key, text in data.items():
+        name = f"{own}/{key}"
+        if not isinstance(text, str):
+            problem = f"{join('data', str(key))}: must be text; begin it with '{key}: |'"
+            yield Part(name=name, kind="ConfigMap", problems=(problem,))
+            continue
+        try:
+            yield from _document(load(text), name, nodes)
+        except FileRefused as refused:
+            yield refused_part(name, "settings", refused)

@@ -1,0 +1,51 @@
+"""The words of a judgement: the nodes that a file is tried on, and what is said of each part of it."""
+
+import msgspec
+
+from tessera.api.documents import FileRefused
+from tessera.mig.models import GpuModel, model_by_short_name
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A node to try the file on: so many cards of one model."""
+
+    count: int
+    model: GpuModel
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.model.short_name}"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """The judgement on one profile, or on one file of layouts.
+
+    Attributes:
+        name: where it stands, ``configmap/key``; ``file`` if it is the whole file.
+        kind: ``sharing profile`` or ``MIG layouts``.
+        means: what it does, in lines.
+        notices: what has no effect, or less than it seems.
+        problems: what is wrong.
+    """
+
+    name: str
+    kind: str
+    means: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def parse_node(text: str) -> Node:
+    """Reads ``A100-40GB`` or ``4xA100-40GB``.
+
+    Raises:
+        ValueError: no model of that name.
+    """
+    count, x, name = text.partition("x")
+    if x and count.isdecimal() and int(count) > 0:
+        return Node(int(count), model_by_short_name(name))
+    return Node(1, model_by_short_name(text))
+
+
+def refused_part(name: str, kind: str, refused: FileRefused) -> Part:
+    """A part that could not be read."""
+    return Part(name=name, kind=kind, problems=tuple(map(str, refused.problems)))

@@ -1,0 +1,69 @@
+"""What a sharing profile means, in words, and on nodes of given cards that are not cut."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tessera.api.documents import FileRefused
+from tessera.api.sharing.config import MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
+from tessera.api.sharing.devices import Gpu
+from tessera.api.sharing.grammar import profile_from
+from tessera.api.sharing.mps import client_share
+from tessera.api.sharing.offer import make_offer
+from tessera.cli.checks.part import Node, Part, refused_part
+
+
+def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
+    """Judges a sharing profile that is loaded already."""
+    try:
+        profile = profile_from(document)
+    except FileRefused as refused:
+        return refused_part(name, "sharing profile", refused)
+    means, problems = list(_profile_means(profile)), list[str]()
+    notices = list(map(str, profile.notices))
+    for node in nodes:
+        try:
+            offer = make_offer(_gpus(node), profile, profile.flags.mig_strategy or MigStrategy.MIXED)
+        except FileRefused as refused:
+            problems.extend(f"on {node}: {problem}" for problem in refused.problems)
+            continue
+        notices.extend(f"on {node}, not cut: {notice}" for notice in offer.notices)
+        counts = ", ".join(f"{resource} {count}" for resource, count in offer.counts.items())
+        means.append(f"on {node}, not cut: {counts}")
+        means.extend(_client_shares(profile, node))
+    return Part(name=name, kind="sharing profile", means=tuple(means), notices=tuple(notices), problems=tuple(problems))
+
+
+def _profile_means(profile: SharingProfile) -> Iterator[str]:
+    for each in (*profile.gpus, *profile.mig):
+        yield f"devices like {each.pattern} are {each.name}"
+    for block in profile.blocks:
+        for entry in block.resources:
+            yield _entry_means(block, entry)
+    if not profile.blocks:
+        yield "nothing is shared"
+
+
+def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
+    how = "MPS" if block.kind is SharingKind.MPS else "time slices"
+    which = f"each {entry.name}"
+    if entry.devices.count is not None:
+        which = f"each of the first {entry.devices.count} {entry.name}"
+    elif entry.devices.refs:
+        which = f"{entry.name} {', '.join(entry.devices.refs)}"
+    most = "; a container may ask for 1" if block.one_per_request else ""
+    return f"{how}: {which} becomes {entry.replicas} of {entry.advertised}{most}"
+
+
+def _client_shares(profile: SharingProfile, node: Node) -> Iterator[str]:
+    for entry in profile.mps.resources if profile.mps else ():
+        share = client_share(node.model.memory_mib, entry.replicas)
+        part = f"{share.memory_mib} MiB, {share.thread_percent} % of the threads"
+        yield f"on {node}, each client of {entry.advertised}: {part}"
+
+
+def _gpus(node: Node) -> list[Gpu]:
+    model = node.model
+    return [
+        Gpu(uuid=f"GPU-{n}", index=n, product=model.product_name, compute_capability=model.compute_capability)
+        for n in range(node.count)
+    ]

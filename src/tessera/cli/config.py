@@ -1,0 +1,60 @@
+"""``tessera config``: judges files of settings before a cluster has to."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import reported
+
+if TYPE_CHECKING:
+    from tessera.cli.checks.part import Part
+
+
+@click.group()
+def command() -> None:
+    """Check files of settings before they reach a cluster."""
+
+
+@command.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True))
+@click.option(
+    "--model", "models", multiple=True, metavar="[Nx]MODEL", help="Node to try it on, such as 4xA100-40GB; repeatable."
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="How to answer.")
+@reported
+def check(file: Path, models: Sequence[str], output: str) -> int:
+    """Say what a file means, what has no effect, and what is wrong.
+
+    FILE is a sharing profile, a file of MIG layouts, or manifests of ConfigMaps that hold these; - reads standard
+    input. The exit code is 1 if something is wrong: a mistake in the file, a layout that no model can take, a profile
+    that a node given with --model cannot follow. A layout that is only for other models than those given is right.
+
+    \b
+    Examples:
+      tessera config check nvidia-time-slicing-config.yaml --model 4xA100-40GB
+      tessera config check nvidia-mig-config.yaml --model A100-40GB --model H100-80GB
+      kubectl get configmap -n gpu my-profiles -o yaml | tessera config check -
+    """
+    import msgspec
+
+    from tessera.cli.checks.files import check as judge
+    from tessera.cli.checks.part import parse_node
+
+    nodes = [parse_node(each) for each in models]
+    parts = judge(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"), nodes)
+    if output == "json":
+        print(msgspec.json.format(msgspec.json.encode({"parts": parts}), indent=2).decode())
+    else:
+        print("\n".join(_lines(parts)))
+    return 1 if any(part.problems for part in parts) else 0
+
+
+def _lines(parts: "Sequence[Part]") -> Iterator[str]:
+    for part in parts:
+        yield f"{part.name}: {part.kind}, {'wrong' if part.problems else 'right'}"
+        yield from (f"  {line}" for line in part.means)
+        yield from (f"  note: {line}" for line in part.notices)
+        yield from (f"  wrong: {line}" for line in part.problems)

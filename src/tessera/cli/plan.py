@@ -1,0 +1,91 @@
+"""``tessera plan``: tries things out without a cluster and without cards."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import Failure, reported
+
+if TYPE_CHECKING:
+    from tessera.mig.geometry import Geometry, Placement
+    from tessera.mig.layout import Infeasible
+
+
+@click.group()
+def command() -> None:
+    """Try something out without a cluster and without cards."""
+
+
+@command.command()
+@click.argument("model", metavar="MODEL")
+@click.argument("wanted", nargs=-1, required=True, metavar="PROFILE=COUNT...")
+@click.option("-o", "--output", type=click.Choice(["tiles", "json"]), default="tiles", help="How to show it.")
+@reported
+def mig(model: str, wanted: Sequence[str], output: str) -> int:
+    """Cut one card into MIG slices: show the layout, or name what stands in the way.
+
+    The layout is the one that Tessera makes on an empty card of the model. The exit code is 1 if there is none.
+
+    \b
+    Examples:
+      tessera plan mig A100-40GB 2g.10gb=2 1g.5gb=3
+      tessera plan mig H100-80GB 3g.40gb=2 1g.10gb=1
+      tessera plan mig A30 2g.12gb=2 -o json | jq '.layout[].start'
+    """
+    import msgspec
+
+    from tessera.mig.layout import Infeasible, plan_layout
+    from tessera.mig.models import model_by_short_name
+
+    counts = _counts(wanted)
+    found = model_by_short_name(model)
+    geometry = found.geometry
+    plan = plan_layout(geometry, counts)
+    if output == "json":
+        print(msgspec.json.format(msgspec.json.encode(_as_json(found.short_name, geometry, plan)), indent=2).decode())
+        return 1 if isinstance(plan, Infeasible) else 0
+    if isinstance(plan, Infeasible):
+        raise Failure(plan.reason)
+    print("\n".join(_drawn(found.short_name, geometry, plan)))
+    return 0
+
+
+def _counts(wanted: Sequence[str]) -> Counter[str]:
+    """Reads ``1g.5gb=3``; a profile alone means one, and the same profile twice is added up."""
+    counts: Counter[str] = Counter()
+    for each in wanted:
+        name, sign, number = each.partition("=")
+        if not name or (sign and not number.isdecimal()):
+            raise ValueError(f'"{each}" is not PROFILE=COUNT; write for example 1g.5gb=3')
+        counts[name] += int(number) if sign else 1
+    return counts
+
+
+def _as_json(model: str, geometry: "Geometry", plan: "tuple[Placement, ...] | Infeasible") -> dict[str, object]:
+    if not isinstance(plan, tuple):
+        core = [{"profile": profile, "count": count} for profile, count in plan.core]
+        return {"model": model, "infeasible": {"rule": plan.rule, "reason": plan.reason, "core": core}}
+    resources = Counter(geometry.profile(placed.profile).resource for placed in plan)
+    return {"model": model, "layout": plan, "resources": dict(resources), "stillFit": _still_fit(geometry, plan)}
+
+
+def _drawn(model: str, geometry: "Geometry", plan: "tuple[Placement, ...]") -> Iterator[str]:
+    from tessera.cli.layout_tiles import layout_row
+
+    used = sum(placed.size for placed in plan)
+    yield f"{model}   {used} of {geometry.slots} memory slots used"
+    yield f"  {layout_row(geometry, plan)}"
+    for profile in geometry.profiles:
+        starts = [str(placed.start) for placed in plan if placed.profile == profile.name]
+        if starts:
+            yield f"  {len(starts)} x {profile.name:<12} {profile.resource:<26} starts {', '.join(starts)}"
+    more = _still_fit(geometry, plan)
+    yield f"  one more would fit of: {', '.join(more)}" if more else "  nothing more fits"
+
+
+def _still_fit(geometry: "Geometry", plan: "tuple[Placement, ...]") -> list[str]:
+    from tessera.mig.occupancy import free_placements, occupancy_of
+
+    return list(dict.fromkeys(each.profile for each in free_placements(geometry, occupancy_of(geometry, plan))))
