@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,7 @@ from tessera.mig.geometry import Placement
 from tessera.mig.models import model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera.placement.fleet import Fleet
-from tessera.placement.node_fit import divide, fits_when_empty
+from tessera.placement.node_fit import _Search, divide, fits_when_empty
 from tessera.placement.policy import CardTable, Pending
 
 A100 = model_by_short_name("A100-40GB").geometry
@@ -65,6 +66,22 @@ def test_twenty_eight_small_slices_fit_four_cards_and_twenty_nine_do_not() -> No
     cards = [(table, 0, ())] * 4
     assert divide(cards, ("1g.5gb",) * 28) is not None
     assert divide(cards, ("1g.5gb",) * 29) is None
+
+
+@pytest.mark.parametrize(
+    ("cards", "profiles"),
+    [
+        (16, ("2g.10gb",) * 28 + ("1g.5gb",) * 57),
+        (8, ("3g.20gb",) * 5 + ("2g.10gb",) * 9 + ("1g.10gb",) * 10 + ("1g.5gb",) * 14),
+    ],
+    ids=["one slice too many", "one memory slot too many"],
+)
+def test_what_misses_by_little_is_not_searched_for_minutes(cards: int, profiles: tuple[str, ...]) -> None:
+    """Without a bound the first one takes minutes, in which the controller would lose its lease."""
+    search = _Search([(CardTable(A100, 0), 0, ())] * cards, sorted(profiles, reverse=True))
+    search.extend(0, 0.0)
+    assert search.best is None
+    assert search.steps <= 20_000
 
 
 def test_cards_of_two_models_share_a_demand() -> None:

@@ -1,9 +1,12 @@
 """Several slices on one node: which of its cards take which.
 
 A branch-and-bound search over alike cards with the exact packing test. "No" means that no division over the node's
-cards exists; the division found is the cheapest unless the search ran long, then the cheapest so far.
+cards exists; the division found is the cheapest unless the search ran long, then the cheapest so far. What a demand can
+cost is bounded, since anybody may ask for anything: a search that ran very long without finding a division ends in
+"no" as well. Such demands are made on purpose: dozens of slices of several profiles that miss by one.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tessera.placement.fleet import Card, Fleet, Node
@@ -11,6 +14,8 @@ from tessera.placement.policy import CardTable, Pending, with_one
 
 _STEPS = 300
 # Card-and-profile trials after which a division that was found is good enough.
+_MOST_STEPS = 20_000
+# Trials after which none is looked for any more, some 0.3 s.
 
 _Class = tuple[CardTable, int, Pending]
 
@@ -65,6 +70,11 @@ def _share(cards: Sequence[_Class], profile: str) -> float:
     return min(shares, default=0.0)
 
 
+def _size(table: CardTable, profile: str) -> int:
+    name = table.name_of(profile)
+    return table.size_of(name) if name is not None else 0
+
+
 class _Search:
     """Profiles go to cards one after the other; equal situations are entered once, at their lowest cost."""
 
@@ -73,7 +83,12 @@ class _Search:
         self._profiles = profiles
         self._chosen: list[int] = []
         self._entered: dict[tuple[int, tuple[tuple[int, int, Pending], ...]], float] = {}
-        self._steps = 0
+        self._left = [Counter(profiles[depth:]) for depth in range(len(profiles))]
+        smallest = [min((_size(table, each) for table, _, _ in cards), default=0) for each in profiles]
+        self._needed = [sum(smallest[depth:]) for depth in range(len(profiles))]
+        self._most: dict[tuple[_Class, str], int] = {}
+        self._usable: dict[_Class, int] = {}
+        self.steps = 0
         self.best: tuple[float, tuple[int, ...]] | None = None
 
     def extend(self, depth: int, cost: float) -> None:
@@ -85,16 +100,61 @@ class _Search:
         if self._entered.get(situation, float("inf")) <= cost:
             return
         self._entered[situation] = cost
+        if not self._has_room(depth):
+            self._entered[situation] = float("-inf")
+            return
         for growth, index, name in self._choices(self._profiles[depth]):
-            if self.best is not None and self._steps > _STEPS:
+            if self.steps > (_STEPS if self.best is not None else _MOST_STEPS):
                 return
-            self._steps += 1
+            self.steps += 1
             before = self._cards[index]
             self._cards[index] = (before[0], before[1], with_one(before[2], name))
             self._chosen.append(index)
             self.extend(depth + 1, cost + growth)
             self._chosen.pop()
             self._cards[index] = before
+        if self.best is None:
+            self._entered[situation] = float("-inf")
+
+    def _has_room(self, depth: int) -> bool:
+        """Whether what is to come has room by count of each profile, as if it were the only one, and by slots."""
+        kinds = Counter(self._cards)
+        left = self._left[depth]
+        slots = sum(self._slots(card) * count for card, count in kinds.items())
+        if self._needed[depth] > slots:
+            return False
+        return all(
+            sum(self._fits(card, profile) * count for card, count in kinds.items()) >= needed
+            for profile, needed in left.items()
+        )
+
+    def _fits(self, card: _Class, profile: str) -> int:
+        """How many of a profile a card would take."""
+        known = self._most.get((card, profile))
+        if known is None:
+            more = self._with(card, profile)
+            known = self._most[card, profile] = 0 if more is None else 1 + self._fits(more, profile)
+        return known
+
+    def _slots(self, card: _Class) -> int:
+        """The most memory slots that slices of the demand's profiles can still take on a card."""
+        known = self._usable.get(card)
+        if known is None:
+            known = 0
+            for profile in self._left[0]:
+                more = self._with(card, profile)
+                if more is not None:
+                    known = max(known, _size(card[0], profile) + self._slots(more))
+            self._usable[card] = known
+        return known
+
+    @staticmethod
+    def _with(card: _Class, profile: str) -> _Class | None:
+        table, state, given = card
+        name = table.name_of(profile)
+        if name is None or table.cost(state, given, name) is None:
+            return None
+        return (table, state, with_one(given, name))
 
     def _choices(self, profile: str) -> list[tuple[float, int, str]]:
         """One card of each kind that has room for the profile, cheapest first, fullest among equals."""
