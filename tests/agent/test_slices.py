@@ -154,6 +154,14 @@ def test_with_the_journal_lost_a_released_slice_is_still_destroyed() -> None:
     assert isinstance(made.step(GPU, 0.0), DestroyComputeInstance)
 
 
+def test_what_stands_where_a_released_slice_was_is_somebody_elses() -> None:
+    seen = promised(promise(POD, LEFT), controller="deleting", daemonset="created")
+    made = book(card(instance(LEFT, 9)), seen, journal=Journal(released=(POD,)))
+    assert made.step(GPU, 0.0) == Rest()
+    assert dict(made.instances())[instance(LEFT, 9)] is None
+    assert made.positions_of(POD) == []
+
+
 @pytest.mark.parametrize(
     "end",
     [

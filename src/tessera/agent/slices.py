@@ -133,12 +133,15 @@ class Book(Holdings):
     def _adopt(self) -> None:
         """Rule 1's second half: after a lost journal, what the object says we reported is ours again.
 
+        A pod that the journal calls released is not one of those: what is still ours of it the journal says too, and
+        an instance at another of its positions was made by somebody else after ours was destroyed.
+
         A card that is no longer in the node took its instances with it, so nothing on it is owned.
         """
         self._owners = {position: pod for position, pod in self._owners.items() if position.gpu in self._cards}
         for pod, promise in self._promises.items():
             record = self._records.get(pod)
-            if record is not None and record.daemonset == "created":
+            if record is not None and record.daemonset == "created" and pod not in self._released:
                 for wanted in promise.slices:
                     if self._instance(wanted.position) is not None:
                         self._owners.setdefault(wanted.position, pod)
