@@ -6,6 +6,7 @@ while pods come and go, calls fail, others use the card too, and the agent is ki
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
@@ -298,3 +299,8 @@ class Node(RuleBasedStateMachine):
 
 TestNode = Node.TestCase
 TestNode.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.soak
+class TestNodeForLong(Node.TestCase):  # type: ignore[misc, valid-type] # hypothesis makes the class at run time
+    settings = settings(max_examples=5_000, stateful_step_count=60, deadline=None)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -108,9 +109,18 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
     return Interleavings
 
 
-def test_any_interleaving_of_writes_pods_agents_and_crashes(new_world: Any) -> None:
+def play(new_world: Any, examples: int) -> None:
     machine = interleavings(new_world).TestCase
     machine.settings = settings(
-        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
     machine().runTest()
+
+
+def test_any_interleaving_of_writes_pods_agents_and_crashes(new_world: Any) -> None:
+    play(new_world, 60)
+
+
+@pytest.mark.soak
+def test_many_thousand_interleavings(new_world: Any) -> None:
+    play(new_world, 5_000)

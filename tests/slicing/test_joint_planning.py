@@ -1,8 +1,10 @@
 """What waits is planned together: whatever fills a card fits one card, in any order of arrival, and as one pod."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+
+import pytest
 
 from tessera.api.names import resource_of
 from tessera.mig.enumeration import filling_multisets, maximal_multisets
@@ -40,9 +42,11 @@ def test_there_are_as_many_combinations_as_published() -> None:
     assert len(list(maximal_multisets(A100.restrict(BASE)))) == 28
 
 
-def test_every_combination_fits_one_card_in_any_order(in_lab: Callable[..., None]) -> None:
+def arriving_in_orders(seed: int) -> Callable[[Any], Awaitable[None]]:
+    """All combinations after one another, the pods of each in an order that the seed decides."""
+
     async def scenario(lab: Any) -> None:
-        rng = random.Random(7)
+        rng = random.Random(seed)
         for number, combination in enumerate(combinations()):
             await lab.create("blocker", WHOLE)
             await lab.running("blocker")
@@ -52,7 +56,12 @@ def test_every_combination_fits_one_card_in_any_order(in_lab: Callable[..., None
                 await lab.create(name, {resource_of(profile): 1})
             await wait_for_free_card(lab, names)
 
-    in_lab(scenario, nodes="1xA100-40GB")
+    return scenario
+
+
+@pytest.mark.parametrize("seed", [7, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(100, 110))])
+def test_every_combination_fits_one_card_in_any_order(in_lab: Callable[..., None], seed: int) -> None:
+    in_lab(arriving_in_orders(seed), nodes="1xA100-40GB")
 
 
 def test_every_combination_fits_as_one_pod(in_lab: Callable[..., None]) -> None:
