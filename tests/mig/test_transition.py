@@ -11,22 +11,27 @@ from hypothesis import strategies as st
 from tessera.mig.enumeration import Multiset, layouts, multisets
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout import Infeasible
-from tessera.mig.models import model_by_short_name
+from tessera.mig.models import MODELS, model_by_short_name
 from tessera.mig.occupancy import occupancy_of
 from tessera.mig.transition import Action, Held, Transition, plan_transition
 
 A100 = model_by_short_name("A100-40GB").geometry
 A30 = model_by_short_name("A30").geometry
-GEOMETRIES = [A100, A30]
-LAYOUTS = {geometry.family: layouts(geometry) for geometry in GEOMETRIES}
-MULTISETS = {geometry.family: multisets(geometry) for geometry in GEOMETRIES}
-BY_MULTISET = {
-    family: {
-        wanted: [one for one in every if Counter(placed.profile for placed in one) == Counter(dict(wanted))]
-        for wanted in MULTISETS[family]
-    }
-    for family, every in LAYOUTS.items()
-}
+RTX = model_by_short_name("RTX-PRO-6000").geometry
+GEOMETRIES = [A100, A30, RTX]
+
+
+def by_multiset(geometry: Geometry) -> dict[Multiset, list[tuple[Placement, ...]]]:
+    """Every layout of a card, under what it consists of."""
+    found: dict[Multiset, list[tuple[Placement, ...]]] = {}
+    for one in layouts(geometry):
+        found.setdefault(tuple(sorted(Counter(placed.profile for placed in one).items())), []).append(one)
+    return found
+
+
+BY_MULTISET = {geometry.family: by_multiset(geometry) for geometry in GEOMETRIES}
+LAYOUTS = {family: [one for each in every.values() for one in each] for family, every in BY_MULTISET.items()}
+MULTISETS = {family: sorted(every) for family, every in BY_MULTISET.items()}
 
 Case = tuple[Geometry, tuple[Held, ...], Multiset]
 
@@ -175,6 +180,17 @@ def test_the_order_of_entries_does_not_matter(case: Case, rng: random.Random) ->
     rng.shuffle(mixed)
     rng.shuffle(shuffled)
     assert plan_transition(geometry, held, dict(wanted)) == plan_transition(geometry, mixed, shuffled)
+
+
+@pytest.mark.parametrize("model", [model.short_name for model in MODELS if model.table])
+def test_every_feasible_set_of_every_model_is_reached_from_every_slice_in_use(model: str) -> None:
+    geometry = model_by_short_name(model).geometry
+    first = geometry.profiles[0]
+    held = [Held(Placement(first.name, start, first.size), in_use=True) for start in first.starts]
+    for wanted in multisets(geometry):
+        plan = planned(geometry, held, dict(wanted))
+        assert Counter(placed.profile for placed in plan.layout) == Counter(dict(wanted))
+        assert len(plan.keep) == min(dict(wanted).get(first.name, 0), len(held))
 
 
 def test_the_longest_search_ends_in_under_a_tenth_of_a_second() -> None:

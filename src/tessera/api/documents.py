@@ -137,8 +137,9 @@ class Gathered:
         """One of a few words; the first of them if it is none of them."""
         if isinstance(value, str) and value in allowed:
             return value
-        hint = f"; {meant(value, allowed)}" if isinstance(value, str) else ""
-        self.add(path, f"must be {_listed(allowed)}, not {shown(value)}{hint if 'did you' in hint else ''}")
+        close = _closest(value, allowed) if isinstance(value, str) else None
+        hint = f"; did you mean {close}?" if close else ""
+        self.add(path, f"must be {_listed(allowed)}, not {shown(value)}{hint}")
         return allowed[0]
 
 
@@ -181,9 +182,8 @@ def join(path: str, key: str) -> str:
 
 def meant(key: str, known: Collection[str]) -> str:
     """``did you mean replicas?`` or, when nothing is close, what there is."""
-    folded = {each.casefold(): each for each in known}
-    close = get_close_matches(key.casefold(), folded, n=1, cutoff=0.6)
-    return f"did you mean {folded[close[0]]}?" if close else f"the keys here are {', '.join(sorted(known))}"
+    close = _closest(key, known)
+    return f"did you mean {close}?" if close else f"the keys here are {', '.join(sorted(known))}"
 
 
 def shown(value: Any) -> str:
@@ -192,6 +192,12 @@ def shown(value: Any) -> str:
         return "nothing"
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _closest(word: str, known: Collection[str]) -> str | None:
+    folded = {each.casefold(): each for each in known}
+    close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
+    return folded[close[0]] if close else None
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -1,0 +1,76 @@
+"""The layouts that exist without a file: what NVIDIA's MIG manager generates for the cards of a node.
+
+A node that has no file of layouts, or whose file does not have the one that its label names, still knows these
+(mig-parted ``generate-config``): ``all-disabled``, ``all-enabled``, ``all-<profile>`` with as many as a card holds, and
+``all-balanced``. A node of several models gets one entry for each model that has the profile, told apart by PCI id.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tessera.api.mig_layouts import DeviceFilter, LayoutEntry
+from tessera.mig.geometry import Geometry, Profile
+from tessera.mig.layout import feasible
+
+DISABLED, ENABLED, BALANCED = "all-disabled", "all-enabled", "all-balanced"
+
+#: Compute slices of the instances of ``all-balanced``, by compute slices of the whole card.
+_BALANCED: Mapping[int, Mapping[int, int]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
+
+
+class CardKind(msgspec.Struct, frozen=True):
+    """Cards of a node that are alike.
+
+    Attributes:
+        pci_device_id: device and vendor as one number.
+        geometry: what they can be cut into, as NVML reported it.
+    """
+
+    pci_device_id: int
+    geometry: Geometry
+
+
+def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry, ...]]:
+    """Named layouts for a node with these kinds of cards, in the order of their tables.
+
+    Args:
+        kinds: one for each PCI id; the order does not matter to what a name means.
+    """
+    several = len(kinds) > 1
+    layouts: dict[str, list[LayoutEntry]] = {
+        DISABLED: [LayoutEntry(devices=None, mig_enabled=False, counts={})],
+        ENABLED: [LayoutEntry(devices=None, mig_enabled=True, counts={})],
+    }
+    for kind in sorted(kinds, key=lambda each: each.pci_device_id):
+        filters = (DeviceFilter(f"0x{kind.pci_device_id:08X}", kind.pci_device_id),) if several else ()
+        for name, counts in _of_one_kind(kind.geometry).items():
+            entry = LayoutEntry(devices=None, mig_enabled=True, counts=counts, filters=filters)
+            layouts.setdefault(name, []).append(entry)
+    return {name: tuple(entries) for name, entries in layouts.items()}
+
+
+def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:
+    found: dict[str, Mapping[str, int]] = {
+        f"all-{profile.spelling}": {profile.name: profile.max_count} for profile in geometry.profiles
+    }
+    balanced = _balanced(geometry)
+    return found | ({BALANCED: balanced} if balanced else {})
+
+
+def _balanced(geometry: Geometry) -> dict[str, int]:
+    """A mix of sizes; empty where the card lacks one of them or they do not fit together."""
+    whole = max((profile.compute_slices for profile in geometry.profiles), default=0)
+    counts: dict[str, int] = {}
+    for slices, count in _BALANCED.get(whole, {}).items():
+        profile = _plain(geometry, slices)
+        if profile is None:
+            return {}
+        counts[profile.name] = count
+    return counts if feasible(geometry, counts) else {}
+
+
+def _plain(geometry: Geometry, slices: int) -> Profile | None:
+    """The profile of so many slices that takes the least memory and has no suffix."""
+    plain = [each for each in geometry.profiles if each.compute_slices == slices and each.name.endswith("gb")]
+    return min(plain, key=lambda each: each.size, default=None)
