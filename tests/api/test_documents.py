@@ -1,6 +1,10 @@
 """Files are read strictly: every mistake is found, each with its path and what was probably meant."""
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused, Gathered, join, load, load_all, meant
 
@@ -71,3 +75,22 @@ def test_paths_quote_what_is_more_than_a_word() -> None:
 def test_a_key_unlike_all_others_is_told_what_there_is() -> None:
     assert meant("colour", ["name", "replicas"]) == "the keys here are name, replicas"
     assert meant("timeslicing", ["timeSlicing", "mps"]) == "did you mean timeSlicing?"
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 50000, "a: 0x_", "a: " + "9" * 5000, "a: \x00", "- a\n b: c"])
+def test_what_python_cannot_read_is_refused_like_any_other_mistake(text: str) -> None:
+    with pytest.raises(FileRefused):
+        load(text)
+
+
+def test_a_document_that_holds_itself_can_be_shown() -> None:
+    found = Gathered()
+    found.text(load("a: &x [*x]")["a"], "a")
+    found.text(load("a: {!!binary aGk=: 1}")["a"], "a")
+    assert [each.text for each in found.problems] == ["must be text, not [[...]]", "must be text, not {b'hi': 1}"]
+
+
+@given(st.text("ab:{}[]-&*!|>'\"# \n\t0x_.,?%@", max_size=30))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with suppress(FileRefused):
+        load_all(text)

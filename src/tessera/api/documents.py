@@ -14,6 +14,7 @@ format means is not known here.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any
 
@@ -161,15 +162,24 @@ def load_all(text: str) -> list[Any]:
     Raises:
         FileRefused: neither YAML nor JSON, or a key that stands twice.
     """
+    try:
+        return [each for each in _documents(text) if each is not None]
+    except FileRefused:
+        raise
+    except RecursionError as error:
+        raise FileRefused([Problem("", "is nested too deeply to be read")]) from error
+    except ValueError as error:  # a number that Python cannot make, such as 0x_
+        raise FileRefused([Problem("", f"not YAML: {error}")]) from error
+
+
+def _documents(text: str) -> list[Any]:
     if text.lstrip().startswith("{"):
-        try:
+        with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and tells the line
             return [json.loads(text, object_pairs_hook=_unique)]
-        except json.JSONDecodeError:
-            pass  # YAML allows a little more between braces, and its message names line and column
     import yaml
 
     try:
-        return [each for each in yaml.load_all(text, Loader=_loader()) if each is not None]
+        return list(yaml.load_all(text, Loader=_loader()))
     except yaml.YAMLError as error:
         raise FileRefused([Problem("", f"not YAML: {' '.join(str(error).split())}")]) from error
 
@@ -190,7 +200,10 @@ def shown(value: Any) -> str:
     """A value as it stands in a file, shortened."""
     if value is None:
         return "nothing"
-    text = json.dumps(value, default=str)
+    try:
+        text = json.dumps(value, default=str)
+    except (ValueError, TypeError):  # YAML can hold itself, and keys that JSON has not
+        text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
