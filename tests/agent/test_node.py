@@ -130,6 +130,41 @@ def test_each_container_sees_exactly_its_slices(
     play(story)
 
 
+@pytest.mark.parametrize("places", [(ONES[0], B), (B, ONES[0])], ids=["small first", "large first"])
+def test_devices_are_named_in_the_order_of_the_promise(
+    play: Callable[..., None], places: tuple[tuple[str, int, int], ...]
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"1g.5gb": 1, "3g.20gb": 1}})
+        await scene.promise("web", *places)
+        await scene.bind("web")
+        await scene.admit("web")
+        env = await scene.start("web", "main")
+        assert env["NVIDIA_VISIBLE_DEVICES"].split(",") == list(map(scene.mig_uuid, places))
+
+    play(story)
+
+
+def test_a_container_whose_pod_ends_while_it_waits_for_its_slice_is_not_started(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", B)
+        await scene.bind("web")
+        await scene.admit("web")
+        start = asyncio.create_task(scene.start("web", "main", tries=1))
+        await scene.clock.sleep(2.0)
+        await scene.finish("web", phase="Failed")
+        with pytest.raises(PluginError, match="has ended; its slices are given back"):
+            await start
+        assert scene.cdi_files() == []
+
+    play(story, latencies={"create_gpu_instance": 10.0})
+
+
 def test_an_app_container_takes_over_its_init_containers_slice(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin()

@@ -1,6 +1,7 @@
 """One leader at a time, on virtual time, against an API that may be slow, wrong or silent."""
 
 import asyncio
+import functools
 import json
 import random
 from collections.abc import Callable
@@ -206,6 +207,35 @@ def test_skewed_clocks_neither_steal_nor_wait_for_ever(skew: float) -> None:
         await until(lambda: two.leads)
         assert 10 < now() - died < 20
         await cancelled(one.task, two.task)
+
+    run_virtual(main())
+
+
+def test_the_duration_that_a_holder_wrote_is_waited_for() -> None:
+    async def main() -> None:
+        server = LeaseServer()
+        spec = {"holderIdentity": "other", "leaseDurationSeconds": 60, "leaseTransitions": 3}
+        server._store({"metadata": {"name": "l", "namespace": "n"}, "spec": spec})
+        began, one = now(), Participant(server, "one")
+        await until(lambda: one.leads)
+        assert 60 <= now() - began < 65
+        assert server.lease
+        assert server.lease["spec"]["leaseTransitions"] == 4
+        await cancelled(one.task)
+
+    run_virtual(main())
+
+
+def test_taking_the_lease_anew_under_the_same_name_is_no_transition() -> None:
+    async def main() -> None:
+        server = LeaseServer()
+        for _ in range(2):
+            one = Participant(server, "one")
+            await until(functools.partial(getattr, one, "leads"))
+            one.wire.state = "broken"  # so that it cannot give it back
+            await cancelled(one.task)
+        assert server.lease
+        assert server.lease["spec"].get("leaseTransitions", 0) == 0
 
     run_virtual(main())
 

@@ -114,6 +114,13 @@ def test_a_pod_is_charged_for_every_slice_that_it_keeps(
     assert patch(after, A100) == []
 
 
+def test_an_app_container_is_charged_for_others_only_if_kubernetes_would_not_count_them() -> None:
+    init = [starting("1g.10gb", restartPolicy="Always"), starting("4g.20gb")]
+    after = applied(pod({"name": "app"}, initContainers=init))
+    assert after["spec"]["containers"] == [{"name": "app"}]
+    assert counted_by_kubernetes(after["spec"]) == 30
+
+
 def test_more_slices_than_any_node_has_are_refused() -> None:
     with pytest.raises(Refused, match="no node has more than 128"):
         patch(pod(asking({"nvidia.com/mig-1g.5gb": "1000000000"})), A100)
@@ -164,6 +171,8 @@ def test_a_pod_that_selects_a_fixed_layout_is_left_to_it() -> None:
     capabilities = Capabilities(dynamic=A100.dynamic, static=frozenset({"3g.20gb"}))
     selecting = pod(asking({"nvidia.com/mig-3g.20gb": "1"}), nodeSelector={"nvidia.com/mig.config": "all-3g.20gb"})
     assert patch(selecting, capabilities) == ()
+    on_demand = pod(asking({"nvidia.com/mig-3g.20gb": "1"}), nodeSelector={"nvidia.com/mig.config": "dynamic"})
+    assert applied(on_demand, capabilities)["spec"]["schedulingGates"] == [GATE]
 
 
 def test_without_any_card_in_sight_every_known_profile_may_wait() -> None:
