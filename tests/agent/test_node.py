@@ -562,6 +562,36 @@ def test_an_object_that_somebody_deleted_is_made_again_and_living_pods_keep_thei
     play(story)
 
 
+def test_a_pod_that_is_promised_other_slices_after_its_record_was_lost_keeps_what_it_uses(
+    play: Callable[..., None],
+) -> None:
+    """A controller that did not see the deletion finds a pod without a record, and foreign slices beside it."""
+
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}, "side": {"1g.5gb": 1}})
+        await scene.promise("web", B, ONES[0])
+        await scene.bind("web")
+        await scene.admit("web")
+        env = {name: await scene.start("web", name) for name in ("main", "side")}
+        await scene.client.delete(INSTASLICES, "node-1", "instaslice-system")
+        await scene.joined()
+        await scene.until(scene.foreign_is_told)
+        await scene.promise("web", ("3g.20gb", 1, 0), ("1g.5gb", 1, 4))
+        await scene.reported("web", "created")
+        await scene.clock.sleep(60)
+        assert {B, ONES[0]} <= set(scene.places())
+        foreign = (await scene.object()).status.node_resources.foreign
+        assert [(each.profile, each.start) for each in foreign] == [("1g.5gb", 0), ("3g.20gb", 4)]
+        assert {name: await scene.start("web", name) for name in ("main", "side")} == env
+        await scene.finish("web")
+        await scene.release("web")
+        await scene.until(scene.is_empty)
+
+    play(story, cards="2xA100-40GB")
+
+
 def test_the_agent_needs_these_rights_and_no_others(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.foreign(A)

@@ -148,7 +148,7 @@ class CardWorker:
             case DestroyComputeInstance():
                 if users := [each.pid for each in await self._hardware.processes(gpu) if each.gi_id == call.gi_id]:
                     pids = ", ".join(map(str, users))
-                    raise InUse(f"slice {call.position.device_id} of an ended pod is used by process {pids}")
+                    raise InUse(f"slice {call.position.device_id} is given back, but used by process {pids}")
                 await self._hardware.destroy_compute_instance(gpu, call.gi_id, call.ci_id)
             case DestroyGpuInstance():
                 await self._hardware.destroy_gpu_instance(gpu, call.gi_id)

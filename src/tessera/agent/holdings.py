@@ -82,11 +82,14 @@ class Holdings:
         return [position for position, owner in self._owners.items() if owner == pod]
 
     def slices_of(self, pod: PodUid) -> list[Position]:
-        """The slices that a pod may use: its promise, or what it holds since its promise vanished."""
+        """The slices that a pod may use: its promise, and what it holds since a promise vanished."""
         if pod in self._released:
             return []
         promise = self._promises.get(pod)
-        return self.positions_of(pod) if promise is None else [wanted.position for wanted in promise.slices]
+        if promise is None:
+            return self.positions_of(pod)
+        promised = [wanted.position for wanted in promise.slices]
+        return promised + [each for each in self.positions_of(pod) if self.claimed(pod, each) and each not in promised]
 
     def device(self, pod: PodUid, position: Position) -> Made | None:
         """A pod's slice if it is made and ready to be used."""
@@ -107,7 +110,7 @@ class Holdings:
         if pod in self._released:
             return State.RELEASING
         if self.device(pod, position) is not None:
-            return State.CLAIMED if position in self._bindings.get(pod, {}).values() else State.MADE
+            return State.CLAIMED if self.claimed(pod, position) else State.MADE
         made = self._instance(position)
         return State.GPU_INSTANCE if made is not None and self._owners.get(position) == pod else State.PROMISED
 
@@ -154,7 +157,12 @@ class Holdings:
             },
         )
 
-    def _promised(self, pod: PodUid, position: Position) -> bool:
+    def claimed(self, pod: PodUid, position: Position) -> bool:
+        """Whether a container of the pod was given a slice."""
+        return position in self._bindings.get(pod, {}).values()
+
+    def promised(self, pod: PodUid, position: Position) -> bool:
+        """Whether a position is promised to a pod that has not lost its claim."""
         promise = self._promises.get(pod)
         return (
             promise is not None

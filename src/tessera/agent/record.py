@@ -81,7 +81,7 @@ def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
     """Positions that no promise explains: made by others, or kept for a living pod whose promise vanished."""
     taken = []
     for made, pod in book.instances():
-        if pod is None or (pod not in book.promises and not book.released(pod)):
+        if pod is None or not (book.released(pod) or book.promised(pod, made.position)):
             gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
             card = inventory.card(gpu)
             row = card.geometry.find(profile) if card is not None else None

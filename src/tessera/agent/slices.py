@@ -12,7 +12,8 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
 2.  Ownership is noted before the GPU instance is created, so that no instance of ours can be unknown to us.
 3.  A pod's slices are released when its pod ended or vanished, when the controller says ``deleting``, or when its
     promise is gone and no such pod lives here. Released is final for a pod UID and is in the journal.
-4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller.
+4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. One that a
+    container was given is kept even if the pod is promised others then: who lost the record cannot know of it.
 5.  Destroy before create on a card; a compute instance before its GPU instance. What overlaps waits.
 6.  A failed call is tried again after a growing delay; a compute instance that cannot be made takes its GPU instance
     down with it before the next try.
@@ -244,7 +245,7 @@ class Book(Holdings):
         gone = [
             position
             for position, pod in self._owners.items()
-            if position.gpu == gpu and position not in card.instances and not self._promised(pod, position)
+            if position.gpu == gpu and position not in card.instances and not self.promised(pod, position)
         ]
         for position in gone:
             del self._owners[position]
@@ -259,7 +260,9 @@ class Book(Holdings):
         """Whether a slice of ours stays: promised, or its promise vanished under a living pod (rule 4)."""
         if pod in self._released:
             return False
-        return self._promised(pod, position) if pod in self._promises else self._pods.get(pod) is False
+        if self._pods.get(pod) is False and (pod not in self._promises or self.claimed(pod, position)):
+            return True
+        return self.promised(pod, position)
 
     def _notice(self, pod: PodUid, reason: str, text: str) -> None:
         notice = Notice(pod, reason, text)
