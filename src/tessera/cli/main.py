@@ -85,6 +85,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 1 when anything went wrong (130 when interrupted).
     """
+    # Not pathlib, whose import is a part of what starting costs.
     name = "kubectl tessera" if os.path.basename(sys.argv[0]).startswith("kubectl-") else "tessera"  # noqa: PTH119
     try:
         result = tessera.main(args=None if args is None else list(args), prog_name=name, standalone_mode=False)

@@ -97,6 +97,7 @@ class Codec(Generic[T]):
 
     def __init__(self, type_: type[T]) -> None:
         self._object: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
+        # A type checker cannot follow types that are made at run time.
         self._change: msgspec.json.Decoder[Change[T]] = msgspec.json.Decoder(Change[type_])  # type: ignore[valid-type]
         self._list: msgspec.json.Decoder[_List[T]] = msgspec.json.Decoder(_List[type_])  # type: ignore[valid-type]
         self._raw_list = msgspec.json.Decoder(_List[msgspec.Raw])

@@ -3,6 +3,7 @@
 A value is JSON's, or :class:`Optional`. What does not fit raises :class:`EvaluationError`, as CEL's missing overloads.
 """
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -90,7 +91,7 @@ def _add(one: Any, other: Any) -> Any:
 def _divide(one: Any, other: Any) -> Any:
     if isinstance(one, float):
         if other == 0:
-            return float("nan") if one == 0 or one != one else float("inf") if one > 0 else float("-inf")  # noqa: PLR0124
+            return math.nan if one == 0 or math.isnan(one) else math.copysign(math.inf, one)
         return one / other
     if other == 0:
         raise EvaluationError("division by zero")

@@ -31,7 +31,8 @@ def strategic_merge(original: Obj, patch: Any, topology: Node) -> Obj:
 def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: Node) -> Obj:
     match patch.get(_PATCH):
         case "replace":
-            return _clean({key: value for key, value in patch.items() if key != _PATCH})  # type: ignore[no-any-return]
+            cleaned: Obj = _clean({key: value for key, value in patch.items() if key != _PATCH})
+            return cleaned
         case "delete":
             return {}
         case None | "merge":

@@ -48,7 +48,13 @@ class PodHost(Protocol):
         """The container's process if it is run for real, else None."""
         ...
 
-    def tell(self, reason: str, note: str, *, type: Literal["Normal", "Warning"] = "Normal") -> None:  # noqa: A002
+    def tell(
+        self,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - an event's own word
+    ) -> None:
         """Records an event about the pod."""
         ...
 

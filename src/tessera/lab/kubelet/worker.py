@@ -221,7 +221,13 @@ class PodWorker:
         """The container's process if it is run for real."""
         return self._node.real(self.pod, self._pod_ip, container, created, log)
 
-    def tell(self, reason: str, note: str, *, type: Literal["Normal", "Warning"] = "Normal") -> None:  # noqa: A002
+    def tell(
+        self,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - an event's own word
+    ) -> None:
         """Records an event about the pod."""
         self._node.events.record(self._reference, reason, note, type=type)
 

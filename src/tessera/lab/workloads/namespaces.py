@@ -40,7 +40,7 @@ class NamespaceContents:
 
     def _lost(self, name: str) -> Callable[[Event[dict[str, object]]], None]:
         def handle(event: Event[dict[str, object]]) -> None:
-            metadata: Json = event.object["metadata"]  # type: ignore[assignment]
+            metadata: Json = event.object["metadata"]  # type: ignore[assignment] # an object of every kind has it
             if event.kind is EventKind.DELETED and metadata["name"] == name:
                 self._queue.add(metadata["namespace"])
 
