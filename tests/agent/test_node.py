@@ -294,6 +294,18 @@ def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> N
     play(story, cards="2xA100-40GB")
 
 
+def test_hardware_events_are_watched_again_after_that_failed(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.machine.fail("wait_event", Unknown, times=1)
+        await scene.begin()
+        await scene.joined()
+        await scene.clock.sleep(120)
+        scene.machine.lose(scene.machine.uuids()[1])
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-7g.40gb", 1))
+
+    play(story, cards="2xA100-40GB")
+
+
 def test_a_lost_card_is_not_shown_to_the_controller_until_it_answers_again(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         first, second = scene.machine.uuids()

@@ -37,7 +37,7 @@ from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kubelet.seam import Device, Kubelet
-from tessera.nvml.errors import NvmlError
+from tessera.nvml.errors import NotSupported, NvmlError
 from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
@@ -257,15 +257,19 @@ class Agent:
         return devices
 
     async def _watch_hardware(self) -> None:
-        try:
-            while True:
+        while True:
+            try:
                 event = await self._hardware.wait_event(_EVENT_WAIT)
-                if event is not None:
-                    for uuid, (worker, _) in self._workers.items():
-                        if event.gpu is None or event.gpu == uuid:
-                            worker.suspect()
-        except NvmlError as error:
-            _log.warning("hardware events are not watched, a lost card shows at the next call only: %s", error)
+            except NotSupported as error:
+                _log.warning("hardware events are not watched, a lost card shows at the next call only: %s", error)
+                return
+            except NvmlError as error:
+                _log.warning("hardware events cannot be watched, again in %.0f s: %s", _EVENT_WAIT, error)
+                await self._clock.sleep(_EVENT_WAIT)
+                continue
+            for uuid, (worker, _) in self._workers.items():
+                if event is not None and event.gpu in {None, uuid}:
+                    worker.suspect()
 
     # What the watches show --------------------------------------------------------------------------------------
 
