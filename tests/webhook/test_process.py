@@ -133,6 +133,29 @@ def test_it_is_renewed_at_two_thirds_of_its_life_with_both_trusted() -> None:
     in_lab(story)
 
 
+class SetClock(LoopClock):
+    """A clock whose date can be set, as after a machine's sleep."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead
+
+
+def test_a_clock_that_leaps_over_the_certificates_end_is_noticed_within_the_hour() -> None:
+    async def story(lab: Lab) -> None:
+        clock = lab.clock = SetClock(1_700_000_000.0)
+        await lab.configure()
+        async with lab.replica(certificate_days=90):
+            await lab.clock.sleep(5)
+            first = await lab.bundle()
+            clock.ahead = 100 * 24 * HOUR
+            await lab.clock.sleep(HOUR + 5)
+            assert await lab.bundle() != first
+
+    in_lab(story)
+
+
 def test_a_bundle_that_somebody_removed_is_written_again() -> None:
     async def story(lab: Lab) -> None:
         await lab.configure()

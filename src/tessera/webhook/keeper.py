@@ -25,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 #: Seconds between the API server's trust and a renewed certificate's first use: API servers learn by watch.
 _SPREAD = 60.0
+#: Longest pause before the certificate's age is looked at again: waits do not see a clock that was set, or a machine
+#: that was asleep.
+_LOOK_AGAIN = 3600.0
 
 
 class Keeper:
@@ -126,7 +129,7 @@ class Keeper:
                 await self._clock.sleep(_SPREAD)
             self._serve(found)
             self._served = found
-        return max(0.0, due_at(found) - self._clock.now())
+        return min(_LOOK_AGAIN, max(0.0, due_at(found) - self._clock.now()))
 
     async def _renew(self, secret: Secret | None, found: Certificate | None) -> None:
         """Writes the next certificate; the watch brings it back."""
