@@ -1,0 +1,116 @@
+"""Requirements as pods write them: annotations that say what a GPU has to be.
+
+``tessera.dev/gpu-memory: 10Gi``, ``tessera.dev/nvlink: "true"``, ``tessera.dev/ecc: "true"``,
+``tessera.dev/compute-capability: ">=8.0"`` (several bounds with commas), ``tessera.dev/product: A100|H100``. A pod
+writes either requirements or resources: with both it would not be clear which one is wrong when they differ.
+
+A key that is nearly one of these is refused, since a requirement that nobody reads is worse than none.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.kube.quantity import parse_quantity
+from tessera.placement.requirements import OPERATORS, Comparison, Requirements
+
+PREFIX = "tessera.dev/"
+MEMORY = PREFIX + "gpu-memory"
+NVLINK = PREFIX + "nvlink"
+ECC = PREFIX + "ecc"
+CAPABILITY = PREFIX + "compute-capability"
+PRODUCT = PREFIX + "product"
+KEYS = (MEMORY, NVLINK, ECC, CAPABILITY, PRODUCT)
+
+#: Where the choice that was made for a pod is recorded, and why.
+CHOSEN = PREFIX + "chosen-resource"
+CHOSEN_REASON = PREFIX + "chosen-because"
+
+#: Less is taken for a forgotten unit: no slice of any card is smaller.
+_LEAST_MEMORY = 2**20
+_BOUND = re.compile(rf"\s*({'|'.join(map(re.escape, OPERATORS))})?\s*([0-9]+)\.([0-9]+)\s*")
+
+
+class RequirementError(ValueError):
+    """An annotation cannot be understood; the text is written for the pod's author."""
+
+
+def requirements_of(annotations: Mapping[str, str], resources: Iterable[str] = ()) -> Requirements | None:
+    """The requirements of a pod, ``None`` if it has none.
+
+    Args:
+        annotations: the pod's.
+        resources: names of the resources that its containers ask for.
+
+    Raises:
+        RequirementError: a value is not of its form, a key is nearly one of ours, or GPUs are asked for by name too.
+    """
+    for key in annotations:
+        _refuse_nearly(key)
+    if not any(key in annotations for key in KEYS):
+        return None
+    for resource in resources:
+        if resource in GPU_RESOURCES or resource.startswith(MIG_RESOURCE_PREFIX):
+            written = next(key for key in KEYS if key in annotations)
+            raise RequirementError(
+                f'annotation {written} and a container\'s resource "{resource}" both say which GPU the pod gets; '
+                "keep one of them"
+            )
+    found = Requirements(
+        memory=_memory(annotations[MEMORY]) if MEMORY in annotations else 0,
+        nvlink=_truth(NVLINK, annotations.get(NVLINK, "false")),
+        ecc=_truth(ECC, annotations.get(ECC, "false")),
+        capability=_capability(annotations[CAPABILITY]) if CAPABILITY in annotations else (),
+        products=_products(annotations[PRODUCT]) if PRODUCT in annotations else (),
+    )
+    return found if found != Requirements() else None
+
+
+def _refuse_nearly(key: str) -> None:
+    if not key.startswith(PREFIX) or key in KEYS:
+        return
+    names = [known.removeprefix(PREFIX) for known in KEYS]
+    close = get_close_matches(key.removeprefix(PREFIX), names, n=1, cutoff=0.75)
+    if close:
+        raise RequirementError(f"annotation {key}: unknown; did you mean {PREFIX}{close[0]}?")
+
+
+def _memory(text: str) -> int:
+    try:
+        amount = parse_quantity(text)
+    except ValueError:
+        raise RequirementError(f'annotation {MEMORY}: "{text}" is no quantity; write for example 10Gi') from None
+    if amount <= 0:
+        raise RequirementError(f'annotation {MEMORY}: "{text}" must be positive; write for example 10Gi')
+    if amount < _LEAST_MEMORY:
+        raise RequirementError(f'annotation {MEMORY}: "{text}" is in bytes; is a unit missing, as in {text}Gi?')
+    return int(amount)
+
+
+def _truth(key: str, text: str) -> bool:
+    if text not in {"true", "false"}:
+        raise RequirementError(f'annotation {key}: "{text}" must be "true" or "false", in quotes')
+    return text == "true"
+
+
+def _capability(text: str) -> tuple[Comparison, ...]:
+    bounds = []
+    for part in text.split(","):
+        match = _BOUND.fullmatch(part)
+        if match is None:
+            raise RequirementError(
+                f'annotation {CAPABILITY}: "{part.strip()}" is no bound; write one of {" ".join(OPERATORS)} and a '
+                'version, for example ">=8.0" or ">=8.0,<10.0"'
+            )
+        bounds.append(Comparison(match[1] or "==", (int(match[2]), int(match[3]))))
+    return tuple(bounds)
+
+
+def _products(text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split("|"))
+    if not all(re.search("[A-Za-z0-9]", name) for name in names):
+        raise RequirementError(
+            f'annotation {PRODUCT}: "{text}" has an empty name; write models divided by |, for example A100|H100'
+        )
+    return names

@@ -1,0 +1,95 @@
+"""What a pod needs of a GPU, said by what a GPU is and not by what it is called.
+
+Memory is meant as cards and profiles state it: a card counts with its GB rounded up, a slice with the GB of its name.
+What a program can allocate of it is a few percent less everywhere (the driver and ECC take their part), and a pod that
+asks for 10Gi means the ``2g.10gb`` that quotas charge with 10Gi as well.
+
+This module does not know how requirements are written down, nor what fulfils them.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import msgspec
+
+GIB = 2**30
+
+#: How versions are compared, longest sign first.
+OPERATORS: Mapping[str, Callable[[tuple[int, int], tuple[int, int]], bool]] = MappingProxyType(
+    {
+        ">=": operator.ge,
+        "<=": operator.le,
+        "==": operator.eq,
+        "!=": operator.ne,
+        ">": operator.gt,
+        "<": operator.lt,
+        "=": operator.eq,
+    }
+)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """A bound on the compute capability: a sign of :data:`OPERATORS` and a version."""
+
+    sign: str
+    version: tuple[int, int]
+
+    def holds(self, capability: tuple[int, int]) -> bool:
+        """Whether a card of that compute capability is within the bound."""
+        return OPERATORS[self.sign](capability, self.version)
+
+    def __str__(self) -> str:
+        return f"{self.sign}{self.version[0]}.{self.version[1]}"
+
+
+class Requirements(msgspec.Struct, frozen=True, kw_only=True):
+    """All of them hold together; what is left at its default is not asked for.
+
+    Attributes:
+        memory: bytes.
+        nvlink: the card is joined to others by NVLink and the pod may use that.
+        ecc: the card's memory is protected by ECC.
+        capability: bounds on the compute capability.
+        products: any of these models.
+    """
+
+    memory: int = 0
+    nvlink: bool = False
+    ecc: bool = False
+    capability: tuple[Comparison, ...] = ()
+    products: tuple[str, ...] = ()
+
+    def named(self) -> dict[str, str]:
+        """What is asked for, in words, by the name of the requirement."""
+        asked = {
+            "memory": gib(self.memory) if self.memory else "",
+            "compute capability": ",".join(map(str, self.capability)),
+            "product": " or ".join(self.products),
+            "ECC": "on" if self.ecc else "",
+            "NVLink": "on" if self.nvlink else "",
+        }
+        return {name: text for name, text in asked.items() if text}
+
+    def __str__(self) -> str:
+        return ", ".join(name if text == "on" else f"{name} {text}" for name, text in self.named().items())
+
+
+def is_product(wanted: str, product: str) -> bool:
+    """Whether a product is of the model that somebody names: all words of the name in order, none of them in part.
+
+    ``A100`` is ``NVIDIA A100-SXM4-40GB`` and so is ``a100-40gb``; ``A10`` and ``SXM4-A100`` are not.
+    """
+    words = iter(_words(product))
+    asked = _words(wanted)
+    return bool(asked) and all(word in words for word in asked)
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", text.lower()) if word]
+
+
+def gib(amount: int) -> str:
+    """Bytes as ``10Gi``, ``7.5Gi``."""
+    return f"{amount / GIB:.4g}Gi"
