@@ -45,8 +45,11 @@ class Tenant:
     def decision(self, act: Act = Act.TERMINATE) -> Decision:
         return Decision(act=act, device=GPU, pod=POD, used=15 * GIB, limit=10 * GIB, process=self.process)
 
-    def carry_out(self, act: Act = Act.TERMINATE) -> Outcome:
-        return carry_out(self.decision(act), processes=self.table, read_card=lambda _: self.card)
+    async def read(self, _: str) -> Card | None:
+        return self.card
+
+    async def carry_out(self, act: Act = Act.TERMINATE) -> Outcome:
+        return await carry_out(self.decision(act), processes=self.table, read_card=self.read)
 
 
 @pytest.fixture
@@ -61,8 +64,8 @@ def tenant(tmp_path: Path) -> Iterator[Tenant]:
 
 
 @pytest.mark.parametrize(("act", "number"), [(Act.TERMINATE, signal.SIGTERM), (Act.KILL, signal.SIGKILL)])
-def test_a_process_over_its_limit_gets_the_signal(tenant: Tenant, act: Act, number: signal.Signals) -> None:
-    assert tenant.carry_out(act) is Outcome.SENT
+async def test_a_process_over_its_limit_gets_the_signal(tenant: Tenant, act: Act, number: signal.Signals) -> None:
+    assert await tenant.carry_out(act) is Outcome.SENT
     assert tenant.child.wait() == -number
 
 
@@ -106,37 +109,37 @@ def proven_otherwise(tenant: Tenant) -> None:
         (proven_otherwise, Outcome.NOT_ON_CARD),
     ],
 )
-def test_if_anything_has_changed_nothing_is_sent(
+async def test_if_anything_has_changed_nothing_is_sent(
     tenant: Tenant, change: Callable[[Tenant], None], outcome: Outcome
 ) -> None:
     change(tenant)
-    assert tenant.carry_out(Act.KILL) is outcome
+    assert await tenant.carry_out(Act.KILL) is outcome
     assert tenant.child.poll() is None
 
 
-def test_a_process_that_ended_is_not_signalled(tenant: Tenant) -> None:
+async def test_a_process_that_ended_is_not_signalled(tenant: Tenant) -> None:
     tenant.child.kill()
     tenant.child.wait()
-    assert tenant.carry_out() is Outcome.ENDED
+    assert await tenant.carry_out() is Outcome.ENDED
 
 
-def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenant: Tenant) -> None:
-    def read(_: str) -> Card | None:
+async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenant: Tenant) -> None:
+    async def read(_: str) -> Card | None:
         tenant.child.kill()
         tenant.child.wait()
         return tenant.card
 
-    assert carry_out(tenant.decision(), processes=tenant.table, read_card=read) is Outcome.ENDED
+    assert await carry_out(tenant.decision(), processes=tenant.table, read_card=read) is Outcome.ENDED
 
 
-def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:
+async def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:
     with pytest.raises(ValueError, match="only a process can be signalled"):
-        tenant.carry_out(Act.EVICT)
+        await tenant.carry_out(Act.EVICT)
 
 
-def test_an_eviction_is_looked_at_again_too(tenant: Tenant) -> None:
+async def test_an_eviction_is_looked_at_again_too(tenant: Tenant) -> None:
     decision = tenant.decision(Act.EVICT)
-    assert still_holds(decision, None, processes=tenant.table, read_card=lambda _: tenant.card) is None
+    assert await still_holds(decision, None, processes=tenant.table, read_card=tenant.read) is None
     gave_back(tenant)
-    outcome = still_holds(decision, None, processes=tenant.table, read_card=lambda _: tenant.card)
+    outcome = await still_holds(decision, None, processes=tenant.table, read_card=tenant.read)
     assert outcome is Outcome.WITHIN_LIMIT

@@ -17,6 +17,7 @@ from tessera.agent.memory_limits import (
     Sample,
     Tenant,
     Use,
+    agreed_share,
     plausible,
 )
 from tessera.agent.processes import ProcessId
@@ -235,3 +236,17 @@ def test_whatever_is_read_the_rules_are_kept(turns: list[list[Use]], mode: Mode,
             assert each.act is not Act.EVICT or api
             if each.process is not None:
                 assert any((one.process, one.pod) == (each.process, each.pod) for one in uses)
+
+
+@pytest.mark.parametrize(
+    ("total", "replicas", "more", "expected"),
+    [
+        (40, 4, {}, 10),
+        (40, 4, {"reserved": 4}, 9),
+        (40, 4, {"overcommit": 1.5}, 15),
+        (41, 4, {}, 10),
+        (4, 4, {"reserved": 8}, 0),
+    ],
+)
+def test_the_share_that_is_agreed(total: int, replicas: int, more: dict[str, Any], expected: int) -> None:
+    assert agreed_share(total, replicas, **more) == expected

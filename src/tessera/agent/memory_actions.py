@@ -7,14 +7,14 @@ the next sample is decided on anew.
 """
 
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from enum import Enum
 
 from tessera.agent.memory_limits import Act, Card, Decision, plausible, used_by_pod
 from tessera.agent.processes import ProcessId, ProcessTable
 
 #: Reads a card as it is now, ``None`` if it cannot be read.
-ReadCard = Callable[[str], Card | None]
+ReadCard = Callable[[str], Awaitable[Card | None]]
 
 _SIGNALS = {Act.TERMINATE: signal.SIGTERM, Act.KILL: signal.SIGKILL}
 
@@ -37,7 +37,7 @@ class Outcome(Enum):
     NOT_PERMITTED = "not-permitted"
 
 
-def carry_out(decision: Decision, *, processes: ProcessTable, read_card: ReadCard) -> Outcome:
+async def carry_out(decision: Decision, *, processes: ProcessTable, read_card: ReadCard) -> Outcome:
     """Sends the signal of a decision if it still holds.
 
     Args:
@@ -56,7 +56,7 @@ def carry_out(decision: Decision, *, processes: ProcessTable, read_card: ReadCar
         with processes.hold(process) as held:
             if held is None:
                 return Outcome.ENDED
-            against = still_holds(decision, process, processes=processes, read_card=read_card)
+            against = await still_holds(decision, process, processes=processes, read_card=read_card)
             if against is not None:
                 return against
             return Outcome.SENT if held.send(number) else Outcome.ENDED
@@ -64,7 +64,7 @@ def carry_out(decision: Decision, *, processes: ProcessTable, read_card: ReadCar
         return Outcome.NOT_PERMITTED
 
 
-def still_holds(
+async def still_holds(
     decision: Decision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
 ) -> Outcome | None:
     """What speaks against a decision now; ``None`` if nothing does. Without a process only the pod's use is judged."""
@@ -72,7 +72,7 @@ def still_holds(
         residence = processes.residence(process)
         if residence is None or residence.pod != decision.pod:
             return Outcome.NOT_OF_POD
-    card = read_card(decision.device)
+    card = await read_card(decision.device)
     if card is None or not plausible(card):
         return Outcome.UNREADABLE
     if process is not None and not any((use.process, use.pod) == (process, decision.pod) for use in card.uses):

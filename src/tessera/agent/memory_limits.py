@@ -93,7 +93,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that was given a part of cards.
 
     Attributes:
-        pod: its UID.
+        pod: its UID; of a static pod the hash by which its cgroup names it.
         namespace: where.
         name: what it is called.
         limits: bytes by card or MIG device.
@@ -274,6 +274,18 @@ class MemoryWatch:
         self._acted[card.device] = now
         watched.asked = (decision.process, now) if decision.process is not None else None
         return decision
+
+
+def agreed_share(total: int, replicas: int, *, reserved: int = 0, overcommit: float = 1.0) -> int:
+    """Bytes that one share of a card may hold, where nothing else is agreed.
+
+    Args:
+        total: bytes of the card.
+        replicas: how many shares it has.
+        reserved: bytes that nobody may hold (the driver's own).
+        overcommit: how much more is promised than there is, 1 for nothing.
+    """
+    return int(max(0, total - reserved) * overcommit) // replicas
 
 
 def used_by_pod(uses: Iterable[Use]) -> dict[PodUid, int]:
