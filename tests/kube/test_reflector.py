@@ -113,6 +113,16 @@ async def test_an_expired_version_is_followed_by_a_list_that_finds_the_unseen_de
         assert mirror.reflector.version == "200"
 
 
+@pytest.mark.parametrize(("code", "reason"), [(400, "BadRequest"), (422, "Invalid")])
+async def test_a_version_that_the_server_does_not_understand_is_followed_by_a_list(
+    server: ScriptedServer, mirror: Mirror, code: int, reason: str
+) -> None:
+    server.lists(pod("a", 1), version=900).refuses(code, reason).lists(pod("b", 2), version=7)
+    async with played(server, mirror):
+        assert mirror.pods == ["b"]
+        assert mirror.reflector.version == "7"
+
+
 async def test_an_object_deleted_and_made_again_unseen_is_a_delete_and_an_add(
     server: ScriptedServer, mirror: Mirror
 ) -> None:
