@@ -294,6 +294,28 @@ def test_a_lost_card_makes_its_devices_unhealthy(play: Callable[..., None]) -> N
     play(story, cards="2xA100-40GB")
 
 
+def test_a_slice_in_use_by_nobody_who_is_listed_is_tried_again_now_and_then(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        calls = scene.start_agent()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", A)
+        await scene.reported("web", "created")
+        scene.machine.fail("destroy_compute_instance", InUse, times=None)
+        release = asyncio.create_task(scene.release("web"))
+        await scene.clock.sleep(1)
+        before = calls.calls
+        await scene.clock.sleep(60)
+        assert calls.calls - before < 100
+        assert await events(scene, "SliceInUse")
+        scene.machine.heal()
+        await release
+        assert scene.places() == []
+
+    play(story)
+
+
 def test_hardware_events_are_watched_again_after_that_failed(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         scene.machine.fail("wait_event", Unknown, times=1)

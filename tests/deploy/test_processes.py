@@ -182,3 +182,4 @@ def test_only_the_agent_is_root_and_nobody_writes_to_its_image(installation: Ins
         privileged = isinstance(each.options, AgentOptions)
         assert of_container.get("privileged", False) is privileged
         assert of_pod.get("runAsNonRoot", False) is not privileged
+        assert each.owner["spec"]["template"]["spec"].get("hostPID", False) is privileged, "NVML tells the host's PIDs"

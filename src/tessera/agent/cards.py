@@ -160,15 +160,20 @@ class CardWorker:
         self._book.apply(CallFailed(call, failure, str(error), self._clock.monotonic()))
 
     def _watch_for_idle(self, call: Call) -> None:
-        """Has the call made again when the last process has ended, sooner than the next try."""
+        """Has the call made again when the last process has ended, sooner than the next try.
+
+        NVML may say "in use" and list no process. There is nothing to wait for then but the next try.
+        """
         if isinstance(call, DestroyComputeInstance) and call.position not in self._watched:
             watch = asyncio.create_task(self._until_idle(call), name=f"idle {call.position.device_id}")
             self._watched[call.position] = watch
 
     async def _until_idle(self, call: DestroyComputeInstance) -> None:
+        gpu = self._card.info.uuid
         try:
-            await self._hardware.wait_idle(self._card.info.uuid, call.gi_id)
-            self._book.apply(Idle(call.position))
+            if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
+                await self._hardware.wait_idle(gpu, call.gi_id)
+                self._book.apply(Idle(call.position))
         except NvmlError as error:
             _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
         finally:
