@@ -223,6 +223,9 @@ def test_capabilities_follow_the_objects_and_the_nodes() -> None:
         {"metadata": {"name": "n"}, "status": {"nodeResources": {"nodeGpus": [gpu], "migPlacement": table}}}, Instaslice
     )
     assert dynamic_profiles([item]) == {"1g.5gb.me"}
+    resources = msgspec.structs.replace(item.status.node_resources, node_gpus=())
+    lost = msgspec.structs.replace(item, status=msgspec.structs.replace(item.status, node_resources=resources))
+    assert dynamic_profiles([lost]) == {"1g.5gb.me"}, "a card that does not answer for a while may be waited for"
 
     def node(name: str, labels: dict[str, str], **allocatable: str) -> Node:
         named = {f"nvidia.com/mig-{key}": value for key, value in allocatable.items()}

@@ -50,13 +50,12 @@ MODEL_PROFILES = _model_profiles()
 
 
 def dynamic_profiles(instaslices: Iterable[Instaslice]) -> frozenset[str]:
-    """Profiles of all cards that agents have reported."""
-    return frozenset(
-        resource_spelling(profile)
-        for item in instaslices
-        for gpu in item.status.node_resources.node_gpus
-        for profile in item.status.node_resources.placements_of(gpu)
-    )
+    """Profiles of all cards that agents have reported, of a node's model also while none of its cards answers."""
+    known = [item.status.node_resources for item in instaslices]
+    tables = [node.placements_of(gpu) for node in known for gpu in node.node_gpus] + [
+        node.mig_placement for node in known
+    ]
+    return frozenset(resource_spelling(profile) for table in tables for profile in table)
 
 
 def static_profiles(nodes: Iterable[Node]) -> frozenset[str]:
