@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from tessera.agent.labels import (
-    LONGEST,
     CardFacts,
     LabelFactsError,
     MigFacts,
@@ -17,8 +16,6 @@ from tessera.agent.labels import (
     VgpuFacts,
     family,
     node_labels,
-    product_label,
-    sanitise,
 )
 from tessera.api.sharing.config import MigStrategy, SharingKind
 
@@ -205,32 +202,6 @@ def test_a_profile_with_a_plus_has_a_label_that_is_legal() -> None:
     media = MigFacts(profile="1g.5gb+me", memory_mib=4864, gi_slices=1, ci_slices=1)
     labels = labels_of(cut(media, card=A100), mig_strategy=MigStrategy.MIXED)
     assert labels["nvidia.com/mig-1g.5gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me"
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a space separated string", "a-space-separated-string"),
-        ("some(thing)else", "somethingelse"),
-        ("some ( thing )else", "some-thing-else"),
-        ("NVIDIA-TITAN-X-(Pascal)", "NVIDIA-TITAN-X-Pascal"),
-        (" input  with multiple   spaces   ", "input-with-multiple-spaces"),
-        ("some [ / thing / ]else", "some-thing-else"),
-        ("some / thing /else", "some-thing-else"),
-        ("some-thing.else_new", "some-thing.else_new"),
-    ],
-)
-def test_sanitise(text: str, expected: str) -> None:
-    assert sanitise(text) == expected
-
-
-def test_a_long_product_keeps_its_suffixes() -> None:
-    product = "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"
-    value = product_label(product, "MIG", "1g.24gb", "SHARED")
-    assert len(value) <= LONGEST
-    assert value.startswith("NVIDIA-RTX-PRO-6000-Blackwell")
-    assert value.endswith("-MIG-1g.24gb-SHARED")
-    assert "--" not in value
 
 
 @pytest.mark.parametrize(

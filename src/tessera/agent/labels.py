@@ -10,20 +10,18 @@ A value that is longer than a label's may be loses the end of the product name, 
 is offered. This module does not know how facts are read or labels written.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from tessera.api.products import count_label, product_label
 from tessera.api.sharing.config import MigStrategy, SharingKind
 from tessera.mig.names import resource_spelling
 
 PREFIX = "nvidia.com/"
 GPU = PREFIX + "gpu"
 OWN = "tessera.dev/"
-#: Most characters of a label's value, and of its name after the prefix (Kubernetes, label syntax).
-LONGEST = 63
 #: Small cards that only drive a DGX Station's screen; go-nvlib leaves them out.
 DISPLAY_CARDS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 #: PCI classes with the words of ``gpu.mode``.
@@ -166,20 +164,6 @@ def node_labels(facts: NodeFacts) -> dict[str, str]:
         labels[PREFIX + "vgpu.host-driver-version"] = facts.vgpu.host_driver_version
         labels[PREFIX + "vgpu.host-driver-branch"] = facts.vgpu.host_driver_branch
     return {name: str(labels[name]) for name in sorted(labels)}
-
-
-def sanitise(text: str) -> str:
-    """Text as a label's value: other characters than letters, digits, ``-_.`` go, blanks become one dash."""
-    return "-".join(re.sub(r"[^A-Za-z0-9\-_. ]", "", text).split())
-
-
-def product_label(product: str, *suffixes: str) -> str:
-    """A product's name with its suffixes as a label's value; if it is too long, the name loses its end."""
-    tail = "".join("-" + sanitise(suffix) for suffix in suffixes)
-    name = sanitise(product)
-    if len(name) + len(tail) > LONGEST:
-        name = name[: LONGEST - len(tail)].rstrip("-_.")
-    return name + tail
 
 
 def family(compute_capability: tuple[int, int]) -> str:
@@ -335,7 +319,7 @@ def _own(cards: Sequence[CardFacts]) -> dict[str, object]:
         OWN + "gpu.ecc": _all_of(card.ecc for card in cards),
     }
     for product, count in Counter(card.product for card in cards).items():
-        labels[f"{OWN}count.{product_label(product)[: LONGEST - len('count.')].rstrip('-_.')}"] = count
+        labels[count_label(product)] = count
     return labels
 
 
