@@ -3,6 +3,9 @@
 The controller puts the text into events, ``tessera why`` prints it, tests compare the data.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+
 import msgspec
 
 from tessera.placement.cards import Allocation
@@ -55,7 +58,7 @@ class NeverFits(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        wanted = ", ".join(self.profiles)
+        wanted = _listed(self.profiles)
         return (
             f"no node's cards can hold {wanted} together, even empty; a pod's slices must be on one node: ask for fewer"
         )
@@ -96,7 +99,7 @@ class Full(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        return f"every card is full for {', '.join(self.profiles)}; {_freed_by(self.frees)}"
+        return f"every card is full for {_listed(self.profiles)}; {_freed_by(self.frees)}"
 
 
 class Fragmented(msgspec.Struct, frozen=True, tag=True):
@@ -115,7 +118,7 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
     @property
     def text(self) -> str:
         """The reason in words."""
-        wanted = ", ".join(self.profiles)
+        wanted = _listed(self.profiles)
         return (
             f"memory slots are free (up to {self.free_slots} together), but not at a start that is legal for {wanted};"
             f" {_freed_by(self.frees)}"
@@ -123,6 +126,11 @@ class Fragmented(msgspec.Struct, frozen=True, tag=True):
 
 
 Reason = NoSuchProfile | NeverFits | NoNode | Full | Fragmented
+
+
+def _listed(profiles: Iterable[str]) -> str:
+    """``28 x 1g.5gb, 3g.20gb``."""
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in Counter(profiles).items())
 
 
 def _freed_by(frees: tuple[Allocation, ...]) -> str:
