@@ -23,7 +23,7 @@ from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.config import load_config
 from tessera.kube.http import HttpTransport
-from tessera.kube.transport import Request
+from tessera.kube.transport import Request, Response
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
 from tessera.lab.cluster import Cluster
@@ -75,8 +75,7 @@ class Api:
         data = b"" if body is None else msgspec.json.encode(body)
         request = Request(method=method, path=path, query=pairs, headers=headers, body=data)  # type: ignore[arg-type]
         answer = await self._transport.request(request)
-        decoded = msgspec.json.decode(answer.body) if answer.body else None
-        return Answer(answer.status, dict(answer.headers), decoded)
+        return Answer(answer.status, dict(answer.headers), _decoded(answer))
 
     async def until(self, path: str, found: Callable[[Answer], bool]) -> Answer:
         """The first answer of a GET that satisfies; controllers need a moment."""
@@ -99,6 +98,12 @@ class Api:
         request = Request(method="GET", path=path, query=pairs, headers={"accept": accept})  # type: ignore[arg-type]
         async with self._transport.stream(request) as stream:
             yield Watch(stream.status, stream.chunks())
+
+
+def _decoded(answer: Response) -> Any:
+    """The body; where the server has nothing at a path yet, that is a line of text. Not all JSON is declared as such."""
+    text = answer.body.decode()
+    return msgspec.json.decode(text) if text.startswith(("{", "[")) else text
 
 
 class Watch:

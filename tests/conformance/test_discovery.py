@@ -14,9 +14,11 @@ async def test_the_aggregated_form_bears_its_content_type(api: Api) -> None:
         assert (answer.body["kind"], answer.body["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
     apps = next(each for each in answer.body["items"] if each["metadata"]["name"] == "apps")
     deployments = next(each for each in apps["versions"][0]["resources"] if each["resource"] == "deployments")
-    assert deployments["responseKind"] == {"group": "apps", "version": "v1", "kind": "Deployment"}
+    assert deployments["responseKind"] == {"group": "", "version": "", "kind": "Deployment"}
     assert (deployments["scope"], deployments["singularResource"]) == ("Namespaced", "deployment")
-    assert {"scale", "status"} <= {each["subresource"] for each in deployments["subresources"]}
+    kinds = {each["subresource"]: each["responseKind"] for each in deployments["subresources"]}
+    assert kinds["scale"] == {"group": "autoscaling", "version": "v1", "kind": "Scale"}
+    assert kinds["status"] == deployments["responseKind"]
 
 
 async def test_the_plain_form(api: Api) -> None:

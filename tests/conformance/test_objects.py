@@ -93,7 +93,7 @@ async def test_preconditions_guard_a_deletion(api: Api, core: str) -> None:
     made = (await api("POST", f"{core}/configmaps", configmap("a"))).ok()
     other = {"preconditions": {"uid": "00000000-0000-0000-0000-000000000000"}}
     text = (await api("DELETE", f"{core}/configmaps/a", other)).refused(409, "Conflict")
-    assert "Precondition failed: UID in precondition: 00000000" in text
+    assert "the UID in the precondition (00000000-0000-0000-0000-000000000000) does not match the UID in rec" in text
     own = {"preconditions": {"uid": made["metadata"]["uid"]}}
     assert (await api("DELETE", f"{core}/configmaps/a", own)).ok()["status"] == "Success"
     assert (await api("GET", f"{core}/configmaps/a")).status == 404

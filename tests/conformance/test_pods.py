@@ -2,9 +2,15 @@
 
 from typing import Any
 
-from tests.conformance.conftest import MERGE, Api, configmap, gated_pod
+import pytest
+from tests.conformance.conftest import MERGE, Api, causes, configmap, gated_pod
+
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict
+from tessera.kube.resources import PODS
 
 HOST = "kubernetes.io/hostname"
+OTHER_LIFE = "00000000-0000-0000-0000-000000000000"
 
 
 async def test_defaults_of_a_pod(api: Api, core: str) -> None:
@@ -56,11 +62,31 @@ async def test_pin_and_ungate_are_one_patch(api: Api, core: str) -> None:
     assert not patched["spec"].get("schedulingGates")
 
 
-async def test_a_patch_for_another_life_of_a_pod_is_a_conflict(api: Api, core: str) -> None:
+async def test_a_patch_for_another_life_of_a_pod_is_refused(api: Api, core: str) -> None:
     (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
-    patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000"}, "spec": {"schedulingGates": []}}
-    answer = await api("PATCH", f"{core}/pods/a", patch, content=MERGE)
-    answer.refused(409, "Conflict")
+    patch = {"metadata": {"uid": OTHER_LIFE}, "spec": {"schedulingGates": []}}
+    refused = await api("PATCH", f"{core}/pods/a", patch, content=MERGE)
+    text = refused.refused(422, "Invalid")
+    assert text == f'Pod "a" is invalid: metadata.uid: Invalid value: "{OTHER_LIFE}": field is immutable'
+    assert {field for field, _ in causes(refused)} == {"metadata.uid"}
+    status = {"metadata": {"uid": OTHER_LIFE}, "status": {"message": "hello"}}
+    (await api("PATCH", f"{core}/pods/a/status", status, content=MERGE)).refused(422, "Invalid")
+
+
+async def test_our_client_calls_another_life_a_conflict(api: Api, client: Client, core: str, namespace: str) -> None:
+    (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    with pytest.raises(Conflict):
+        await client.merge_patch(PODS, "a", {"spec": {"schedulingGates": []}}, namespace, uid=OTHER_LIFE)
+    with pytest.raises(Conflict):
+        await client.delete(PODS, "a", namespace, uid=OTHER_LIFE)
+    assert (await api("GET", f"{core}/pods/a")).ok()["spec"]["schedulingGates"]
+
+
+async def test_a_put_for_another_life_is_a_conflict(api: Api, core: str) -> None:
+    made = (await api("POST", f"{core}/pods", gated_pod("a"))).ok()
+    made["metadata"] = {"name": "a", "uid": OTHER_LIFE}
+    text = (await api("PUT", f"{core}/pods/a", made)).refused(409, "Conflict")
+    assert f"Precondition failed: UID in precondition: {OTHER_LIFE}, UID in object meta: " in text
 
 
 async def test_one_of_two_gates_may_go_and_none_may_come(api: Api, core: str) -> None:

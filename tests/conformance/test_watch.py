@@ -78,7 +78,11 @@ async def test_initial_events_end_with_a_bookmark_that_says_so(api: Api, core: s
     async with api.watch(f"{core}/configmaps?{query}") as watch:
         if watch.status == 422:  # a server without the WatchList feature (off by default before 1.34)
             return
-        assert (await watch.next())[1]["metadata"]["name"] == "a"
+        kind, obj = await watch.next()
+        if kind == "ERROR":  # a server whose etcd cannot tell how far a watch has come (before 3.4.31 and 3.5.13)
+            assert "RequestWatchProgress" in obj["message"]
+            return
+        assert (kind, obj["metadata"]["name"]) == ("ADDED", "a")
         kind, obj = await watch.next()
     assert kind == "BOOKMARK"
     assert obj["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
@@ -103,8 +107,11 @@ async def test_a_watch_from_the_distant_past_is_expired_or_complete(
 
 
 async def test_a_version_that_is_no_number_is_refused(api: Api, core: str) -> None:
-    answer = await api("GET", f"{core}/configmaps?watch=true&resourceVersion=yesterday")
-    assert 400 <= answer.status < 500
+    why = 'resourceVersion: Invalid value: "yesterday": strconv.ParseUint: parsing "yesterday": invalid syntax'
+    listed = await api("GET", f"{core}/configmaps?resourceVersion=yesterday")
+    assert listed.refused(400, "BadRequest") == f"invalid resource version: {why}"
+    watched = await api("GET", f"{core}/configmaps?watch=true&resourceVersion=yesterday")
+    assert watched.refused(500) == why
 
 
 async def test_a_deletion_s_event_shows_the_last_state_with_the_deletion_s_version(api: Api, core: str) -> None:

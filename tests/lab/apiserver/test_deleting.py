@@ -10,7 +10,7 @@ async def test_preconditions(api: Any, make_map: Any) -> None:
     made = await api("POST", MAPS, make_map("a"))
     refused = await api("DELETE", f"{MAPS}/a", {"preconditions": {"uid": "other"}})
     assert refused["code"] == 409
-    assert "Precondition failed: UID in precondition: other, UID in object meta: " in refused["message"]
+    assert "the UID in the precondition (other) does not match the UID in record (" in refused["message"]
     assert (await api("DELETE", f"{MAPS}/a", {"preconditions": {"uid": made["metadata"]["uid"]}}))[
         "status"
     ] == "Success"

@@ -55,7 +55,7 @@ def test_core_resources_in_the_aggregated_form(registry: Registry) -> None:
     assert (version["version"], version["freshness"]) == ("v1", "Current")
     pods = next(each for each in version["resources"] if each["resource"] == "pods")
     assert pods["scope"] == "Namespaced"
-    assert pods["responseKind"] == {"group": "", "version": "v1", "kind": "Pod"}
+    assert pods["responseKind"] == {"group": "", "version": "", "kind": "Pod"}
     eviction = next(each for each in pods["subresources"] if each["subresource"] == "eviction")
     assert eviction["responseKind"] == {"group": "policy", "version": "v1", "kind": "Eviction"}
 

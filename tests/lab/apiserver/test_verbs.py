@@ -55,11 +55,15 @@ async def test_a_write_that_changes_nothing_keeps_the_version(api: Any, make_map
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
 
 
-async def test_a_wrong_uid_is_a_conflict(api: Any, make_map: Any) -> None:
-    await api("POST", MAPS, make_map("a"))
-    refused = await api.merge(f"{MAPS}/a", {"metadata": {"uid": "other"}, "data": {"x": "1"}})
+async def test_a_wrong_uid_is_a_conflict_in_a_put_and_invalid_in_a_patch(api: Any, make_map: Any) -> None:
+    made = await api("POST", MAPS, make_map("a"))
+    made["metadata"]["uid"] = "other"
+    refused = await api("PUT", f"{MAPS}/a", made)
     assert refused["code"] == 409
     assert "Precondition failed: UID in precondition: other" in refused["message"]
+    refused = await api.merge(f"{MAPS}/a", {"metadata": {"uid": "other"}, "data": {"x": "1"}})
+    assert refused["code"] == 422
+    assert [cause["field"] for cause in refused["details"]["causes"]] == ["metadata.uid"]
 
 
 async def test_status_is_written_through_its_subresource_only(api: Any, make_pod: Any) -> None:

@@ -140,9 +140,12 @@ def version_priority(version: str) -> tuple[int, int, int, str]:
 
 
 def _kind(each: ResourceType, sub: Subresource | None = None) -> Obj:
+    """What is answered: of built-in resources, group and version are empty where they are the list's own."""
     if sub is not None and sub.kind:
         return {"group": sub.group, "version": sub.version, "kind": sub.kind}
-    return {"group": each.group, "version": each.version, "kind": each.kind}
+    if each.served_crd:
+        return {"group": each.group, "version": each.version, "kind": each.kind}
+    return {"group": "", "version": "", "kind": each.kind}
 
 
 def _discovered(each: ResourceType) -> Obj:

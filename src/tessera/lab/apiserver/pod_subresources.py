@@ -43,8 +43,9 @@ def _check_bindable(pod: Read, binding: Read, name: str) -> None:
     uid = (binding.get("metadata") or {}).get("uid")
     why = ""
     if uid and uid != pod["metadata"]["uid"]:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
-    elif pod["metadata"].get("deletionTimestamp"):
+        met = f"UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
+        raise conflict("", "pods", name, f"Precondition failed: {met}")
+    if pod["metadata"].get("deletionTimestamp"):
         why = f"pod {name} is being deleted, cannot be assigned to a host"
     elif pod["spec"].get("nodeName"):
         why = f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"'

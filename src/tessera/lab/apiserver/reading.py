@@ -87,6 +87,7 @@ class Reading:
     def get(self, ask: Ask) -> bytes:
         """One object."""
         form = self.form(ask)
+        _version_or_500(ask.query.text("resourceVersion"))
         return form.one(self.find(ask))
 
     def collection(self, ask: Ask) -> bytes:
@@ -133,7 +134,10 @@ class Reading:
             raise _match_refused(ask.resource, "resourceVersionMatch is forbidden unless resourceVersion is provided")
         if match not in {"", "Exact", "NotOlderThan"}:
             raise _match_refused(ask.resource, f'"{match}" is not one of Exact, NotOlderThan')
-        rv = version_number(text)
+        try:
+            rv = version_number(text)
+        except ValueError as error:
+            raise bad_request(f"invalid resource version: {error}") from None
         if rv > self._core.store.rv:
             raise _too_large(rv, self._core.store.rv)
         if match == "Exact":
@@ -161,7 +165,7 @@ class Reading:
         initial = ask.query.text("sendInitialEvents")
         text = ask.query.text("resourceVersion")
         _check_initial(ask, initial)
-        rv = version_number(text)
+        rv = _version_or_500(text)
         watcher = self._watcher(ask, selection, form, rv)
         hub = self._core.hubs.of(ask.resource.storage)
         if ask.query.flag("sendInitialEvents") or (rv == 0 and not initial):
@@ -199,12 +203,21 @@ def version_number(text: str) -> int:
     """A resourceVersion as a number; empty is 0.
 
     Raises:
-        StatusError: 400, it is none.
+        ValueError: it is none, in kube-apiserver's words.
     """
+    if text and not (text.isascii() and text.isdigit()):
+        quoted = msgspec.json.encode(text).decode()
+        why = f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        raise ValueError(why)
+    return int(text or "0")
+
+
+def _version_or_500(text: str) -> int:
+    """The same for a get or a watch, where kube-apiserver passes on what its storage says."""
     try:
-        return int(text or "0")
-    except ValueError:
-        raise bad_request(f'invalid resource version "{text}": it must be an unsigned integer') from None
+        return version_number(text)
+    except ValueError as error:
+        raise StatusError(500, "", str(error)) from None
 
 
 def _key(stored: Stored) -> tuple[str, str]:

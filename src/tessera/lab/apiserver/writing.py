@@ -26,6 +26,7 @@ from tessera.lab.apiserver.lifecycle import (
 )
 from tessera.lab.apiserver.managed import Writer, updated
 from tessera.lab.apiserver.negotiation import to_version
+from tessera.lab.apiserver.preconditions import check_deletion, check_state
 from tessera.lab.apiserver.registry import ResourceType
 from tessera.lab.apiserver.seams import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
 from tessera.lab.apiserver.status import (
@@ -140,7 +141,7 @@ class Writing:
         obj = transform(self._core.shown_form(ask.resource, found))
         check_type(obj, ask.resource.api_version, ask.resource.kind)
         check_place(obj, ask.resource, ask.namespace, ask.route.name)
-        self._check_versions(ask, obj, old, put=put)
+        check_state(ask, obj, old, put=put)
         obj = self._restored(ask, obj, old)
         conform(ask, obj, old)
         if not by_apply:
@@ -184,8 +185,10 @@ class Writing:
 
         if self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name) or ask.route.subresource:
             return await self.change(ask, transform, by_apply=True), False
-        if config["metadata"].get("uid"):
-            raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, _UID_OF_NOTHING)
+        uid = config["metadata"].get("uid")
+        if uid:
+            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
         start: Obj = {
             "metadata": {key: config["metadata"][key] for key in ("name", "namespace") if key in config["metadata"]}
         }
@@ -206,20 +209,6 @@ class Writing:
             api_version=ask.resource.api_version,
             subresource=ask.route.subresource if ask.route.subresource in {"status", "scale"} else "",
         )
-
-    def _check_versions(self, ask: Ask, obj: Obj, old: Mapping[str, Any], *, put: bool) -> None:
-        meta, was, group, plural = obj["metadata"], old["metadata"], ask.resource.group, ask.resource.plural
-        if meta.get("uid") not in {None, "", was["uid"]}:
-            why = f"Precondition failed: UID in precondition: {meta['uid']}, UID in object meta: {was['uid']}"
-            raise conflict(group, plural, ask.route.name, why)
-        version = meta.get("resourceVersion")
-        if version in {None, "", "0"}:
-            if put and not strategy_of(ask.resource).unconditional:
-                text = "Invalid value: 0x0: must be specified for an update"
-                cause = Cause(field="metadata.resourceVersion", reason="FieldValueInvalid", message=text)
-                raise invalid(group, ask.resource.kind, ask.route.name, [cause])
-        elif version != was["resourceVersion"]:
-            raise conflict(group, plural, ask.route.name, MODIFIED)
 
     def _restored(self, ask: Ask, obj: Obj, old: Obj) -> Obj:
         """The object with everything put back that this subresource may not change."""
@@ -252,7 +241,7 @@ class Writing:
             found = self._core.store.find(ask.resource.storage, ask.namespace, name)
             if found is None:
                 raise not_found(ask.resource.group, ask.resource.plural, name)
-            _check_preconditions(ask, found, name)
+            check_deletion(ask, found.obj, name)
             old = self._core.shown_form(ask.resource, found)
             request = self._admission_request(ask, "DELETE", None, old, name=name)
             await self._admission.mutate(request)
@@ -306,7 +295,6 @@ class Writing:
 
 
 _MANAGER_REQUIRED = "Required value: is required for apply patch"
-_UID_OF_NOTHING = "uid mismatch: the provided object specified uid, but no existing object has it"
 
 
 def _starts_without_status(resource: ResourceType) -> bool:
@@ -337,15 +325,3 @@ def _use_quota(store: Store, update: QuotaUpdate) -> None:
     obj.setdefault("status", {})["used"] = dict(update.used)
     obj["status"].setdefault("hard", copied(obj["spec"].get("hard", {})))
     store.put(QUOTAS, obj, found)
-
-
-def _check_preconditions(ask: Ask, found: Stored, name: str) -> None:
-    wanted = ask.options.get("preconditions") or {}
-    meta = found.obj["metadata"]
-    for key, shown, value in (
-        ("uid", "UID", meta["uid"]),
-        ("resourceVersion", "ResourceVersion", meta["resourceVersion"]),
-    ):
-        if wanted.get(key) not in {None, value}:
-            why = f"Precondition failed: {shown} in precondition: {wanted[key]}, {shown} in object meta: {value}"
-            raise conflict(ask.resource.group, ask.resource.plural, name, why)
