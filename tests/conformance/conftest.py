@@ -101,7 +101,7 @@ class Api:
 
 
 def _decoded(answer: Response) -> Any:
-    """The body; where the server has nothing at a path yet, that is a line of text. Not all JSON is declared as such."""
+    """The body: JSON, declared so or not, or a line of text where nothing is served at a path."""
     text = answer.body.decode()
     return msgspec.json.decode(text) if text.startswith(("{", "[")) else text
 

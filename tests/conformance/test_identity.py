@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.conformance.conftest import Api, configmap
+from tests.conformance.conftest import MERGE, Api, configmap
 
 from tessera.clock import SystemClock
 from tessera.kube.config import load_config
@@ -67,6 +67,28 @@ async def test_a_role_allows_what_it_says(api: Api, robot: Api, core: str, names
     await robot.until(f"{core}/configmaps/a", lambda answer: answer.status == 200)
     assert not await allowed(f"{core}/configmaps/b")
     assert not await allowed(f"{core}/configmaps")
+
+
+async def test_a_named_object_may_be_listed_and_watched_by_its_name(
+    api: Api, robot: Api, core: str, namespace: str
+) -> None:
+    for name in ("a", "b"):
+        (await api("POST", f"{core}/configmaps", configmap(name))).ok()
+    verbs = ["list", "watch", "patch", "create"]
+    await granted(api, namespace, apiGroups=[""], resources=["configmaps"], resourceNames=["a"], verbs=verbs)
+    mine = f"{core}/configmaps?fieldSelector=metadata.name=a"
+    found = await robot.until(mine, lambda answer: answer.status == 200)
+    assert [each["metadata"]["name"] for each in found.body["items"]] == ["a"]
+    async with robot.watch(mine) as watch:
+        assert await watch.names(1) == [("ADDED", "a")]
+    assert (await robot("PATCH", f"{core}/configmaps/a", {"data": {"k": "v"}}, content=MERGE)).status == 200
+    for refused in (
+        await robot("GET", f"{core}/configmaps"),
+        await robot("GET", f"{core}/configmaps?fieldSelector=metadata.name=b"),
+        await robot("GET", f"{core}/configmaps?labelSelector=a"),
+        await robot("POST", f"{core}/configmaps", configmap("a")),
+    ):
+        refused.refused(403, "Forbidden")
 
 
 async def test_reviews_agree_with_what_happens(api: Api, robot: Api, core: str, namespace: str) -> None:

@@ -101,6 +101,7 @@ async def test_scale_replace_and_delete(kubectl: Kubectl) -> None:
     assert await kubectl("scale", "deployment", "a", "--replicas=0") == "deployment.apps/a scaled\n"
     found = json.loads(await kubectl("get", "deployment", "a", "-o", "json"))
     found["metadata"]["labels"] = {"edited": "yes"}
+    del found["metadata"]["resourceVersion"]  # the deployment's controller may have written since
     assert await kubectl("replace", "-f", "-", manifest=found) == "deployment.apps/a replaced\n"
     assert (await kubectl("delete", "deployment", "a")).startswith('deployment.apps "a" deleted')
     await kubectl("get", "deployment", "a", fails=True)

@@ -1,0 +1,197 @@
+"""Tessera's manifests on any server: they are valid, applied twice they change nothing, and they do what they promise.
+
+Cluster-wide objects get names of this test's own, and everything else lives in its namespace, so that an installation
+that is there already stays as it is. No process is started.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.conformance.conftest import APPLY, CRDS, MERGE, PATIENCE, Answer, Api, Obj, causes, gated_pod
+
+from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE, resource_of
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+PATHS = {
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Service": "/api/v1/namespaces/{}/services",
+    "ResourceQuota": "/api/v1/namespaces/{}/resourcequotas",
+    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
+    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
+    "Role": RBAC + "/namespaces/{}/roles",
+    "RoleBinding": RBAC + "/namespaces/{}/rolebindings",
+    "ClusterRole": RBAC + "/clusterroles",
+    "ClusterRoleBinding": RBAC + "/clusterrolebindings",
+    "MutatingWebhookConfiguration": WEBHOOKS,
+}
+
+
+def manifests() -> list[Obj]:
+    """Every object of the installation, in its order."""
+    files = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())["resources"]
+    return [each for file in files for each in yaml.safe_load_all((DEPLOY / file).read_text())]
+
+
+def shipped(kind: str) -> Obj:
+    """The installation's only object of a kind."""
+    (found,) = [each for each in manifests() if each["kind"] == kind]
+    return found
+
+
+def own(document: Obj, namespace: str, unique: str) -> tuple[str, Obj]:
+    """Path and content of an object, moved out of every installation's way."""
+    meta = document["metadata"]
+    path = PATHS[document["kind"]].format(namespace)
+    if "namespace" in meta:
+        # Roles of one name live in both of the installation's namespaces.
+        name = meta["name"] if meta["namespace"] != INSTASLICE_NAMESPACE else f"{meta['name']}-records"
+        meta |= {"namespace": namespace, "name": name}
+    else:
+        meta["name"] = f"{unique}-{meta['name']}"
+    for subject in document.get("subjects", []):
+        subject["namespace"] = namespace
+    if document["kind"] == "Deployment":
+        document["spec"]["replicas"] = 0
+    if document["kind"] == "DaemonSet":
+        document["spec"]["template"]["spec"]["nodeSelector"] = {unique: "no-such-node"}
+    for hook in document.get("webhooks", []):
+        hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+        hook["clientConfig"]["service"]["namespace"] = namespace
+    return f"{path}/{meta['name']}", document
+
+
+def settled(answer: Answer) -> Obj:
+    """What was applied, without what the cluster's controllers add meanwhile."""
+    obj: Obj = dict(answer.ok())
+    meta = dict(obj["metadata"])
+    mine = [each for each in meta.pop("managedFields", []) if each["operation"] == "Apply"]
+    meta.pop("resourceVersion")
+    meta.pop("annotations", None)
+    obj.pop("status", None)
+    return {**obj, "metadata": meta, "mine": mine}
+
+
+async def test_applied_twice_they_change_nothing(
+    api: Api, namespace: str, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    query = "fieldManager=installer&fieldValidation=Strict"
+    wanted = [each for each in manifests() if each["kind"] in PATHS]
+    assert len(wanted) == len(manifests()) - 3  # two namespaces and the definition
+    for document in wanted:
+        path, body = own(document, namespace, unique)
+        cleanup(path)
+        first = await api("PATCH", f"{path}?{query}", body, content=APPLY)
+        second = await api("PATCH", f"{path}?{query}", body, content=APPLY)
+        assert (first.status, second.status) == (201, 200), first.body
+        assert "warning" not in first.headers, first.headers["warning"]
+        assert settled(first) == settled(second)
+
+
+async def test_the_webhook_is_asked_about_pods_with_slices_only(
+    api: Api, core: str, namespace: str, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    path, body = own(shipped("MutatingWebhookConfiguration"), namespace, unique)
+    cleanup(path)
+    (await api("PATCH", f"{path}?fieldManager=installer", body, content=APPLY)).ok()
+    slices = gated_pod("a", limits={resource_of("1g.5gb"): "1"})
+
+    async def created(pod: Obj) -> Answer:
+        return await api("POST", f"{core}/pods?dryRun=All", pod)
+
+    async def refusal(pod: Obj) -> Answer:
+        """A configuration needs a moment until it counts."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                answer = await created(pod)
+                if answer.status >= 300:
+                    return answer
+
+    refused = await refusal(slices)
+    assert 'failed calling webhook "slices.tessera.dev"' in refused.refused(500, "InternalError")
+    init = gated_pod("b")
+    init["spec"]["initContainers"] = [{**slices["spec"]["containers"][0], "name": "first"}]
+    (await created(init)).refused(500, "InternalError")
+    (await created(gated_pod("c"))).ok()
+    (await created(gated_pod("d", limits={"cpu": "1", "nvidia.com/gpu": "1"}))).ok()
+
+
+async def test_the_quota_counts_gigabytes_of_slices(api: Api, core: str) -> None:
+    counted = f"requests.{QUOTA_RESOURCE}"
+    quota = {"metadata": {"name": "q"}, "spec": {"hard": {counted: "25Gi"}}}
+    (await api("POST", f"{core}/resourcequotas", quota)).ok()
+    await api.until(f"{core}/resourcequotas/q", lambda answer: bool(answer.body.get("status", {}).get("used")))
+    (await api("POST", f"{core}/pods", gated_pod("a", limits={QUOTA_RESOURCE: "20Gi"}))).ok()
+    refused = await api("POST", f"{core}/pods", gated_pod("b", limits={QUOTA_RESOURCE: "10Gi"}))
+    assert refused.refused(403, "Forbidden") == (
+        f'pods "b" is forbidden: exceeded quota: q, requested: {counted}=10Gi, used: {counted}=20Gi, '
+        f"limited: {counted}=25Gi"
+    )
+    (await api("POST", f"{core}/pods", gated_pod("c", limits={QUOTA_RESOURCE: "5Gi"}))).ok()
+    found = (await api("GET", f"{core}/resourcequotas/q")).ok()
+    assert found["status"]["used"] == {counted: "25Gi"}
+
+
+RESULT = {
+    "allocationStatus": {"allocationStatusController": "creating", "allocationStatusDaemonset": ""},
+    "configMapResourceIdentifier": "id",
+    "gpuUUID": "GPU-1",
+    "migPlacement": {"size": 1, "start": 0},
+    "nodename": "n",
+}
+
+
+@pytest.fixture
+async def record(api: Api, namespace: str, unique: str, cleanup: Callable[[str], None]) -> str:
+    """Path of an empty record of the shipped definition, under a name of this test's own."""
+    definition = shipped("CustomResourceDefinition")
+    group = "conformance.tessera.dev"
+    names = {"plural": f"{unique}s", "singular": unique, "kind": unique.capitalize(), "listKind": f"{unique}List"}
+    definition["metadata"]["name"] = f"{unique}s.{group}"
+    definition["spec"] |= {"group": group, "names": names}
+    cleanup(f"{CRDS}/{unique}s.{group}")
+    for wanted in (201, 200):
+        answer = await api("PATCH", f"{CRDS}/{unique}s.{group}?fieldManager=installer", definition, content=APPLY)
+        assert answer.status == wanted, answer.body
+    assert answer.body["metadata"]["generation"] == 1
+    await api.until(f"/apis/{group}/v1alpha1/{unique}s", lambda answer: answer.status == 200)
+    path = f"/apis/{group}/v1alpha1/namespaces/{namespace}/{unique}s"
+    body = {"apiVersion": f"{group}/v1alpha1", "kind": unique.capitalize(), "metadata": {"name": "n"}}
+    (await api("POST", path, body)).ok()
+    return f"{path}/n"
+
+
+async def test_results_come_and_go_by_merge_patches_of_the_status(api: Api, record: str) -> None:
+    async def patched(**results: Any) -> Answer:
+        return await api("PATCH", f"{record}/status", {"status": {"podAllocationResults": results}}, content=MERGE)
+
+    nothing = (await patched(never=None)).ok()
+    assert not nothing.get("status", {}).get("podAllocationResults")
+    assert set((await patched(a=RESULT, b=RESULT)).ok()["status"]["podAllocationResults"]) == {"a", "b"}
+    half = {"allocationStatus": {"allocationStatusDaemonset": "created"}}
+    both = (await patched(a=None, b=half)).ok()["status"]["podAllocationResults"]
+    status = {"allocationStatusController": "creating", "allocationStatusDaemonset": "created"}
+    assert both == {"b": {**RESULT, "allocationStatus": status}}
+    assert (await patched(b=None)).ok()["status"]["podAllocationResults"] == {}
+    refused = await patched(b=half)
+    refused.refused(422, "Invalid")
+    assert ("status.podAllocationResults.b.nodename", "Required value") in causes(refused)
+
+
+async def test_promises_are_spec_and_count_as_generations(api: Api, record: str) -> None:
+    promise = {"profile": "1g.5gb", "resources": {"limits": {"cpu": 1}}, "podRef": {"uid": "a"}}
+    body = {"spec": {"podAllocationRequests": {"a": promise}}, "status": {"podAllocationResults": {"a": RESULT}}}
+    made = (await api("PATCH", record, body, content=MERGE)).ok()
+    assert made["spec"]["podAllocationRequests"] == {"a": promise}
+    assert "status" not in made
+    assert made["metadata"]["generation"] == 2
+    removed = (await api("PATCH", record, {"spec": {"podAllocationRequests": {"a": None}}}, content=MERGE)).ok()
+    assert removed["spec"] == {"podAllocationRequests": {}}
+    await api("PATCH", f"{record}/status", {"status": {"nodeResources": {"bootId": "b"}}}, content=MERGE)
+    assert (await api("GET", record)).ok()["metadata"]["generation"] == 3
