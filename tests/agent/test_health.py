@@ -260,6 +260,14 @@ def test_whatever_happened_a_reset_and_clean_probes_bring_every_card_back(facts:
     assert health.marks() == ()
 
 
+def test_an_error_on_an_instance_of_a_degraded_card_changes_from_degraded() -> None:
+    health = node()
+    health.apply(WatchBroken("x"), 1)
+    (change,) = health.apply(xid(94, ONE, 1, None), 2)
+    assert change.scope == Scope(ONE, 1)
+    assert change.before.reaction is Reaction.DEGRADE
+
+
 @given(facts=st.lists(FACTS, max_size=30))
 def test_changes_tell_every_change_of_verdict(facts: list[Fact]) -> None:
     health = node()
@@ -268,5 +276,7 @@ def test_changes_tell_every_change_of_verdict(facts: list[Fact]) -> None:
         for change in health.apply(fact, now):
             assert change.before.reaction == told.get(change.scope, change.before.reaction)
             told[change.scope] = change.after.reaction
+        if isinstance(fact, InstanceGone):
+            told = {scope: known for scope, known in told.items() if (scope.gpu, scope.gi_id) != (fact.gpu, fact.gi_id)}
     for gpu in (ONE, OTHER):
         assert told.get(Scope(gpu), Reaction.IGNORE) == health.verdict(Scope(gpu)).reaction

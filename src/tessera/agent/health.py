@@ -178,11 +178,7 @@ class Health:
 
     def verdict(self, scope: Scope) -> Verdict:
         """What is thought of a device: its own marks and those of what it is a part of."""
-        found = [mark for mark in self._marks.values() if mark.scope.covers(scope)]
-        if not found:
-            return Verdict()
-        worst = min(found, key=lambda mark: (-mark.reaction, mark.since, mark.source))
-        return Verdict(worst.reaction, worst.text, worst.since)
+        return _judged(self._marks.values(), scope)
 
     def apply(self, fact: Fact, now: float) -> tuple[Change, ...]:
         """Takes a fact in; returns what is judged differently after it.
@@ -191,8 +187,7 @@ class Health:
             fact: what happened.
             now: seconds of a clock that also orders the marks that were kept.
         """
-        scopes = {mark.scope for mark in self._marks.values()}
-        before = {scope: self.verdict(scope) for scope in scopes}
+        before = list(self._marks.values())
         match fact:
             case CardsSeen():
                 self._gpus = fact.gpus
@@ -213,8 +208,8 @@ class Health:
                     for key, mark in self._marks.items()
                     if (mark.scope.gpu, mark.scope.gi_id) != (fact.gpu, fact.gi_id)
                 }
-        touched = sorted(scopes | {mark.scope for mark in self._marks.values()})
-        pairs = [(scope, before.get(scope, Verdict()), self.verdict(scope)) for scope in touched]
+        touched = sorted({mark.scope for mark in (*before, *self._marks.values())})
+        pairs = [(scope, _judged(before, scope), self.verdict(scope)) for scope in touched]
         return tuple(Change(scope, old, new) for scope, old, new in pairs if old != new)
 
     def _happened(self, event: Event, now: float) -> None:
@@ -295,3 +290,12 @@ class Health:
         for key, mark in self._marks.items():
             if mark.scope.gpu == gpu:
                 self._marks[key] = msgspec.structs.replace(mark, reset=True)
+
+
+def _judged(marks: Iterable[Mark], scope: Scope) -> Verdict:
+    """The worst mark on a scope or on what it is a part of."""
+    found = [mark for mark in marks if mark.scope.covers(scope)]
+    if not found:
+        return Verdict()
+    worst = min(found, key=lambda mark: (-mark.reaction, mark.since, mark.source))
+    return Verdict(worst.reaction, worst.text, worst.since)
