@@ -36,8 +36,8 @@ unit: $(VENV)/.dev
 	@scripts/need-kubectl
 	@$(BIN)/pytest -n 2 -m "not soak"
 
-soak: $(VENV)/.dev  ## the long proofs
-	@$(BIN)/pytest -n 2 -m soak
+soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
+	@TESSERA_SEARCH=1 $(BIN)/pytest -n 2
 
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
