@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.kube.certificates import Authority, Certificate
@@ -139,6 +140,26 @@ async def test_a_stream_brings_its_chunks_and_ends(server: ScriptedServer) -> No
     transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
     assert await drained(transport) == b"one\ntwo\n"
     await transport.close()
+
+
+def test_a_stream_that_is_left_behind_ends_quietly_with_the_loop() -> None:
+    troubles: list[dict[str, Any]] = []
+    left: list[AsyncIterator[bytes]] = []
+
+    async def leave() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        server = ScriptedServer()
+        await server.start()
+        server.streams(b"one", b"two")
+        transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+        async with transport.stream(GET) as stream:
+            left.append(stream.chunks())
+            await anext(left[0])
+        await transport.close()
+        await server.stop()
+
+    asyncio.run(leave())
+    assert troubles == []
 
 
 async def test_a_refused_stream_can_be_read(server: ScriptedServer) -> None:

@@ -9,8 +9,8 @@ the network inside a cluster does.
 import os
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -60,8 +60,9 @@ class HttpTransport:
             CredentialError: there is no way to say who we are.
         """
         limits = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
-        async with self._answer(request, limits) as answer, _translated(self._base):
-            body = await answer.read()
+        async with self._answer(request, limits) as answer:
+            with _translated(self._base):
+                body = await answer.read()
             return Response(status=answer.status, headers=_lower(answer.headers), body=body)
 
     @asynccontextmanager
@@ -106,7 +107,7 @@ class HttpTransport:
         extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
         if self._config.proxy:
             extra["proxy"] = self._config.proxy
-        async with _translated(self._base):
+        with _translated(self._base):
             return await self._opened().request(
                 request.method,
                 self._url(request),
@@ -154,12 +155,12 @@ class _HttpStream:
 
     async def chunks(self) -> AsyncIterator[bytes]:
         content = self._answer.content
-        async with _translated(self._base):
+        with _translated(self._base):
             while chunk := await content.readany():
                 yield chunk
 
     async def read(self) -> bytes:
-        async with _translated(self._base):
+        with _translated(self._base):
             return await self._answer.read()
 
 
@@ -192,8 +193,8 @@ def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
         Path(path).unlink()
 
 
-@asynccontextmanager
-async def _translated(server: str) -> AsyncIterator[None]:
+@contextmanager
+def _translated(server: str) -> Iterator[None]:
     """Aiohttp's exceptions as the seam's."""
     try:
         yield
