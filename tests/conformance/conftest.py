@@ -273,6 +273,20 @@ def deployment(name: str, replicas: int = 0) -> Obj:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
 
 
+async def limited(api: Api, core: str, hard: Obj) -> None:
+    """A quota ``q`` that is in force: who admits has seen a later one already."""
+    quotas = f"{core}/resourcequotas"
+    (await api("POST", quotas, {"metadata": {"name": "q"}, "spec": {"hard": hard}})).ok()
+    await api.until(f"{quotas}/q", lambda answer: bool(answer.body.get("status", {}).get("used")))
+    later = {"metadata": {"name": "later"}, "spec": {"hard": {"count/services": "0"}}}
+    (await api("POST", quotas, later)).ok()
+    service = {"metadata": {"name": "probe"}, "spec": {"ports": [{"port": 80}]}}
+    async with asyncio.timeout(PATIENCE):
+        while (await api("POST", f"{core}/services?dryRun=All", service)).status != 403:
+            pass
+    (await api("DELETE", f"{quotas}/later")).ok()
+
+
 def crd(word: str, schema: Obj, /, **version: Any) -> Obj:
     """A namespaced CRD ``<word>s.conformance.tessera.dev`` of kind ``<Word>``."""
     first = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, **version}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conformance.conftest import APPLY, CRDS, MERGE, PATIENCE, Answer, Api, Obj, causes, gated_pod
+from tests.conformance.conftest import APPLY, CRDS, MERGE, PATIENCE, Answer, Api, Obj, causes, gated_pod, limited
 
 from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE, resource_of
 
@@ -124,9 +124,7 @@ async def test_the_webhook_is_asked_about_pods_with_slices_only(
 
 async def test_the_quota_counts_gigabytes_of_slices(api: Api, core: str) -> None:
     counted = f"requests.{QUOTA_RESOURCE}"
-    quota = {"metadata": {"name": "q"}, "spec": {"hard": {counted: "25Gi"}}}
-    (await api("POST", f"{core}/resourcequotas", quota)).ok()
-    await api.until(f"{core}/resourcequotas/q", lambda answer: bool(answer.body.get("status", {}).get("used")))
+    await limited(api, core, {counted: "25Gi"})
     (await api("POST", f"{core}/pods", gated_pod("a", limits={QUOTA_RESOURCE: "20Gi"}))).ok()
     refused = await api("POST", f"{core}/pods", gated_pod("b", limits={QUOTA_RESOURCE: "10Gi"}))
     assert refused.refused(403, "Forbidden") == (
