@@ -74,6 +74,7 @@ async def test_a_deployment_makes_a_replica_set_and_scales(api: Api, namespace: 
     assert (scale["kind"], scale["spec"].get("replicas", 0)) == ("Scale", 0)
     assert scale["status"]["selector"] == "app=a"
     scale["spec"]["replicas"] = 2
+    del scale["metadata"]["resourceVersion"]  # the controller may have written since
     assert (await api("PUT", f"{base}/deployments/a/scale", scale)).ok()["spec"] == {"replicas": 2}
     await api.until(f"{base}/replicasets", lambda answer: answer.body["items"][0]["spec"]["replicas"] == 2)
     pods = f"/api/v1/namespaces/{namespace}/pods?labelSelector=app=a"
