@@ -132,6 +132,7 @@ class Watch:
         found: list[tuple[str, str]] = []
         while len(found) < count:
             kind, obj = await self.next()
+            assert kind != "ERROR", obj["message"]
             if kind != "BOOKMARK":
                 found.append((kind, obj["metadata"]["name"]))
         return found

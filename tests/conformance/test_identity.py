@@ -79,9 +79,9 @@ async def test_a_named_object_may_be_listed_and_watched_by_its_name(
     mine = f"{core}/configmaps?fieldSelector=metadata.name=a"
     found = await robot.until(mine, lambda answer: answer.status == 200)
     assert [each["metadata"]["name"] for each in found.body["items"]] == ["a"]
-    async with robot.watch(mine) as watch:
-        assert await watch.names(1) == [("ADDED", "a")]
-    assert (await robot("PATCH", f"{core}/configmaps/a", {"data": {"k": "v"}}, content=MERGE)).status == 200
+    async with robot.watch(f"{mine}&resourceVersion={found.body['metadata']['resourceVersion']}") as watch:
+        assert (await robot("PATCH", f"{core}/configmaps/a", {"data": {"k": "v"}}, content=MERGE)).status == 200
+        assert await watch.names(1) == [("MODIFIED", "a")]
     for refused in (
         await robot("GET", f"{core}/configmaps"),
         await robot("GET", f"{core}/configmaps?fieldSelector=metadata.name=b"),

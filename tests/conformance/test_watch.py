@@ -31,9 +31,9 @@ async def test_a_list_and_a_watch_from_its_version_miss_nothing(api: Api, core: 
     assert versions == sorted(set(versions))
 
 
-async def test_a_watch_without_a_version_begins_with_what_is_there(api: Api, core: str) -> None:
+async def test_a_watch_from_any_version_begins_with_what_is_there(api: Api, core: str) -> None:
     await labelled(api, core, "a", mine="yes")
-    async with api.watch(f"{core}/configmaps?labelSelector=mine") as watch:
+    async with api.watch(f"{core}/configmaps?resourceVersion=0&labelSelector=mine") as watch:
         assert await watch.names(1) == [("ADDED", "a")]
         await labelled(api, core, "b", mine="yes")
         assert await watch.names(1) == [("ADDED", "b")]
@@ -126,7 +126,7 @@ async def test_a_deletion_s_event_shows_the_last_state_with_the_deletion_s_versi
 async def test_watch_events_can_be_rows_of_a_table(api: Api, core: str) -> None:
     await labelled(api, core, "a", mine="yes")
     table = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-    async with api.watch(f"{core}/configmaps?labelSelector=mine", accept=table) as watch:
+    async with api.watch(f"{core}/configmaps?resourceVersion=0&labelSelector=mine", accept=table) as watch:
         kind, obj = await watch.next()
     assert (kind, obj["kind"]) == ("ADDED", "Table")
     assert obj["columnDefinitions"][0]["name"] == "Name"
