@@ -33,11 +33,12 @@ layers: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@scripts/need-kubectl
-	@$(BIN)/pytest -n 2 -m "not soak"
+	@scripts/need-kubectl $(VENV)/kubectl
+	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" $(BIN)/pytest -n 2 -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
-	@TESSERA_SEARCH=1 $(BIN)/pytest -n 2
+	@scripts/need-kubectl $(VENV)/kubectl
+	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2
 
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
