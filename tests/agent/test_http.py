@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
-from tessera.agent.facts import CardRead, Journal, Made, Started
 from tessera.agent.http import serve_http
 from tessera.agent.metrics import Metrics
-from tessera.agent.positions import Position
-from tessera.agent.slices import Book
+from tessera.agent.ondemand.facts import CardRead, Journal, Made, Started
+from tessera.agent.ondemand.positions import Position
+from tessera.agent.ondemand.slices import Book
 from tessera.api.names import PodUid
 
 if TYPE_CHECKING:

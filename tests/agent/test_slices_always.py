@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from tessera.agent.facts import (
+from tessera.agent.ondemand.facts import (
     Call,
     CallFailed,
     CardRead,
@@ -31,8 +31,8 @@ from tessera.agent.facts import (
     Started,
     Wanted,
 )
-from tessera.agent.positions import Position
-from tessera.agent.slices import Book
+from tessera.agent.ondemand.positions import Position
+from tessera.agent.ondemand.slices import Book
 from tessera.api.names import PodUid
 
 GPU = "GPU-a"

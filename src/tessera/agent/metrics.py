@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tessera.agent.facts import State
-from tessera.agent.slices import Book
+from tessera.agent.ondemand.facts import State
+from tessera.agent.ondemand.slices import Book
 
 #: Seconds; a MIG call takes from some tens of milliseconds to a few seconds.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

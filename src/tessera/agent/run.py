@@ -12,19 +12,19 @@ import math
 import random
 from collections.abc import Sequence
 
-from tessera.agent.cards import CardWorker
-from tessera.agent.cdi import CdiFolder
-from tessera.agent.claims import Claims
-from tessera.agent.device_plugin import MigPlugin
-from tessera.agent.facts import PodGone, PodSeen, Started
 from tessera.agent.http import serve_http
-from tessera.agent.inventory import Inventory, enable_mig, read_inventory
-from tessera.agent.journal import JournalFile
-from tessera.agent.membership import NodeObjects, is_member
 from tessera.agent.metrics import Metrics
+from tessera.agent.ondemand.cards import CardWorker
+from tessera.agent.ondemand.cdi import CdiFolder
+from tessera.agent.ondemand.claims import Claims
+from tessera.agent.ondemand.device_plugin import MigPlugin
+from tessera.agent.ondemand.facts import PodGone, PodSeen, Started
+from tessera.agent.ondemand.inventory import Inventory, enable_mig, read_inventory
+from tessera.agent.ondemand.journal import JournalFile
+from tessera.agent.ondemand.membership import NodeObjects, is_member
+from tessera.agent.ondemand.record import Description, RecordWriter, facts_of
+from tessera.agent.ondemand.slices import Book
 from tessera.agent.options import AgentOptions
-from tessera.agent.record import Description, RecordWriter, facts_of
-from tessera.agent.slices import Book
 from tessera.agent.wakeup import Changes
 from tessera.api.instaslice import INSTASLICES, Instaslice, NodeResources
 from tessera.api.names import PodUid

@@ -1,0 +1,1 @@
+"""Which cards and MIG devices may be given out: errors and probes in, verdicts out."""

@@ -1,0 +1,203 @@
+"""The node's Instaslice object: read as facts, written as the difference to what it should say.
+
+One writer per node with one write in flight. What changes meanwhile goes into the next write, so a burst of pods costs
+few writes. Every write is a merge patch of the status that names only what differs:
+
+* ``allocationStatusDaemonset`` of entries that the controller made: ``created`` when all slices of the pod exist,
+  ``deleted`` when the last one is gone;
+* ``nodeResources``: cards, tables, boot id, and the positions that others occupy.
+"""
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tessera.agent.ondemand.facts import ObjectSeen, Promise, Record, Wanted
+from tessera.agent.ondemand.inventory import Inventory, node_gpus
+from tessera.agent.ondemand.positions import Position, spelled
+from tessera.agent.ondemand.slices import Book
+from tessera.agent.wakeup import Changes
+from tessera.api.instaslice import INSTASLICES, AllocationRequest, ForeignSlice, Instaslice, NodeResources
+from tessera.api.names import PodUid
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+
+_log = logging.getLogger(__name__)
+
+
+def facts_of(item: Instaslice | None) -> ObjectSeen:
+    """What an object promises and records; nothing if there is none."""
+    if item is None:
+        return ObjectSeen({}, {})
+    requests, results = item.spec.pod_allocation_requests, item.status.pod_allocation_results
+    return ObjectSeen(
+        {PodUid(uid): _promise(PodUid(uid), request) for uid, request in requests.items()},
+        {
+            PodUid(uid): Record(
+                controller=result.allocation_status.allocation_status_controller,
+                daemonset=result.allocation_status.allocation_status_daemonset,
+            )
+            for uid, result in results.items()
+        },
+    )
+
+
+def _promise(pod: PodUid, request: AllocationRequest) -> Promise:
+    return Promise(
+        pod=pod,
+        namespace=request.pod_ref.namespace,
+        name=request.pod_ref.name,
+        slices=tuple(
+            Wanted(Position(each.gpu_uuid, spelled(each.profile), each.start), each.size) for each in request.slices
+        ),
+    )
+
+
+class Description:
+    """What the object should say of the node; the part that only the inventory decides is made once.
+
+    Args:
+        inventory: the node's cards.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        gpus, shared = node_gpus(inventory.cards)
+        self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
+
+    def now(self, book: Book, boot_id: str) -> NodeResources:
+        """The whole of it at this moment. A lost card is left out, so that nothing more is promised there."""
+        gpus = tuple(gpu for gpu in self._fixed.node_gpus if not book.lost(gpu.gpu_uuid))
+        return msgspec.structs.replace(
+            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign(self._inventory, book)
+        )
+
+
+def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
+    """Positions that no promise explains: made by others, or kept for a living pod whose promise vanished."""
+    taken = []
+    for made, pod in book.instances():
+        if pod is None or not (book.released(pod) or book.promised(pod, made.position)):
+            gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
+            card = inventory.card(gpu)
+            row = card.geometry.find(profile) if card is not None else None
+            name = profile if row is None else row.name
+            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name))
+    return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
+
+
+def status_patch(item: Instaslice, book: Book, resources: NodeResources) -> dict[str, Any]:
+    """The merge patch that brings an object's status up to date; empty if it is."""
+    status: dict[str, Any] = {}
+    results = {}
+    for uid, result in item.status.pod_allocation_results.items():
+        now = result.allocation_status.allocation_status_daemonset
+        should = _daemonset_state(book, PodUid(uid), now)
+        if should != now:
+            results[uid] = {"allocationStatus": {"allocationStatusDaemonset": should}}
+    if results:
+        status["podAllocationResults"] = results
+    if item.status.node_resources != resources:
+        status["nodeResources"] = _difference(item.status.node_resources, resources)
+    return {"status": status} if status else {}
+
+
+def _daemonset_state(book: Book, pod: PodUid, now: str) -> str:
+    if book.released(pod):
+        return now if book.positions_of(pod) else "deleted"
+    return "created" if now == "" and pod in book.promises and book.made(pod) else now
+
+
+def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
+    difference: dict[str, Any] = {}
+    if old.node_gpus != new.node_gpus:
+        difference["nodeGpus"] = msgspec.to_builtins(new.node_gpus)
+    if old.mig_placement != new.mig_placement:
+        gone: dict[str, Any] = dict.fromkeys(old.mig_placement.keys() - new.mig_placement.keys())
+        difference["migPlacement"] = gone | msgspec.to_builtins(new.mig_placement)
+    if old.boot_id != new.boot_id:
+        difference["bootId"] = new.boot_id
+    if old.foreign != new.foreign:
+        difference["foreign"] = msgspec.to_builtins(new.foreign)
+    return difference
+
+
+class RecordWriter:
+    """Keeps the object's status equal to what the agent knows.
+
+    Args:
+        client: who writes.
+        name: the object's name, the node's.
+        namespace: the object's.
+        seen: the object as the watch last showed it.
+        resources: what it should say of the node; ``None`` as long as that is not known.
+        book: what it should say of pods.
+        sweep: does what must come before ``deleted`` is written.
+        changes: wakes the writer.
+        rng: for the jitter of pauses.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        namespace: str,
+        seen: Callable[[], Instaslice | None],
+        resources: Callable[[], NodeResources | None],
+        book: Book,
+        sweep: Callable[[], None],
+        changes: Changes,
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._namespace = namespace
+        self._seen = seen
+        self._resources = resources
+        self._book = book
+        self._sweep = sweep
+        self._changes = changes
+        self._backoff = Backoff(rng)
+        self._written: Instaslice | None = None
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            count = self._changes.count
+            try:
+                self._sweep()
+                patch = self._patch()
+                if patch:
+                    self._written = await self._client.merge_patch(
+                        INSTASLICES, self._name, patch, self._namespace, subresource="status"
+                    )
+                self._backoff.reset()
+            except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
+                pause = self._backoff.next()
+                _log.warning("status of instaslice %s not written, again in %.1f s: %s", self._name, pause, error)
+                await self._changes.wait(count, pause)
+            else:
+                if not patch:
+                    await self._changes.wait(count)
+
+    def _patch(self) -> dict[str, Any]:
+        item, resources = self._latest(), self._resources()
+        return {} if item is None or resources is None else status_patch(item, self._book, resources)
+
+    def _latest(self) -> Instaslice | None:
+        """The newer one of what the watch showed and what our last write returned."""
+        seen, written = self._seen(), self._written
+        if seen is None or written is None or seen.metadata.uid != written.metadata.uid:
+            return seen
+        return written if _version(written) > _version(seen) else seen
+
+
+def _version(item: Instaslice) -> int:
+    """A version to compare; Kubernetes defines them as growing integers (KEP-5504)."""
+    text = item.metadata.resource_version
+    return int(text) if text.isdigit() else 0

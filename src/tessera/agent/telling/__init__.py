@@ -1,0 +1,1 @@
+"""What the node tells about its cards: labels, conditions, and what it offers."""
