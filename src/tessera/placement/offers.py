@@ -102,7 +102,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cost(self) -> tuple[int, Fraction, int, Kind]:
         """What one of it takes; the least is chosen."""
-        return self.memory, self.portion, _SUFFIXES.index(self.suffix), self.kind
+        known = _SUFFIXES.index(self.suffix) if self.suffix in _SUFFIXES else len(_SUFFIXES)
+        return self.memory, self.portion, known, self.kind
 
     def __str__(self) -> str:
         card = self.card
