@@ -28,14 +28,18 @@ def command() -> None:
 def check(file: Path, models: Sequence[str], output: str) -> int:
     """Say what a file means, what has no effect, and what is wrong.
 
-    FILE is a sharing profile, a file of MIG layouts, or manifests of ConfigMaps that hold these; - reads standard
-    input. The exit code is 1 if something is wrong: a mistake in the file, a layout that no model can take, a profile
-    that a node given with --model cannot follow. A layout that is only for other models than those given is right.
+    FILE is a sharing profile, a file of MIG layouts, manifests of ConfigMaps that hold these, or an installation of
+    NVIDIA's gpu-operator: the values file of its Helm chart, or its ClusterPolicy; - reads standard input. The exit
+    code is 1 if something is wrong: a mistake in the file, a layout that no model can take, a profile that a node
+    given with --model cannot follow. A layout that is only for other models than those given is right, and so are
+    settings of the operator that have no effect; these are noted with the reason.
 
     \b
     Examples:
       tessera config check nvidia-time-slicing-config.yaml --model 4xA100-40GB
       tessera config check nvidia-mig-config.yaml --model A100-40GB --model H100-80GB
+      tessera config check values.yaml
+      kubectl get clusterpolicy -o yaml | tessera config check -
       kubectl get configmap -n gpu my-profiles -o yaml | tessera config check -
     """
     import msgspec

@@ -1,19 +1,26 @@
 """Judges a file of settings: what it means, what has no effect, what is wrong.
 
-A file may hold a sharing profile, MIG layouts, or manifests of ConfigMaps that hold these. Each is read by the code
-that the agent uses.
+A file may hold a sharing profile, MIG layouts, manifests of ConfigMaps that hold these, or an installation of NVIDIA's
+gpu-operator: the values of its Helm chart, or its ClusterPolicy. Each is read by the code that acts on it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from tessera.api.documents import FileRefused, join, load, load_all
+from tessera.api.operator.keys import VALUES
+from tessera.api.values import POLICY_KIND
 from tessera.cli.checks.layouts import check_layouts
+from tessera.cli.checks.operator import CHECKED_AS, POLICY_CHECKED_AS, check_operator
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.checks.sharing import check_sharing
 
 #: Kinds of parts that are judged; a file without any is itself wrong.
-_JUDGED = ("sharing profile", "MIG layouts", "settings")
+_JUDGED = ("sharing profile", "MIG layouts", CHECKED_AS, POLICY_CHECKED_AS, "settings")
+
+#: Keys at the top of a sharing profile.
+_OF_PROFILES = frozenset({"version", "flags", "resources", "sharing", "imex"})
 
 
 def check(text: str, nodes: Sequence[Node]) -> list[Part]:
@@ -29,7 +36,10 @@ def check(text: str, nodes: Sequence[Node]) -> list[Part]:
         return [refused_part("file", "settings", refused)]
     parts = [part for document in documents for part in _document(document, "file", nodes)]
     if not any(part.kind in _JUDGED or part.problems for part in parts):
-        problem = "holds nothing to check: no sharing profile, no MIG layouts, no ConfigMap that holds them"
+        problem = (
+            "holds nothing to check: no sharing profile, no MIG layouts, no ConfigMap that holds them, no values of"
+            f" NVIDIA's gpu-operator, no {POLICY_KIND}"
+        )
         parts.append(Part(name="file", kind="settings", problems=(problem,)))
     return parts
 
@@ -41,6 +51,8 @@ def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]
             yield from _document(item, name, nodes)
     elif kind == "ConfigMap":
         yield from _config_map(document, nodes)
+    elif kind == POLICY_KIND:
+        yield from check_operator(document, _own_name(document, POLICY_KIND), nodes)
     elif kind is not None:
         yield Part(name=name, kind="manifest", notices=(f"is a {kind}, which is not checked",))
     elif isinstance(document, Mapping) and "systemd-services" in document:
@@ -48,13 +60,25 @@ def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]
         yield Part(name=name, kind="clients of the MIG manager", notices=(text,))
     elif isinstance(document, Mapping) and any(str(key).startswith("mig-") for key in document):
         yield check_layouts(document, name, nodes)
+    elif isinstance(document, Mapping) and _looks_like_values(document):
+        yield from check_operator(document, name, nodes)
     else:
         yield check_sharing(document, name, nodes)
 
 
+def _looks_like_values(document: Mapping[str, Any]) -> bool:
+    """Whether a mapping is more like a values file than like a sharing profile, slips of the finger included."""
+    keys = [str(key) for key in document]
+    return not _OF_PROFILES.intersection(keys) and any(get_close_matches(key, VALUES, n=1, cutoff=0.8) for key in keys)
+
+
+def _own_name(manifest: Mapping[str, Any], otherwise: str) -> str:
+    metadata = manifest.get("metadata")
+    return str(metadata.get("name", otherwise)) if isinstance(metadata, Mapping) else otherwise
+
+
 def _config_map(manifest: Mapping[str, Any], nodes: Sequence[Node]) -> Iterator[Part]:
-    metadata, data = manifest.get("metadata"), manifest.get("data")
-    own = str(metadata.get("name", "ConfigMap")) if isinstance(metadata, Mapping) else "ConfigMap"
+    own, data = _own_name(manifest, "ConfigMap"), manifest.get("data")
     if not isinstance(data, Mapping) or not data:
         yield Part(name=own, kind="ConfigMap", problems=("data: is empty; write at least one profile under a name",))
         return

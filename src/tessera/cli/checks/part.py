@@ -21,7 +21,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: where it stands, ``configmap/key``; ``file`` if it is the whole file.
-        kind: ``sharing profile`` or ``MIG layouts``.
+        kind: ``sharing profile``, ``MIG layouts``, ``values of gpu-operator`` or ``ClusterPolicy``.
         means: what it does, in lines.
         notices: what has no effect, or less than it seems.
         problems: what is wrong.

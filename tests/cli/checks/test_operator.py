@@ -1,0 +1,107 @@
+"""`tessera config check` on an installation of NVIDIA's gpu-operator."""
+
+from tessera.cli.checks.files import check
+from tessera.cli.checks.part import Part, parse_node
+
+VALUES = """\
+mig: {strategy: mixed}
+driver: {version: "510.47.03"}
+migManager: {config: {name: nvidia-mig-config, default: all-disabled}}
+devicePlugin: {config: {name: nvidia-time-slicing-config}}
+"""
+POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec:
+  mig: {strategy: single}
+  devicePlugin: {config: {name: plugin-config, default: any}}
+status: {state: ready, namespace: gpu-operator}
+"""
+
+
+def only(text: str) -> Part:
+    (part,) = check(text, [])
+    return part
+
+
+def test_a_values_file_says_which_config_maps_count_and_what_is_ignored() -> None:
+    part, otherwise = only(VALUES), "the one called default or else the only one"
+    assert (part.name, part.kind) == ("file", "values of gpu-operator")
+    assert part.means == (
+        "MIG strategy mixed",
+        "sharing profiles: ConfigMap nvidia-time-slicing-config in the namespace of the installation",
+        f"  the node label nvidia.com/device-plugin.config names one; without it {otherwise}",
+        "MIG layouts: ConfigMap nvidia-mig-config in the namespace of the installation",
+        "  the node label nvidia.com/mig.config names one; without it all-disabled",
+    )
+    assert [each.partition(":")[0] for each in part.notices] == ["driver"]
+    assert part.problems == ()
+
+
+def test_a_cluster_policy_also_says_where() -> None:
+    part = only(POLICY)
+    assert (part.name, part.kind) == ("cluster-policy", "ClusterPolicy")
+    assert any("ConfigMap plugin-config in namespace gpu-operator" in line for line in part.means)
+    assert any("ConfigMap mig-layouts in namespace tessera-system, if there is one" in line for line in part.means)
+
+
+def test_policies_listed_by_kubectl_are_judged_one_by_one() -> None:
+    items = "".join(f"- {line}\n" if n == 0 else f"  {line}\n" for n, line in enumerate(POLICY.splitlines()))
+    assert only(f"apiVersion: v1\nkind: List\nitems:\n{items}").name == "cluster-policy"
+
+
+def test_a_slip_of_the_finger_is_still_a_values_file() -> None:
+    part = only("migManger: {config: {name: a}}")
+    assert part.kind == "values of gpu-operator"
+    assert part.problems == ("migManger: unknown; did you mean migManager?",)
+
+
+def test_a_sharing_profile_is_not_taken_for_values() -> None:
+    assert only("version: v1\nmig: {}").kind == "sharing profile"
+    assert only("sharng: {}").kind == "sharing profile"
+
+
+def test_everything_that_is_followed_is_said() -> None:
+    means = only("""
+      mig: {strategy: none}
+      devicePlugin:
+        mps: {root: /srv/mps}
+        env:
+        - {name: DEVICE_LIST_STRATEGY, value: cdi-cri}
+        - {name: DEVICE_ID_STRATEGY, value: index}
+        - {name: DP_ENABLE_HEALTHCHECKS, value: "13"}
+      migManager: {env: [{name: WITH_REBOOT, value: "true"}]}
+    """).means
+    assert means[5:] == (
+        "a node is rebooted where a change of layout cannot be had otherwise",
+        "containers learn of their devices by cdi-cri",
+        "containers are told each device's index",
+        "MPS daemons have their folders below /srv/mps",
+        "health follows DP_ENABLE_HEALTHCHECKS=13",
+    )
+
+
+def test_profiles_and_layouts_in_the_values_are_tried_on_the_nodes() -> None:
+    text = """
+      devicePlugin:
+        config:
+          create: true
+          name: profiles
+          data: {four: "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}"}
+      migManager:
+        config:
+          create: true
+          name: layouts
+          default: halves
+          data:
+            config.yaml: |
+              version: v1
+              mig-configs: {halves: [{devices: all, mig-enabled: true, mig-devices: {3g.20gb: 2}}]}
+    """
+    values, profile, layouts = check(text, [parse_node("2xA100-40GB")])
+    assert "made from config.data" in values.means[1]
+    assert profile.name == "profiles/four"
+    assert "on 2 x A100-40GB, not cut: nvidia.com/gpu 8" in profile.means
+    assert layouts.name == "layouts/config.yaml"
+    assert "halves on 2 x A100-40GB: nvidia.com/mig-3g.20gb 4" in layouts.means
