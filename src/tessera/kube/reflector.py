@@ -74,6 +74,8 @@ class Reflector(Generic[T]):
     Attributes:
         cache: the mirrored state.
         synced: set once the first LIST has been told.
+        looked: set once the first LIST has been told or has failed.
+        error: why nothing was told yet; ``None`` once the first LIST has been.
         poisoned: objects skipped because they did not decode.
         relists: lists made, the first included.
         failures: failures in a row, 0 while all is well.
@@ -94,6 +96,8 @@ class Reflector(Generic[T]):
     ) -> None:
         self.cache: Cache[T] = Cache() if cache is None else cache
         self.synced = asyncio.Event()
+        self.looked = asyncio.Event()
+        self.error: Exception | None = None
         self.poisoned = 0
         self.relists = 0
         self._client = client
@@ -147,7 +151,9 @@ class Reflector(Generic[T]):
         for event in self.cache.replace(listing.items, self._still_there(listing.poison)):
             self._on_event(event)
         self._version = listing.resource_version
+        self.error = None
         self.synced.set()
+        self.looked.set()
 
     def _still_there(self, poisoned: Iterable[Poison]) -> set[str]:
         """The keys whose known object lives on, though its present state cannot be read."""
@@ -217,6 +223,9 @@ class Reflector(Generic[T]):
         _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, name, poison.error)
 
     async def _fail(self, error: Exception) -> None:
+        if not self.synced.is_set():
+            self.error = error
+        self.looked.set()
         if self._clock.monotonic() - self._watching_since >= _STEADY_WATCH:
             self._backoff.reset()
         pause = max(self._backoff.next(), _asked_pause(error))

@@ -1,0 +1,1 @@
+"""What the node's administrator wishes: sharing profile and MIG layout, followed as they change."""
