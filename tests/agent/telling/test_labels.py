@@ -241,11 +241,31 @@ def test_gpu_mode(classes: list[int | None], expected: str) -> None:
     assert labels_of(*cards)["nvidia.com/gpu.mode"] == expected
 
 
-def test_mps_capable_follows_the_sharing_profile() -> None:
+def test_mps_capable_follows_what_is_offered_whatever_the_mode_of_other_cards() -> None:
     assert labels_of(A100)["nvidia.com/mps.capable"] == "false"
     assert labels_of(A100, mps=True)["nvidia.com/mps.capable"] == "true"
-    with pytest.raises(LabelFactsError, match="MPS is not supported on cards in MIG mode"):
-        labels_of(MIG, mps=True)
+    assert labels_of(A100, MIG, mps=True)["nvidia.com/mps.capable"] == "true"
+
+
+@pytest.mark.parametrize("strategy", list(MigStrategy))
+def test_what_is_cut_on_demand_changes_no_label(strategy: MigStrategy) -> None:
+    card = msgspec.structs.replace(cut(card=A100), on_demand=True)
+    busy = msgspec.structs.replace(card, mig_devices=(instance(1, 1, 5), instance(2, 2, 10)))
+    labels = labels_of(busy, T4, mig_strategy=strategy)
+    assert labels == labels_of(card, T4, mig_strategy=strategy)
+    assert labels["nvidia.com/mig.capable"] == "true"
+    assert "INVALID" not in str(labels)
+
+
+def test_a_node_whose_cards_are_all_cut_on_demand_has_no_whole_ones() -> None:
+    labels = labels_of(*[msgspec.structs.replace(cut(card=A100), on_demand=True)] * 2, mig_strategy=MigStrategy.SINGLE)
+    assert labels["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB"
+    assert (labels["nvidia.com/gpu.count"], labels["nvidia.com/gpu.replicas"]) == ("2", "0")
+
+
+def test_a_compute_instance_that_does_not_fill_its_gpu_instance_has_no_labels_under_mixed() -> None:
+    part = MigFacts(profile="1c.3g.20gb", memory_mib=19968, gi_slices=3, ci_slices=1)
+    assert not [name for name in labels_of(cut(part, card=A100), mig_strategy=MigStrategy.MIXED) if "3g" in name]
 
 
 def test_versions() -> None:

@@ -10,6 +10,7 @@ A value that is longer than a label's may be loses the end of the product name, 
 is offered. This module does not know how facts are read or labels written.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -26,6 +27,7 @@ OWN = "tessera.dev/"
 DISPLAY_CARDS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 #: PCI classes with the words of ``gpu.mode``.
 MODES = {0x030000: "graphics", 0x030200: "compute"}
+_PART = re.compile(r"\d+c\.")
 _FAMILIES = {
     1: "tesla",
     2: "fermi",
@@ -40,7 +42,7 @@ _FAMILIES = {
 
 
 class LabelFactsError(ValueError):
-    """The facts contradict each other, or one cannot be read; the text is for the administrator."""
+    """A fact cannot be read; the text is for the administrator."""
 
 
 class MigFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +79,7 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
         mig_capable: it has a MIG mode.
         mig_enabled: the mode is on.
         mig_devices: what it is cut into.
+        on_demand: it is cut as pods ask for it. Its MIG devices come and go with the pods, so no label tells of them.
         pci_class: ``0x030200``; ``None`` if it cannot be read.
         nvlink: it has an NVLink that is up.
         ecc: ECC is on; a card without ECC has ``False``.
@@ -89,6 +92,7 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     mig_capable: bool = False
     mig_enabled: bool = False
     mig_devices: tuple[MigFacts, ...] = ()
+    on_demand: bool = False
     pci_class: int | None = None
     nvlink: bool = False
     ecc: bool = False
@@ -126,7 +130,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         machine: DMI product name; ``None`` if it cannot be read.
         mig_strategy: how MIG devices are advertised.
         shares: how the devices of a resource are shared, by the resource's name before it is renamed.
-        mps: the node's sharing profile is one of MPS.
+        mps: cards of the node are shared by MPS.
         timestamp: seconds since 1970 at which discovery began; ``None`` for no such label.
         vgpu: in a virtual machine with vGPUs; ``None`` elsewhere.
     """
@@ -146,7 +150,7 @@ def node_labels(facts: NodeFacts) -> dict[str, str]:
     """Every label of the node, by name. A node without cards has none that tell of cards.
 
     Raises:
-        LabelFactsError: the driver's version is no version, or MPS is asked for beside MIG mode.
+        LabelFactsError: the driver's version is no version.
     """
     labels: dict[str, object] = {}
     if facts.timestamp is not None:
@@ -199,11 +203,6 @@ def _versions(driver: str, cuda: int) -> dict[str, object]:
 
 
 def _capabilities(cards: Sequence[CardFacts], *, mps: bool) -> dict[str, object]:
-    if mps and any(card.mig_enabled for card in cards):
-        raise LabelFactsError(
-            "MPS sharing beside MIG mode: MPS is not supported on cards in MIG mode; choose a sharing profile of time "
-            "slices, or turn MIG mode off"
-        )
     classes = {card.pci_class for card in cards}
     labels: dict[str, object] = {
         PREFIX + "mig.capable": _truth(any(card.mig_capable for card in cards)),
@@ -218,7 +217,7 @@ def _capabilities(cards: Sequence[CardFacts], *, mps: bool) -> dict[str, object]
 
 def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dict[str, object]:
     """Labels of the model that speaks for the node. Sharing concerns only cards that are not in MIG mode."""
-    alike = _chosen(cards)
+    alike = speaking(cards)
     card = min(alike, key=lambda each: (each.mig_enabled, -each.memory_mib, each.compute_capability))
     share = shares.get(GPU)
     labels = _base(GPU, len(alike), [card.product], None if card.mig_enabled else share)
@@ -232,8 +231,8 @@ def _whole_cards(cards: Sequence[CardFacts], shares: Mapping[str, Share]) -> dic
     return labels
 
 
-def _chosen(cards: Sequence[CardFacts]) -> list[CardFacts]:
-    """The cards of the model that speaks for a node of several."""
+def speaking(cards: Sequence[CardFacts]) -> list[CardFacts]:
+    """The cards of the model that speaks for a node of several; ``cards`` must not be empty."""
     models: dict[str, list[CardFacts]] = {}
     for card in cards:
         models.setdefault(card.product, []).append(card)
@@ -263,12 +262,15 @@ def _mig(cards: Sequence[CardFacts], strategy: MigStrategy, shares: Mapping[str,
     if strategy is MigStrategy.NONE:
         return {}
     labels: dict[str, object] = {PREFIX + "mig.strategy": strategy.value}
+    cards = [card for card in cards if not card.on_demand]
     devices = [(card, device) for card in cards if card.mig_enabled for device in card.mig_devices]
     by_profile: dict[str, list[tuple[CardFacts, MigFacts]]] = {}
     for card, device in devices:
         by_profile.setdefault(resource_spelling(device.profile), []).append((card, device))
     if strategy is MigStrategy.MIXED:
         for profile, found in by_profile.items():
+            if _PART.match(profile):
+                continue  # as upstream: a compute instance that does not fill its GPU instance has no resource
             resource = f"{PREFIX}mig-{profile}"
             labels |= _mig_resource(resource, profile, found, shares.get(resource))
     elif any(card.mig_enabled for card in cards):
@@ -305,7 +307,7 @@ def _mig_resource(
 def _invalid(cards: Sequence[CardFacts]) -> dict[str, object]:
     """What upstream writes where the strategy ``single`` does not hold: nothing can be had, and the product says so."""
     return {
-        GPU + ".product": product_label(_chosen(cards)[0].product, "MIG", "INVALID"),
+        GPU + ".product": product_label(speaking(cards)[0].product, "MIG", "INVALID"),
         GPU + ".count": 0,
         GPU + ".replicas": 0,
         GPU + ".sharing-strategy": "",
