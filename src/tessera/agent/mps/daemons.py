@@ -1,0 +1,148 @@
+"""The MPS daemons of a node: one for each resource that shares cards by MPS.
+
+What is wanted comes from the offer in force, what is there from the record of a former agent; both get a supervisor
+(:mod:`tessera.agent.mps.supervisor`). Nothing is done before somebody said what is wanted: until then daemons of a
+former agent go on serving their clients.
+
+This module does not know pods. Whoever lists devices asks :meth:`MpsDaemons.ready` for the health of each share and
+keeps :attr:`MpsDaemons.fenced` cards from being given out in another form.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.mps.exclusive import ExclusiveCards
+from tessera.agent.mps.launcher import Launcher
+from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, edits_of
+from tessera.agent.mps.record import RecordFile
+from tessera.agent.mps.supervisor import Supervisor
+from tessera.agent.wakeup import Changes
+from tessera.clock import Clock
+from tessera.nvml.worker import AsyncNvml
+
+
+class MpsSummary(msgspec.Struct, frozen=True):
+    """For the node condition ``GpuMpsReady``.
+
+    Attributes:
+        ready: every wanted daemon serves every card of its plan, and no other daemon is left.
+        reason: ``DaemonsReady``, ``DaemonNotReady``, or ``WaitingForClients``: shares are ready, but a change waits.
+        message: one sentence for each resource.
+    """
+
+    ready: bool
+    reason: str
+    message: str
+
+
+class MpsDaemons:
+    """The daemons of a node.
+
+    Args:
+        hardware: the node's cards, whose compute mode is set.
+        launcher: starts daemons: real ones for real cards.
+        state_file: what survives a restart of the agent.
+        host_root: the MPS root as kubelet sees it, ``/run/nvidia/mps``.
+        changes: notified when a daemon became ready or stopped being so.
+        clock: for pauses.
+        rng: spreads the pauses; seeded in tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        hardware: AsyncNvml,
+        launcher: Launcher,
+        state_file: Path,
+        host_root: Path,
+        changes: Changes,
+        clock: Clock,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._launcher = launcher
+        self._record = RecordFile(state_file)
+        self._cards = ExclusiveCards(hardware, self._record)
+        self._host = MpsPaths(host_root)
+        self._changes = changes
+        self._clock = clock
+        self._rng = rng or random.Random()
+        self._wake = Changes()
+        self._wanted: Mapping[str, MpsPlan] | None = None
+        self._supervisors: dict[str, Supervisor] = {}
+
+    def want(self, plans: Mapping[str, MpsPlan]) -> None:
+        """Says which daemons there shall be, by resource; all others are ended when their clients have gone."""
+        if plans != self._wanted:
+            self._wanted = dict(plans)
+            self._wake.notify()
+
+    def ready(self, resource: str, gpu: str | None = None) -> bool:
+        """Whether shares of a resource, of one card if one is named, can be used now."""
+        served = self._supervisors[resource].served if resource in self._supervisors else frozenset()
+        return bool(served) if gpu is None else gpu in served
+
+    def why(self, resource: str) -> str:
+        """What is not as asked about a resource's daemon; empty if all is."""
+        if resource in self._supervisors:
+            return self._supervisors[resource].why
+        return "the MPS daemon is being started" if resource in (self._wanted or {}) else ""
+
+    def edits(self, resource: str) -> MpsEdits:
+        """What a container of the resource gets, besides its devices, to be a client."""
+        return edits_of(resource, self._host)
+
+    @property
+    def fenced(self) -> frozenset[str]:
+        """UUIDs of cards that MPS still holds and no plan wants: not to be given out as anything else yet."""
+        if self._wanted is None:
+            return frozenset()
+        wanted = {card for plan in self._wanted.values() for card in plan.cards}
+        return frozenset(self._record.exclusive).difference(wanted)
+
+    def summary(self) -> MpsSummary | None:
+        """How MPS stands; ``None`` where it is not used."""
+        resources = sorted({*(self._wanted or {}), *self._supervisors})
+        if not resources:
+            return None
+        message = "; ".join(f"{each}: {self.why(each) or 'ready'}" for each in resources)
+        if all(not self.why(each) for each in resources):
+            return MpsSummary(True, "DaemonsReady", message)
+        waits = all(self.ready(each) for each in resources)
+        return MpsSummary(False, "WaitingForClients" if waits else "DaemonNotReady", message)
+
+    async def run(self) -> None:
+        """Keeps the daemons as wanted until cancelled. Daemons then go on without the agent."""
+        while self._wanted is None:
+            await self._wake.wait(self._wake.count)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                seen = self._wake.count
+                for resource in {*self._wanted, *self._record.daemons, *self._record.exclusive.values()}:
+                    if resource not in self._supervisors:
+                        self._supervisors[resource] = self._supervisor(resource)
+                        group.create_task(self._supervise(resource), name=f"MPS daemon {resource}")
+                for resource, supervisor in self._supervisors.items():
+                    supervisor.want(self._wanted.get(resource))
+                await self._wake.wait(seen)
+
+    async def _supervise(self, resource: str) -> None:
+        await self._supervisors[resource].run()
+        del self._supervisors[resource]
+        self._wake.notify()
+        self._changes.notify()
+
+    def _supervisor(self, resource: str) -> Supervisor:
+        return Supervisor(
+            resource,
+            launcher=self._launcher,
+            cards=self._cards,
+            record=self._record,
+            wake=self._wake,
+            told=self._changes,
+            clock=self._clock,
+            rng=self._rng,
+        )

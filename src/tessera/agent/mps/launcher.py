@@ -1,0 +1,92 @@
+"""The seam between supervision and MPS control daemons: real child processes, or simulated ones on simulated cards.
+
+A daemon outlives the agent that started it, so it is known by a mark that the next agent finds it again by. The mark is
+written down before the daemon begins to work: at no instruction is there a daemon that nobody knows.
+
+Commands are those of ``nvidia-cuda-mps-control`` (NVIDIA MPS documentation, appendix on tools and interfaces).
+"""
+
+from collections.abc import Callable
+from typing import NewType, Protocol
+
+import msgspec
+
+#: Tells one daemon from every other one, over restarts of the agent and of the machine.
+DaemonMark = NewType("DaemonMark", str)
+
+
+class LaunchFailed(RuntimeError):  # noqa: N818 - says what happened
+    """A daemon cannot be started; the text says why and what to do."""
+
+
+class ControlFailed(RuntimeError):  # noqa: N818 - says what happened
+    """A control command was refused or not answered in time."""
+
+
+class DaemonSpec(msgspec.Struct, frozen=True):
+    """What makes one daemon another one; limits are not among it, they can be set while it runs.
+
+    Attributes:
+        resource: the extended resource whose shares it serves.
+        cards: UUIDs of the cards that its servers see.
+    """
+
+    resource: str
+    cards: tuple[str, ...]
+
+
+class Daemon(Protocol):
+    """A control daemon that was started, by this agent or a former one."""
+
+    @property
+    def mark(self) -> DaemonMark:
+        """What it is found again by."""
+        ...
+
+    async def ended(self) -> str:
+        """Returns once the daemon has ended; says how, as far as that is known."""
+        ...
+
+    async def control(self, command: str) -> str:
+        """The answer to one control command.
+
+        Raises:
+            ControlFailed: it was refused, or not answered in time.
+        """
+        ...
+
+    async def end(self) -> None:
+        """Ends the daemon and its servers: asked to quit first, then by signals. Returns when they are gone.
+
+        Clients that are still connected lose what they compute.
+        """
+        ...
+
+
+class Launcher(Protocol):
+    """Starts daemons and finds those of former agents."""
+
+    def missing(self) -> str:
+        """What stands in the way of any daemon on this node, with the next step; empty if nothing does."""
+        ...
+
+    async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> Daemon:
+        """Starts a daemon. It may not answer commands yet.
+
+        Args:
+            spec: which.
+            note: writes the mark down; the daemon begins to work after that only.
+
+        Raises:
+            LaunchFailed: it cannot be started.
+            OSError: ``note`` could not write; nothing was started then.
+        """
+        ...
+
+    def find(self, resource: str, mark: DaemonMark) -> Daemon | None:
+        """The daemon that a former agent started; ``None`` if it has ended."""
+        ...
+
+    async def clear(self, resource: str, mark: DaemonMark) -> None:
+        """Ends what a daemon that has ended left behind: servers that still hold its cards."""
+        ...

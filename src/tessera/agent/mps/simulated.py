@@ -1,0 +1,179 @@
+"""Control daemons that exist only here, for simulated cards: in the process, on the injected clock.
+
+They take the commands of :mod:`tessera.agent.mps.control` and answer them as documented. The levers make a daemon die,
+fall silent, or have clients. Daemons belong to the launcher and live as long as it does, whoever supervises them: an
+agent that starts again with the same launcher finds them.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+
+from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.clock import Clock
+
+#: How long a silent daemon is waited for, seconds.
+CONTROL_TIMEOUT = 5.0
+
+
+class SimulatedServer:
+    """A server of a daemon: its limits and its clients' PIDs."""
+
+    def __init__(self, limits: Mapping[str, str], thread_percent: str) -> None:
+        self.limits = dict(limits)
+        self.thread_percent = thread_percent
+        self.clients: set[int] = set()
+
+
+class SimulatedDaemon:
+    """One daemon.
+
+    Args:
+        spec: what it was started as.
+        mark: what it is found again by.
+        clock: for its latencies.
+
+    Attributes:
+        limits: the default memory limit by card.
+        thread_percent: the default thread share.
+        servers: its servers by PID.
+        commands: all that it was told.
+        hung: it answers nothing any more.
+    """
+
+    def __init__(self, spec: DaemonSpec, mark: DaemonMark, clock: Clock) -> None:
+        self.spec = spec
+        self.limits: dict[str, str] = {}
+        self.thread_percent = "100"
+        self.servers: dict[int, SimulatedServer] = {}
+        self.commands: list[str] = []
+        self.hung = False
+        self._mark = mark
+        self._clock = clock
+        self._pids = itertools.count(1000)
+        self._over = asyncio.Event()
+        self._how = ""
+
+    @property
+    def mark(self) -> DaemonMark:
+        """What it is found again by."""
+        return self._mark
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self._over.is_set()
+
+    async def ended(self) -> str:
+        """Returns once it has ended."""
+        await self._over.wait()
+        return self._how
+
+    async def control(self, command: str) -> str:
+        """The answer to one control command.
+
+        Raises:
+            ControlFailed: it has ended, hangs, or does not know the command.
+        """
+        if self.hung:
+            await self._clock.sleep(CONTROL_TIMEOUT)
+            raise ControlFailed(f"MPS daemon of {self.spec.resource} does not answer `{command}`")
+        if not self.alive:
+            raise ControlFailed(f"MPS daemon of {self.spec.resource} has ended")
+        self.commands.append(command)
+        return self._answer(*command.split())
+
+    async def end(self) -> None:
+        """Ends it."""
+        self.die("quit")
+
+    def die(self, how: str = "signal 9") -> None:
+        """The daemon and its servers end at once."""
+        self.servers.clear()
+        self._how = how
+        self._over.set()
+
+    def connect(self) -> int:
+        """A client connects, and a server starts if there is none; the client's PID."""
+        if not self.servers:
+            self.servers[next(self._pids)] = SimulatedServer(self.limits, self.thread_percent)
+        client = next(self._pids)
+        next(iter(self.servers.values())).clients.add(client)
+        return client
+
+    def disconnect(self, client: int) -> None:
+        """A client goes; the server stays."""
+        for server in self.servers.values():
+            server.clients.discard(client)
+
+    def _answer(self, verb: str, *arguments: str) -> str:
+        match verb, arguments:
+            case "get_server_list", ():
+                return "\n".join(map(str, self.servers))
+            case "get_client_list", (pid,):
+                return "\n".join(map(str, sorted(self._server(pid).clients)))
+            case "set_default_device_pinned_mem_limit", (card, amount):
+                self.limits[card] = amount
+            case "set_default_active_thread_percentage", (percent,):
+                self.thread_percent = percent
+            case "set_device_pinned_mem_limit", (pid, card, amount):
+                self._server(pid).limits[card] = amount
+            case "set_active_thread_percentage", (pid, percent):
+                self._server(pid).thread_percent = percent
+            case _:
+                raise ControlFailed(f"MPS daemon of {self.spec.resource}: unknown command {verb}")
+        return ""
+
+    def _server(self, pid: str) -> SimulatedServer:
+        if (server := self.servers.get(int(pid))) is None:
+            raise ControlFailed(f"MPS daemon of {self.spec.resource}: no server {pid}")
+        return server
+
+
+class SimulatedLauncher:
+    """Starts simulated daemons.
+
+    Args:
+        clock: for their latencies.
+        start_seconds: how long a start takes.
+
+    Attributes:
+        refusal: why no daemon can be started; empty if they can.
+        started: every daemon so far, in order.
+    """
+
+    def __init__(self, clock: Clock, *, start_seconds: float = 0.0) -> None:
+        self.refusal = ""
+        self.started: list[SimulatedDaemon] = []
+        self._clock = clock
+        self._start_seconds = start_seconds
+
+    def daemon(self, resource: str) -> SimulatedDaemon | None:
+        """The daemon that serves a resource now."""
+        return next((each for each in self.started if each.alive and each.spec.resource == resource), None)
+
+    def missing(self) -> str:
+        """Why no daemon can be started."""
+        return self.refusal
+
+    async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> SimulatedDaemon:
+        """Starts a daemon.
+
+        Raises:
+            LaunchFailed: one serves the resource already.
+        """
+        if self.daemon(spec.resource) is not None:
+            raise LaunchFailed(f"{spec.resource}: an MPS daemon serves its pipe directory already")
+        daemon = SimulatedDaemon(spec, DaemonMark(f"simulated/{len(self.started)}"), self._clock)
+        note(daemon.mark)
+        self.started.append(daemon)
+        await self._clock.sleep(self._start_seconds)
+        return daemon
+
+    def find(self, resource: str, mark: DaemonMark) -> SimulatedDaemon | None:
+        """A daemon that was started before."""
+        daemon = self.daemon(resource)
+        return daemon if daemon is not None and daemon.mark == mark else None
+
+    async def clear(self, resource: str, mark: DaemonMark) -> None:
+        """Does nothing: a simulated daemon's servers end with it."""

@@ -1,0 +1,245 @@
+"""Keeps the MPS daemon of one resource running, with the limits that its plan asks for.
+
+Rules:
+
+1. cards are in the mode ``EXCLUSIVE_PROCESS`` before the daemon starts, and go back to the default mode after it ended;
+2. a share is ready only when the daemon answers and the limits are set, and not from the moment on that it died;
+3. a daemon that died, or does not answer, is started again after a pause that grows with each failure. Servers that it
+   left are ended first: they hold the cards, so that no new server could start. Clients lose what they compute;
+4. other limits are set while the daemon runs, for clients that connect from then on;
+5. other cards need another daemon, since a server sees the cards that it was started with. That costs every client
+   what it computes, so it waits until none is connected. So does the end of a daemon that is no longer wanted;
+6. an agent that stops leaves its daemons alone, and the next one takes over those that it would start.
+"""
+
+import asyncio
+import random
+
+from tessera.agent.mps.control import clients, servers, set_limits
+from tessera.agent.mps.exclusive import ExclusiveCards
+from tessera.agent.mps.launcher import ControlFailed, Daemon, DaemonMark, DaemonSpec, Launcher, LaunchFailed
+from tessera.agent.mps.plan import MpsPlan
+from tessera.agent.mps.record import DaemonRecord, RecordFile
+from tessera.agent.wakeup import Changes
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.nvml.errors import NvmlError
+
+#: How often a daemon is asked whether it still answers, seconds.
+QUESTION_INTERVAL = 5.0
+#: How long a daemon may take from its start to its first answer, seconds.
+START_TIMEOUT = 15.0
+#: Pause between questions to a daemon that starts, seconds.
+START_RECHECK = 0.05
+#: First and longest pause before a daemon is started again, seconds.
+SHORTEST_PAUSE = 0.5
+LONGEST_PAUSE = 30.0
+#: A daemon that was up so long, in seconds, did not fail at its start: the next pause is short again.
+STABLE = 60.0
+
+_FAILURES = (ControlFailed, LaunchFailed, NvmlError, OSError)
+
+
+class Supervisor:
+    """The daemon of one resource.
+
+    Args:
+        resource: whose shares it serves.
+        launcher: starts and finds daemons.
+        cards: sets compute modes.
+        record: what survives a restart of the agent.
+        wake: shared by all supervisors of a node; notified when a wish or a card's owner changed.
+        told: notified when :attr:`served` or :attr:`why` changed.
+        clock: for pauses.
+        rng: spreads the pauses.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        *,
+        launcher: Launcher,
+        cards: ExclusiveCards,
+        record: RecordFile,
+        wake: Changes,
+        told: Changes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._resource = resource
+        self._launcher = launcher
+        self._cards = cards
+        self._record = record
+        self._wake = wake
+        self._told = told
+        self._clock = clock
+        self._backoff = Backoff(rng, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE)
+        self._wanted: MpsPlan | None = None
+        self._served: frozenset[str] = frozenset()
+        self._why = "the MPS daemon is being started"
+        self._up_since: float | None = None
+
+    @property
+    def served(self) -> frozenset[str]:
+        """UUIDs of the cards whose shares can be used now."""
+        return self._served
+
+    @property
+    def why(self) -> str:
+        """What is not as asked; empty if all is."""
+        return self._why
+
+    def want(self, plan: MpsPlan | None) -> None:
+        """Says what the daemon shall be; ``None`` for none."""
+        if plan != self._wanted:
+            self._wanted = plan
+            self._wake.notify()
+
+    async def run(self) -> None:
+        """Keeps the daemon as wanted; returns once none is wanted and every card was given back."""
+        daemon = self._left_behind()
+        while True:
+            try:
+                if daemon is None:
+                    await self._sweep()
+                    daemon = await self._next()
+                if daemon is None:
+                    return
+                await self._keep(daemon)
+            except _FAILURES as error:
+                await self._failed(str(error))
+            daemon = None
+
+    def _left_behind(self) -> Daemon | None:
+        left = self._record.daemons.get(self._resource)
+        return None if left is None else self._launcher.find(self._resource, left.mark)
+
+    async def _sweep(self) -> None:
+        """Ends what the record still knows."""
+        left = self._record.daemons.get(self._resource)
+        if left is None:
+            return
+        if (daemon := self._launcher.find(self._resource, left.mark)) is not None:
+            await daemon.end()
+        await self._launcher.clear(self._resource, left.mark)
+        self._record.ended(self._resource)
+
+    async def _next(self) -> Daemon | None:
+        """Starts the daemon that is wanted; ``None`` when none is and nothing is left to do."""
+        while True:
+            seen = self._wake.count
+            plan = self._wanted
+            await self._give_back(keep=() if plan is None else plan.cards)
+            if self._wanted is not plan:
+                continue
+            if plan is None:
+                return None
+            if waits := self._cards.in_the_way(self._resource, plan.cards):
+                self._tell(frozenset(), f"{waits}, whose clients have to end first")
+                await self._wake.wait(seen)
+                continue
+            return await self._start(plan)
+
+    async def _give_back(self, keep: tuple[str, ...]) -> None:
+        if spare := self._cards.of(self._resource).difference(keep):
+            await self._cards.give_back(spare)
+            self._wake.notify()
+
+    async def _start(self, plan: MpsPlan) -> Daemon:
+        if missing := self._launcher.missing():
+            raise LaunchFailed(missing)
+        await self._cards.take(self._resource, plan.cards)
+
+        def note(mark: DaemonMark) -> None:
+            self._record.started(self._resource, DaemonRecord(mark, plan.cards))
+
+        return await self._launcher.start(DaemonSpec(self._resource, plan.cards), note)
+
+    async def _keep(self, daemon: Daemon) -> None:
+        """Returns when the daemon is to be ended.
+
+        Raises:
+            LaunchFailed: it ended by itself.
+            ControlFailed: it does not answer, or refuses.
+            NvmlError: a card refuses.
+            OSError: the record cannot be written.
+        """
+        cards = self._record.daemons[self._resource].cards
+        ended = asyncio.ensure_future(daemon.ended())
+        ended.add_done_callback(lambda _: self._wake.notify())
+        try:
+            if self._wanted is not None:
+                await self._cards.take(self._resource, [card for card in cards if card in self._wanted.devices])
+            await self._first_answer(daemon, ended)
+            await self._follow(daemon, cards, ended)
+        finally:
+            ended.cancel()
+
+    async def _first_answer(self, daemon: Daemon, ended: "asyncio.Future[str]") -> None:
+        deadline = self._clock.monotonic() + START_TIMEOUT
+        while True:
+            try:
+                await servers(daemon)
+            except ControlFailed:
+                self._check_alive(ended)
+                if self._clock.monotonic() >= deadline:
+                    raise
+                await self._clock.sleep(START_RECHECK)
+            else:
+                return
+
+    async def _follow(self, daemon: Daemon, cards: tuple[str, ...], ended: "asyncio.Future[str]") -> None:
+        """Brings about what is wanted of a daemon that answers, as long as it can do so."""
+        in_force: MpsPlan | None = None
+        asked = self._clock.monotonic()
+        while True:
+            seen = self._wake.count
+            self._check_alive(ended)
+            wanted = self._wanted
+            waits = ""
+            if wanted is None or frozenset(wanted.cards) != frozenset(cards):
+                connected = await clients(daemon)
+                if not connected:
+                    self._tell(frozenset(), "the MPS daemon is being changed")
+                    return
+                waits = _waiting(cards, wanted, connected)
+            if wanted is not None and wanted != in_force:
+                await set_limits(daemon, _only(wanted, cards))
+                in_force = wanted
+            self._check_alive(ended)
+            self._tell(frozenset(cards), waits)
+            await self._wake.wait(seen, max(0.0, asked + QUESTION_INTERVAL - self._clock.monotonic()))
+            if self._clock.monotonic() >= asked + QUESTION_INTERVAL and not ended.done():
+                await servers(daemon)
+                asked = self._clock.monotonic()
+
+    def _check_alive(self, ended: "asyncio.Future[str]") -> None:
+        if ended.done():
+            raise LaunchFailed(f"the MPS daemon ended: {ended.result()}")
+
+    async def _failed(self, text: str) -> None:
+        if self._up_since is not None and self._clock.monotonic() - self._up_since >= STABLE:
+            self._backoff.reset()
+        pause = self._backoff.next()
+        self._tell(frozenset(), f"{text}; next attempt in {pause:.1f} s")
+        until = self._clock.monotonic() + pause
+        wanted = self._wanted
+        while self._wanted is wanted and (rest := until - self._clock.monotonic()) > 0:
+            await self._wake.wait(self._wake.count, rest)
+
+    def _tell(self, served: frozenset[str], why: str) -> None:
+        if bool(served) != bool(self._served):
+            self._up_since = self._clock.monotonic() if served else None
+        if (served, why) != (self._served, self._why):
+            self._served, self._why = served, why
+            self._told.notify()
+
+
+def _only(plan: MpsPlan, cards: tuple[str, ...]) -> MpsPlan:
+    """A plan as far as it concerns these cards; what is asked of all of them stays."""
+    return MpsPlan({card: share for card, share in plan.devices.items() if card in cards}, plan.replicas)
+
+
+def _waiting(cards: tuple[str, ...], wanted: MpsPlan | None, connected: int) -> str:
+    change = "the MPS daemon is to end" if wanted is None else f"the MPS daemon is to serve {', '.join(wanted.cards)}"
+    return f"{change} instead of serving {', '.join(cards)}, which waits until its {connected} clients have ended"
