@@ -1,8 +1,13 @@
-"""Where an agent looks for kubelet."""
+"""What an agent is told: by arguments, by the variables of NVIDIA's device plugin, and by default."""
 
 from pathlib import Path
 
-from tessera.agent.options import AgentOptions
+import click
+import pytest
+
+from tessera.agent.memory.limits import Mode
+from tessera.agent.options import AgentOptions, ConfigMapName
+from tessera.api.sharing.config import MigStrategy
 from tessera.cli.agent import parsed
 
 NODE = {"NODE_NAME": "n1"}
@@ -24,3 +29,45 @@ def test_another_root_of_kubelet_moves_pod_resources_but_not_the_plugins_folder(
 def test_both_folders_can_be_named() -> None:
     options = parsed(["--plugin-dir=/a", "--pod-resources-dir=/b"], NODE)
     assert (options.plugin_dir, options.pod_resources) == (Path("/a"), Path("/b"))
+
+
+def test_profiles_and_layouts_lie_in_config_maps_with_defaults_for_nodes_without_a_label() -> None:
+    options = parsed(
+        ["--sharing-config=kube-system/slices", "--sharing-default=slice-4", "--mig-config=gpu/layouts"], NODE
+    )
+    assert options.sharing_config == ConfigMapName("kube-system", "slices")
+    assert (options.sharing_default, options.mig_config, options.mig_default) == (
+        "slice-4",
+        ConfigMapName("gpu", "layouts"),
+        "",
+    )
+
+
+def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -> None:
+    environment = NODE | {
+        "MIG_STRATEGY": "single",
+        "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
+        "DEVICE_ID_STRATEGY": "index",
+        "DP_DISABLE_HEALTHCHECKS": "all",
+        "PATH": "/bin",
+    }
+    options = parsed(["--mig-strategy=none", "--memory-limits=evict"], environment)
+    assert options.mig_strategy is MigStrategy.NONE
+    assert options.memory_limits is Mode.EVICT
+    assert options.device_list_strategies == ("envvar", "cdi-annotations")
+    assert not options.device_ids_are_uuids
+    assert options.environment == {"DP_DISABLE_HEALTHCHECKS": "all"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--sharing-config=slices", "NAMESPACE/NAME"),
+        ("--mig-config=a/b/c", "NAMESPACE/NAME"),
+        ("--device-list-strategy=cdi", "none of envvar"),
+        ("--mig-strategy=both", "mixed"),
+    ],
+)
+def test_a_value_that_is_not_of_its_form_is_refused_with_the_form(argument: str, says: str) -> None:
+    with pytest.raises(click.BadParameter, match=says):
+        parsed([argument], NODE)

@@ -1,11 +1,35 @@
 """What an agent is told when it starts: values only. Whoever starts it makes client, cards and kubelet from them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from tessera.agent.memory.limits import Mode
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.sharing.config import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
+
+
+class ConfigMapName(msgspec.Struct, frozen=True):
+    """Where a ConfigMap lies."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> "ConfigMapName":
+        """Reads ``namespace/name``.
+
+        Raises:
+            ValueError: the text is not of that form.
+        """
+        namespace, slash, name = text.partition("/")
+        if not (namespace and slash and name) or "/" in name:
+            raise ValueError(
+                f'"{text}" names no ConfigMap; write NAMESPACE/NAME, such as kube-system/nvidia-mig-config'
+            )
+        return cls(namespace, name)
 
 
 class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +47,20 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         namespace: where the Instaslice objects lie.
         http_port: where ``/metrics``, ``/healthz`` and ``/readyz`` are served; ``None`` for nowhere.
         claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
+        sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
+        sharing_default: profile of nodes without a label that names one; empty for none.
+        mig_config: the ConfigMap of MIG layouts, ``namespace/name``; ``None`` for the generated layouts only.
+        mig_default: layout of nodes without a label that names one; empty to leave their cards as they are.
+        mig_strategy: how MIG devices of a layout are advertised; a profile's own setting goes before.
+        mig_evict: pods that hold what a layout replaces are evicted; otherwise they are waited for.
+        mig_reboot: the node may be rebooted when MIG mode cannot be changed by a reset of the card.
+        memory_limits: how far the watch on the memory of shared cards goes.
+        device_list_strategies: how containers learn of their devices, of
+            :data:`~tessera.api.sharing.config.DEVICE_LIST_STRATEGIES`; a profile's own setting goes before.
+        device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
+        pass_device_specs: device nodes are named in the answers to kubelet too.
+        mps_root: the host's folder of the MPS daemons' pipes and logs.
+        environment: the process's, for the variables of NVIDIA's device plugin that are honoured.
     """
 
     node_name: str
@@ -36,6 +74,19 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str = INSTASLICE_NAMESPACE
     http_port: int | None = None
     claim_timeout: float = 25.0
+    sharing_config: ConfigMapName | None = None
+    sharing_default: str = ""
+    mig_config: ConfigMapName | None = None
+    mig_default: str = ""
+    mig_strategy: MigStrategy = MigStrategy.MIXED
+    mig_evict: bool = False
+    mig_reboot: bool = False
+    memory_limits: Mode = Mode.OBSERVE
+    device_list_strategies: tuple[str, ...] = ("cdi-cri",)
+    device_ids_are_uuids: bool = True
+    pass_device_specs: bool = False
+    mps_root: Path = Path("/run/nvidia/mps")
+    environment: Mapping[str, str] = {}
 
     @property
     def pod_resources(self) -> Path:

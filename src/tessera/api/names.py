@@ -35,6 +35,11 @@ DEVICE_ENV = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 CDI_KIND = "tessera.dev/mig"
 
 
+def is_on_demand(layout: str) -> bool:
+    """Whether a layout gives cards to on-demand slicing: ``dynamic`` all, ``dynamic-<name>`` those it leaves uncut."""
+    return layout == MIG_CONFIG_DYNAMIC or layout.startswith(MIG_CONFIG_DYNAMIC + "-")
+
+
 def resource_of(profile: str) -> str:
     """The extended resource of a profile: ``1g.5gb+me`` is asked for as ``nvidia.com/mig-1g.5gb.me``."""
     return MIG_RESOURCE_PREFIX + profile.replace("+", ".")

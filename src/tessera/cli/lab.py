@@ -50,6 +50,13 @@ def world_options(function: Any) -> Any:
                 " at once]",
             ),
             click.option(
+                "--mig-config",
+                default="dynamic",
+                show_default=True,
+                metavar="LAYOUT",
+                help="Label nvidia.com/mig.config of nodes with cards; '' for none: cards are then offered whole.",
+            ),
+            click.option(
                 "--port", type=click.IntRange(0, 65535), default=0, help="Of the API server; 0 for a free one."
             ),
             click.option("--tessera/--no-tessera", "installed", default=True, help="Install Tessera (deploy/)."),
@@ -95,6 +102,7 @@ def _arguments(world: dict[str, Any]) -> list[str]:
     flags = ["--virtual-time"] * world["virtual_time"] + ["--no-tessera"] * (not world["installed"])
     pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
     pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
+    pairs += [("--mig-config", world["mig_config"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
 
 

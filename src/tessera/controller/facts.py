@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from tessera.api.names import (
     GATE,
     HOSTNAME_LABEL,
-    MIG_CONFIG_DYNAMIC,
     MIG_CONFIG_LABEL,
     NodeName,
     PodUid,
+    is_on_demand,
 )
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, pod_amounts
@@ -117,8 +117,8 @@ class NodeFacts:
 
     @property
     def dynamic(self) -> bool:
-        """Whether its cards are given to on-demand slicing."""
-        return self.labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
+        """Whether cards of it are given to on-demand slicing."""
+        return is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
 
 
 def pod_facts(pod: Pod) -> PodFacts:

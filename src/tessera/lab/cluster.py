@@ -3,8 +3,8 @@
 The assembler knows who takes part and under which name; what each part does is its own business. All parts are ordinary
 clients of the API server. They reach it without sockets, whether or not it also listens for kubectl.
 
-Nodes are as a cluster administrator leaves them: registered, and those with cards labelled
-``nvidia.com/mig.config=dynamic``.
+Nodes are as a cluster administrator leaves them: registered, and those with cards labelled with a MIG layout, which is
+``dynamic`` unless the options say otherwise.
 """
 
 import asyncio
@@ -54,6 +54,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         images: what every node has from the start.
         slice_seconds: making a slice takes so long, and removing it as well.
         publish_every: kubelets publish capacity on this period (10 on a real node); None at once.
+        mig_config: the label ``nvidia.com/mig.config`` of nodes with cards; empty for none.
         network: first two bytes of addresses on which pods that run for real can listen; empty where none listens.
         cdi: the folder of CDI files per node when there is no ``folder``.
         seed: of uids, generated names and jitter.
@@ -65,6 +66,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     images: frozenset[str] = frozenset()
     slice_seconds: float = 0.0
     publish_every: float | None = None
+    mig_config: str = MIG_CONFIG_DYNAMIC
     network: str = ""
     cdi: Path | None = None
     seed: int = 0
@@ -188,7 +190,7 @@ class Cluster:
             rng=self.rng(spec.name),
             entrypoint=self._entrypoint,
             options=KubeletOptions(
-                labels={MIG_CONFIG_LABEL: MIG_CONFIG_DYNAMIC, "nvidia.com/gpu.present": "true"} if spec.cards else {},
+                labels=self._labels(spec),
                 pull_seconds=options.pull_seconds,
                 images=options.images,
                 publish_every=options.publish_every,
@@ -196,6 +198,12 @@ class Cluster:
             ),
             address=f"192.0.2.{number % 250 + 1}",
         )
+
+    def _labels(self, spec: NodeSpec) -> dict[str, str]:
+        if not spec.cards:
+            return {}
+        layout = {MIG_CONFIG_LABEL: self.options.mig_config} if self.options.mig_config else {}
+        return layout | {"nvidia.com/gpu.present": "true"}
 
     def _machine(self, spec: NodeSpec) -> SimulatedMachine | None:
         if not spec.cards:

@@ -12,14 +12,15 @@ import msgspec
 import uvloop
 import yaml
 
-from tessera.api.instaslice import INSTASLICES
+from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.kube.config import ClusterConfig
 from tessera.kube.credentials import Credentials
 from tessera.kube.http import HttpTransport
 from tessera.kube.informer import Informer
-from tessera.kube.resources import MUTATING_WEBHOOKS, NODES
+from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, Node
 from tessera.kube.transport import Transport
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
@@ -46,6 +47,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     image_pull: float
     slice_latency: float
     publish_every: float | None
+    mig_config: str
     port: int
     installed: bool
 
@@ -115,6 +117,7 @@ class Lab:
             images=frozenset(images(install_manifests())),
             slice_seconds=world.slice_latency,
             publish_every=world.publish_every,
+            mig_config=world.mig_config,
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
         )
@@ -136,10 +139,16 @@ class Lab:
         async with watched.running():
             await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
             await watched.until(lambda: _trusted(hooks), PATIENCE, "the webhook is trusted")
-            await watched.until(lambda: self._joined(slices), PATIENCE, "every node with cards has joined")
+            await watched.until(lambda: self._served(nodes, slices), PATIENCE, "every node with cards is served")
 
-    def _joined(self, slices: Informer[Any]) -> bool:
-        return all(slices.cache.get(f"{INSTASLICE_NAMESPACE}/{node.name}") for node in self._nodes if node.cards)
+    def _served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
+        """Whether each node with cards gives them to slicing on demand, or has said what it offers of them."""
+        return all(
+            slices.cache.get(f"{INSTASLICE_NAMESPACE}/{spec.name}")
+            or ((node := nodes.cache.get(spec.name)) is not None and OFFERS_ANNOTATION in node.metadata.annotations)
+            for spec in self._nodes
+            if spec.cards
+        )
 
     def _smi(self, node: str) -> str:
         assert self._cluster is not None

@@ -71,7 +71,7 @@ async def test_reading_changes_nothing() -> None:
 async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> None:
     machine, hardware = cards("2xA100-40GB", mig=False)
     machine.start_process(machine.uuids()[0])
-    inventory = await enable_mig(hardware)
+    inventory = await enable_mig(hardware, machine.uuids())
     assert [card.info.index for card in inventory.cards] == [1]
     assert "while a process uses the card" in inventory.skipped[0].reason
 
@@ -79,7 +79,7 @@ async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> Non
 async def test_a_call_that_is_not_permitted_is_told() -> None:
     machine, hardware = cards("A100-40GB", mig=False)
     machine.fail("set_mig_mode", NoPermission)
-    (skipped,) = (await enable_mig(hardware)).skipped
+    (skipped,) = (await enable_mig(hardware, machine.uuids())).skipped
     assert "MIG mode cannot be turned on" in skipped.reason
     assert skipped.waits
 

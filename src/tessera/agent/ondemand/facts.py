@@ -80,6 +80,12 @@ class CardLost(msgspec.Struct, frozen=True):
     retry: float
 
 
+class CardGone(msgspec.Struct, frozen=True):
+    """A card is no longer ours to cut, and no slice of ours is on it."""
+
+    gpu: str
+
+
 class Idle(msgspec.Struct, frozen=True):
     """No process uses the slice at a position any more."""
 
@@ -146,7 +152,7 @@ class CallFailed(msgspec.Struct, frozen=True):
     now: float
 
 
-Fact = ObjectSeen | PodSeen | PodGone | CardRead | CardLost | Idle | Started | CallFailed
+Fact = ObjectSeen | PodSeen | PodGone | CardRead | CardLost | CardGone | Idle | Started | CallFailed
 
 
 class State(Enum):

@@ -81,6 +81,15 @@ class Holdings:
         """The positions that are noted as this pod's, made or about to be."""
         return [position for position, owner in self._owners.items() if owner == pod]
 
+    def owned(self) -> Iterator[tuple[PodUid, Position]]:
+        """Every position that is noted as a pod's, made or about to be."""
+        yield from ((pod, position) for position, pod in self._owners.items())
+
+    def busy(self, gpu: str) -> bool:
+        """Whether a slice of a card is promised to somebody, or made or about to be."""
+        promised = (wanted.position for promise in self._promises.values() for wanted in promise.slices)
+        return any(position.gpu == gpu for position in (*self._owners, *promised))
+
     def slices_of(self, pod: PodUid) -> list[Position]:
         """The slices that a pod may use: its promise, and what it holds since a promise vanished."""
         if pod in self._released:

@@ -6,7 +6,7 @@ left out with a reason; it is never reset and nothing on it is touched.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -61,6 +61,13 @@ class Inventory(msgspec.Struct, frozen=True):
         """The card of that UUID if it can be cut."""
         return next((card for card in self.cards if card.uuid == uuid), None)
 
+    def only(self, uuids: Collection[str]) -> "Inventory":
+        """Those of the cards."""
+        return Inventory(
+            tuple(card for card in self.cards if card.uuid in uuids),
+            tuple(each for each in self.skipped if each.info.uuid in uuids),
+        )
+
     def quota_gib(self) -> int:
         """What pods can be charged for at most: the sum of the largest GB total that a layout of each card reaches."""
         alike = Counter(card.geometry for card in self.cards)
@@ -110,15 +117,20 @@ async def read_inventory(hardware: AsyncNvml) -> Inventory:
     return Inventory(tuple(cards), tuple(skipped))
 
 
-async def enable_mig(hardware: AsyncNvml) -> Inventory:
-    """Turns MIG mode on where it is off and reads the cards. Cards that need a reset are left waiting for it.
+async def enable_mig(hardware: AsyncNvml, uuids: Collection[str]) -> Inventory:
+    """Turns MIG mode on where it is off and reads all cards. Cards that need a reset are left waiting for it.
+
+    Args:
+        hardware: the node's cards.
+        uuids: the cards that may be changed.
 
     Raises:
         NvmlError: the cards cannot even be listed.
     """
     refused: dict[str, str] = {}
     for info in await hardware.devices():
-        if info.mig_capable and not info.lost and not info.mig_enabled and not info.mig_pending:
+        off = not info.mig_enabled and not info.mig_pending
+        if info.uuid in uuids and info.mig_capable and not info.lost and off:
             try:
                 if await hardware.set_mig_mode(info.uuid, enabled=True) is MigModeResult.IN_USE:
                     refused[info.uuid] = (

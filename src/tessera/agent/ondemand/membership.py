@@ -1,10 +1,7 @@
-"""Whether this node's cards belong to on-demand slicing, and what follows from it on the API server.
+"""What a node whose cards are cut on demand has on the API server: its Instaslice object and its memory quota.
 
-A node joins with the label ``nvidia.com/mig.config=dynamic``: MIG mode is turned on, the Instaslice object is made,
-kubelet is offered the devices, and the node's capacity gets the memory quota. When the label goes, devices turn
-unhealthy so that nothing new is placed here; what runs keeps its slices, and after the last one object, devices and
-quota go too.
-Cards stay in MIG mode: turning it off is another owner's decision.
+Both are made when the slicer gets the first card and go when it has given up the last one. Cards stay in MIG mode when
+they are given up: turning it off is for whoever has them next.
 """
 
 import contextlib
@@ -13,18 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, QUOTA_RESOURCE
+from tessera.api.names import QUOTA_RESOURCE
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)
-
-
-def is_member(node: Node | None) -> bool:
-    """Whether a node's cards are given to on-demand slicing."""
-    return node is not None and node.metadata.labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
 
 
 def quota_patch(node: Node, gib: int | None) -> dict[str, Any]:
@@ -94,15 +86,3 @@ class NodeObjects:
         if patch and self._quota != written:
             await self._client.merge_patch(NODES, self._name, patch, subresource="status")
             self._quota = written
-
-    async def promises(self) -> frozenset[str]:
-        """The pods that something is promised to, asked of the server itself.
-
-        A list of one, so that the agent needs no right that its watch does not need.
-
-        Raises:
-            ApiError: the server refused.
-            ConnectionError: it did not answer.
-        """
-        found = await self._client.list(INSTASLICES, self._namespace, field_selector=f"metadata.name={self._name}")
-        return frozenset(pod for item in found.items for pod in item.spec.pod_allocation_requests)

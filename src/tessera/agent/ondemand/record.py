@@ -10,7 +10,7 @@ few writes. Every write is a merge patch of the status that names only what diff
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -69,9 +69,16 @@ class Description:
         gpus, shared = node_gpus(inventory.cards)
         self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
 
-    def now(self, book: Book, boot_id: str) -> NodeResources:
-        """The whole of it at this moment. A lost card is left out, so that nothing more is promised there."""
-        gpus = tuple(gpu for gpu in self._fixed.node_gpus if not book.lost(gpu.gpu_uuid))
+    def now(self, book: Book, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
+        """The whole of it at this moment.
+
+        Args:
+            book: what is on the cards.
+            boot_id: of the node.
+            withheld: cards that are left out, as lost ones are, so that nothing more is promised there.
+        """
+        gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if book.lost(gpu.gpu_uuid)}.union(withheld)
+        gpus = tuple(gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone)
         return msgspec.structs.replace(
             self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign(self._inventory, book)
         )

@@ -28,6 +28,7 @@ import msgspec
 from tessera.agent.ondemand.facts import (
     Call,
     CallFailed,
+    CardGone,
     CardLost,
     CardRead,
     CreateComputeInstance,
@@ -84,6 +85,8 @@ class Book(Holdings):
                 self._card_read(fact)
             case CardLost():
                 self._cards.setdefault(fact.gpu, CardState()).retry = fact.retry
+            case CardGone():
+                self._cards.pop(fact.gpu, None)
             case CallFailed():
                 self._failed(fact)
             case Idle():
