@@ -13,20 +13,19 @@ over mistakes and restarts.
 """
 
 import asyncio
-import logging
 import random
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 import msgspec
 
 from tessera.agent.options import ConfigMapName
-from tessera.agent.settings.lastgood import LastGood, LastGoodFile
+from tessera.agent.settings.lastgood import LastGood
 from tessera.agent.settings.layouts import layout_wish, read_layouts
 from tessera.agent.settings.sharing import Files, read_profile, sharing_wish
 from tessera.agent.settings.wishes import LayoutWish, SharingWish, TakenProfile
 from tessera.agent.wakeup import Changes
-from tessera.api.documents import FileRefused
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.clock import Clock
@@ -35,8 +34,6 @@ from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
-
-_log = logging.getLogger(__name__)
 
 #: Texts that are remembered as read: those of a ConfigMap of usual size, before and after a change.
 _REMEMBERED = 32
@@ -52,7 +49,7 @@ class Following:
         profile_default: profile of nodes without a label that names one; empty for none.
         layouts: the ConfigMap of MIG layouts; ``None`` for no files of layouts.
         layout_default: layout of nodes without a label that names one; empty to leave their cards as they are.
-        last_good: where the last profile that was in force is kept.
+        state_dir: where the last profile that was in force is kept.
         changes: woken when a ConfigMap changes. Whoever mirrors the node wakes it for labels.
         clock: for pauses between attempts.
         rng: for jitter.
@@ -67,7 +64,7 @@ class Following:
         profile_default: str,
         layouts: ConfigMapName | None,
         layout_default: str,
-        last_good: LastGoodFile,
+        state_dir: Path,
         changes: Changes,
         clock: Clock,
         rng: random.Random,
@@ -77,10 +74,9 @@ class Following:
         self._layouts = _Watched(client, layouts, changes, clock, rng)
         self._profile_default = profile_default
         self._layout_default = layout_default
-        self._file = last_good
         self._read_profile = lru_cache(_REMEMBERED)(read_profile)
         self._read_layouts = lru_cache(_REMEMBERED)(read_layouts)
-        self._last = self._load()
+        self._last = LastGood(state_dir, self._read_profile)
         self._labels = ("", "")
         self._sharing: tuple[object, SharingWish] | None = None
         self._layout: tuple[object, LayoutWish] | None = None
@@ -99,7 +95,7 @@ class Following:
     @property
     def sharing(self) -> SharingWish:
         """The profile that the node shall follow; the same object until something changes."""
-        made_of = (self._label_values()[0], self._profiles.files, self._last)
+        made_of = (self._label_values()[0], self._profiles.files, self._last.profile)
         if self._sharing is None or self._sharing[0] != made_of:
             label, files, last = made_of
             wish = sharing_wish(files, label, self._profile_default, last, self._read_profile)
@@ -118,7 +114,7 @@ class Following:
     @property
     def taken(self) -> TakenProfile:
         """The profile that is in force, as far as :meth:`in_force` was told."""
-        return self._last or TakenProfile()
+        return self._last.profile or TakenProfile()
 
     def in_force(self, name: str, text: str) -> None:
         """Says that what is offered follows this profile now; it is kept from here on. Cheap when nothing is new.
@@ -130,15 +126,7 @@ class Following:
         Raises:
             FileRefused: the text is no profile, so it cannot have come from a wish.
         """
-        if self._last is None or (self._last.name, self._last.text) != (name, text):
-            profile = self._read_profile(text)
-            if isinstance(profile, FileRefused):
-                raise profile
-            self._last = TakenProfile(name=name, text=text, profile=profile)
-        try:
-            self._file.save(LastGood(name, text))
-        except OSError as error:
-            _log.warning('sharing profile "%s" is in force but not kept for a restart: %s', name, error)
+        self._last.keep(name, text)
 
     def _label_values(self) -> tuple[str, str]:
         node = self._node()
@@ -146,16 +134,6 @@ class Following:
             labels = node.metadata.labels
             self._labels = (labels.get(PROFILE_LABEL, ""), labels.get(MIG_CONFIG_LABEL, ""))
         return self._labels
-
-    def _load(self) -> TakenProfile | None:
-        good = self._file.load()
-        if good is None:
-            return None
-        profile = self._read_profile(good.text)
-        if isinstance(profile, FileRefused):
-            _log.warning('the last good sharing profile "%s" is no longer one: %s', good.name, profile)
-            return None
-        return TakenProfile(name=good.name, text=good.text, profile=profile)
 
 
 class _Watched:

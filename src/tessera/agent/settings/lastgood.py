@@ -1,16 +1,19 @@
-"""The last sharing profile that was in force, on disk.
+"""The last sharing profile that was in force, kept over restarts.
 
 A node whose label names a profile with a mistake keeps the one before. So that it still does after a restart of the
 agent, or an upgrade, the last good one is kept with its text: the ConfigMap may have lost it since.
-
-Written by atomic rename and not flushed: what a crashed machine loses is at most the newest profile, and the ConfigMap
-is read again anyway. A file that cannot be read is worth none.
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+
+from tessera.agent.keptfile import KeptFile
+from tessera.agent.settings.wishes import TakenProfile
+from tessera.api.documents import FileRefused
+from tessera.api.sharing.config import SharingProfile
 
 _log = logging.getLogger(__name__)
 
@@ -18,45 +21,53 @@ _log = logging.getLogger(__name__)
 FILE_NAME = "sharing-profile.json"
 
 
-class LastGood(msgspec.Struct, frozen=True):
+class _Kept(msgspec.Struct, frozen=True):
     """A profile by name, and the text that it had."""
 
     name: str
     text: str
 
 
-class LastGoodFile:
-    """The file of the last good profile; makes its folder when needed.
+class LastGood:
+    """What was in force last.
 
     Args:
-        path: the file. One agent at a time writes it.
+        folder: where the agent keeps its state.
+        read: reads a profile's text; may remember what it has read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._saved: bytes | None = None
+    def __init__(self, folder: Path, read: Callable[[str], SharingProfile | FileRefused]) -> None:
+        self._file = KeptFile(folder / FILE_NAME, _Kept)
+        self._read = read
+        self._profile = self._load()
 
-    def load(self) -> LastGood | None:
-        """What was saved last; ``None`` if there is no readable file."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=LastGood)
-        except FileNotFoundError:
-            return None
-        except (msgspec.DecodeError, OSError) as error:
-            _log.warning("last good sharing profile %s is unreadable and counts as none: %s", self._path, error)
-            return None
+    @property
+    def profile(self) -> TakenProfile | None:
+        """The profile; ``None`` if none ever was in force. The same object until it changes."""
+        return self._profile
 
-    def save(self, good: LastGood) -> None:
-        """Puts the profile in place of the one before; does nothing if they are equal.
+    def keep(self, name: str, text: str) -> None:
+        """Says that this profile is in force. Cheap when nothing is new.
 
         Raises:
-            OSError: the file cannot be written.
+            FileRefused: the text is no profile, so it cannot be in force.
         """
-        data = msgspec.json.encode(good)
-        if data == self._saved:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_bytes(data)
-        fresh.replace(self._path)
-        self._saved = data
+        if self._profile is None or (self._profile.name, self._profile.text) != (name, text):
+            profile = self._read(text)
+            if isinstance(profile, FileRefused):
+                raise profile
+            self._profile = TakenProfile(name=name, text=text, profile=profile)
+        try:
+            self._file.save(_Kept(name, text))
+        except OSError as error:
+            _log.warning('sharing profile "%s" is in force, but not kept for a restart of the agent: %s', name, error)
+
+    def _load(self) -> TakenProfile | None:
+        kept = self._file.load()
+        if kept is None:
+            return None
+        profile = self._read(kept.text)
+        if isinstance(profile, FileRefused):
+            _log.warning('the sharing profile "%s", last in force, is no longer one: %s', kept.name, profile)
+            return None
+        return TakenProfile(name=kept.name, text=kept.text, profile=profile)

@@ -5,7 +5,7 @@
 the last heartbeat is the time of the last write, since nothing is written to say that nothing changed.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -80,19 +80,6 @@ def layout_condition(told: LayoutTold) -> NodeCondition | None:
     words = {"success": "LayoutInForce", "failed": "LayoutFailed", "rebooting": "NodeRebooting"}
     reason = told.reason or words.get(told.state, "LayoutPending")
     return NodeCondition(LAYOUT, truths.get(told.state, "Unknown"), reason, told.message)
-
-
-def health_condition(cards: int, troubles: Sequence[str], reason: str = "CardUnhealthy") -> NodeCondition:
-    """Whether all cards can be used.
-
-    Args:
-        cards: how many the node has.
-        troubles: one text for each card or MIG device that cannot.
-        reason: what is wrong with them as a word.
-    """
-    if troubles:
-        return NodeCondition(HEALTH, "False", reason, "; ".join(troubles))
-    return NodeCondition(HEALTH, "True", "CardsHealthy", f"{cards} of {cards} cards can be used")
 
 
 def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
