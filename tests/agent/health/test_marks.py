@@ -14,8 +14,10 @@ from tessera.agent.health.marks import (
     Mark,
     Probed,
     ProbeResult,
+    Rebooted,
     Scope,
     WatchBroken,
+    WatchMended,
 )
 from tessera.agent.health.policy import HealthPolicy, Reaction, RecoveryAction
 from tessera.nvml.interface import Event, EventKind, GpuUuid
@@ -206,6 +208,36 @@ def test_a_broken_watch_degrades_and_takes_nothing_away() -> None:
     assert health.verdict(Scope(ONE)).healthy
 
 
+def test_a_broken_watch_degrades_until_it_works_again_whatever_probes_say() -> None:
+    health = node()
+    health.apply(WatchBroken("unknown error"), 0)
+    probes(health, 100, 10)
+    assert health.verdict(Scope(ONE)).reaction is Reaction.DEGRADE
+    changes = health.apply(WatchMended(), 300)
+    assert {change.after.reaction for change in changes} == {Reaction.IGNORE}
+
+
+def test_a_boot_ends_every_mark_and_what_comes_again_stays_longer() -> None:
+    health = node()
+    health.apply(xid(79), 0)
+    health.apply(xid(94, gi=3), 0)
+    health.apply(Rebooted(), 100)
+    assert health.marks() == ()
+    health.apply(xid(79), 200)
+    assert health.marks()[0].returns == 1
+
+
+def test_a_card_is_suspected_while_it_has_marks_or_fails() -> None:
+    health = node()
+    assert not health.suspected(ONE)
+    health.apply(probe(ProbeResult.FAILED), 0)
+    assert health.suspected(ONE)
+    health.apply(probe(), 10)
+    assert not health.suspected(ONE)
+    health.apply(xid(94, gi=3), 20)
+    assert (health.suspected(ONE), health.suspected(OTHER)) == (True, False)
+
+
 def test_an_instance_that_is_gone_takes_its_marks_along() -> None:
     health = node()
     health.apply(xid(94, gi=3, ci=0), 0)
@@ -243,6 +275,8 @@ FACTS = st.one_of(
     st.builds(CardReset, st.sampled_from([ONE, OTHER])),
     st.builds(InstanceGone, st.sampled_from([ONE, OTHER]), st.sampled_from([1, 2])),
     st.builds(WatchBroken, st.just("x")),
+    st.builds(WatchMended),
+    st.builds(Rebooted),
 )
 
 
@@ -253,6 +287,7 @@ def test_whatever_happened_a_reset_and_clean_probes_bring_every_card_back(facts:
     for fact in facts:
         now += 1
         health.apply(fact, now)
+    health.apply(WatchMended(), now)
     for gpu in (ONE, OTHER):
         health.apply(CardReset(gpu), now)
         for number in range(4):

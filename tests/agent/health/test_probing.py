@@ -1,12 +1,16 @@
-"""Cards that answer, refuse, hang and are lost, as simulated hardware."""
+"""Cards that answer, refuse, hang and are lost, as simulated hardware: who is blamed for what."""
+
+import asyncio
 
 import pytest
 
-from tessera.agent.health.marks import ProbeResult
+from tessera.agent.health.marks import Probed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
-from tessera.agent.health.probing import probe
-from tessera.clock import SystemClock
-from tessera.nvml.errors import NoPermission
+from tessera.agent.health.probing import Prober
+from tessera.clock import Clock, LoopClock
+from tessera.lab.virtualtime import run_virtual
+from tessera.nvml.errors import NoPermission, ResetRequired
+from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
 
@@ -16,27 +20,79 @@ def machine() -> SimulatedMachine:
     return SimulatedMachine("2xA100-40GB", seed="n")
 
 
-async def test_a_card_that_answers_is_clean(machine: SimulatedMachine) -> None:
-    told = await probe(InlineNvml(machine, SystemClock()), machine.uuids()[0], recovery=RecoveryAction.DRAIN_AND_RESET)
-    assert (told.result, told.recovery) == (ProbeResult.CLEAN, RecoveryAction.DRAIN_AND_RESET)
+def ask(machine: SimulatedMachine, *gpus: GpuUuid) -> list[Probed | None]:
+    """What the cards answer, asked one after the other."""
+
+    async def asked() -> list[Probed | None]:
+        prober = Prober(InlineNvml(machine, LoopClock(0)))
+        try:
+            return [await prober.ask(gpu) for gpu in gpus]
+        finally:
+            prober.stop()
+
+    return run_virtual(asked())
 
 
-async def test_a_card_that_refuses_has_failed(machine: SimulatedMachine) -> None:
+def results(machine: SimulatedMachine, *gpus: GpuUuid) -> list[ProbeResult | None]:
+    return [None if told is None else told.result for told in ask(machine, *gpus)]
+
+
+def test_a_card_that_answers_is_clean(machine: SimulatedMachine) -> None:
+    assert results(machine, *machine.uuids()) == [ProbeResult.CLEAN] * 2
+
+
+def test_a_card_that_refuses_has_failed(machine: SimulatedMachine) -> None:
     machine.fail("memory", NoPermission)
-    told = await probe(InlineNvml(machine, SystemClock()), machine.uuids()[0])
+    (told,) = ask(machine, machine.uuids()[0])
+    assert told is not None
     assert told.result is ProbeResult.FAILED
     assert told.text
 
 
-async def test_a_card_that_hangs_has_failed(machine: SimulatedMachine) -> None:
-    machine.slow("memory", 60)
-    told = await probe(InlineNvml(machine, SystemClock()), machine.uuids()[0], patience=0.01)
-    assert (told.result, told.text) == (ProbeResult.FAILED, "no answer within 0.01 s")
+def test_a_card_that_says_so_needs_a_reset(machine: SimulatedMachine) -> None:
+    machine.fail("memory", ResetRequired)
+    (told,) = ask(machine, machine.uuids()[0])
+    assert told is not None
+    assert told.recovery is RecoveryAction.GPU_RESET
 
 
-async def test_a_lost_card_is_lost_and_its_neighbour_is_not(machine: SimulatedMachine) -> None:
+def test_a_lost_card_is_lost_and_its_neighbour_is_not(machine: SimulatedMachine) -> None:
     one, other = machine.uuids()
     machine.lose(one)
-    hardware = InlineNvml(machine, SystemClock())
-    assert (await probe(hardware, one)).result is ProbeResult.LOST
-    assert (await probe(hardware, other)).result is ProbeResult.CLEAN
+    assert results(machine, one, other) == [ProbeResult.LOST, ProbeResult.CLEAN]
+
+
+def test_a_card_that_hangs_has_failed_and_nobody_else_is_blamed(machine: SimulatedMachine) -> None:
+    one, other = machine.uuids()
+    machine.slow("memory", 60)
+    first, second, third = ask(machine, one, other, one)
+    assert first == third == Probed(gpu=one, result=ProbeResult.FAILED, text="no answer within 10 s")
+    assert second is None
+
+
+def test_a_late_answer_makes_room_for_the_next_question(machine: SimulatedMachine) -> None:
+    async def asked(clock: Clock) -> list[Probed | None]:
+        prober = Prober(InlineNvml(machine, clock))
+        machine.slow("memory", 15)
+        late = await prober.ask(machine.uuids()[0])
+        await clock.sleep(6)
+        machine.slow("memory", 0)
+        return [late, await prober.ask(machine.uuids()[1]), await prober.ask(machine.uuids()[0])]
+
+    told = run_virtual(asked(LoopClock(0)))
+    assert [each and each.result for each in told] == [ProbeResult.FAILED, ProbeResult.CLEAN, ProbeResult.CLEAN]
+
+
+def test_a_card_is_not_blamed_while_another_call_is_with_the_driver(machine: SimulatedMachine) -> None:
+    async def asked(clock: Clock) -> list[Probed | None]:
+        hardware = InlineNvml(machine, clock)
+        machine.slow("set_mig_mode", 25)
+        change = asyncio.create_task(hardware.set_mig_mode(machine.uuids()[1], enabled=False))
+        await clock.sleep(0)
+        prober = Prober(hardware)
+        told = [await prober.ask(machine.uuids()[0]) for _ in range(4)]
+        await change
+        return told
+
+    told = run_virtual(asked(LoopClock(0)))
+    assert [each and each.result for each in told] == [None, None, ProbeResult.CLEAN, ProbeResult.CLEAN]

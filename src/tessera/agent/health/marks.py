@@ -7,10 +7,10 @@ every share and every MIG device of a bad card is out, and of a card with one ba
 A mark goes by itself, by hysteresis: so many clean probes in a row, and a quiet time since the last error, doubled for
 every return of the same error within a while. What asks for a reset or a reboot goes only after the card was reset, or
 when the driver itself says that nothing is left to do. A failed probe proves nothing alone; several in a row drain the
-card; a card that fell off the bus is out at once.
+card; a card that fell off the bus is out at once. A boot of the node ends every mark: what it did not cure shows again.
 
-Nothing here resets a card or evicts a pod. An event watch that breaks marks the cards degraded, not unfit: a card is
-not bad because nobody listens, and probes go on.
+Nothing here resets a card or evicts a pod. An event watch that breaks marks the cards degraded, not unfit, until it
+works again: a card is not bad because nobody listens, and probes go on.
 """
 
 from collections.abc import Iterable
@@ -110,10 +110,18 @@ class WatchBroken(msgspec.Struct, frozen=True):
     text: str
 
 
+class WatchMended(msgspec.Struct, frozen=True):
+    """Events can be waited for again."""
+
+
 class CardReset(msgspec.Struct, frozen=True):
     """The card was reset."""
 
     gpu: str
+
+
+class Rebooted(msgspec.Struct, frozen=True):
+    """The node was booted, all cards with it."""
 
 
 class InstanceGone(msgspec.Struct, frozen=True):
@@ -123,7 +131,10 @@ class InstanceGone(msgspec.Struct, frozen=True):
     gi_id: int
 
 
-Fact = CardsSeen | Probed | Happened | WatchBroken | CardReset | InstanceGone
+Fact = CardsSeen | Probed | Happened | WatchBroken | WatchMended | CardReset | Rebooted | InstanceGone
+
+#: The source of the marks that a broken event watch leaves; they are of the watch, not of the cards.
+EVENTS = "events"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -176,6 +187,10 @@ class Health:
         """Every mark, for showing and for keeping."""
         return tuple(sorted(self._marks.values(), key=lambda mark: (mark.scope, mark.source)))
 
+    def suspected(self, gpu: str) -> bool:
+        """Whether there is a mark on the card or on a part of it, or its last probe failed."""
+        return gpu in self._failures or any(mark.scope.gpu == gpu for mark in self._marks.values())
+
     def verdict(self, scope: Scope) -> Verdict:
         """What is thought of a device: its own marks and those of what it is a part of."""
         return _judged(self._marks.values(), scope)
@@ -198,10 +213,16 @@ class Health:
             case WatchBroken():
                 for gpu in self._gpus:
                     self._mark(
-                        Scope(gpu), "events", Reaction.DEGRADE, f"hardware events cannot be read: {fact.text}", now
+                        Scope(gpu), EVENTS, Reaction.DEGRADE, f"hardware events cannot be read: {fact.text}", now
                     )
+            case WatchMended():
+                self._marks = {key: mark for key, mark in self._marks.items() if mark.source != EVENTS}
             case CardReset():
                 self._reset(fact.gpu)
+            case Rebooted():
+                self._failures.clear()
+                for key in list(self._marks):
+                    self._forget(key, now)
             case InstanceGone():
                 self._marks = {
                     key: mark
@@ -251,15 +272,18 @@ class Health:
 
     def _clean(self, probe: Probed, now: float) -> None:
         for key, mark in list(self._marks.items()):
-            if mark.scope.gpu != probe.gpu:
+            if mark.scope.gpu != probe.gpu or mark.source == EVENTS:
                 continue
             cleaner = msgspec.structs.replace(mark, clean=mark.clean + 1)
             cured = mark.reaction < Reaction.RESET or mark.reset or probe.recovery is RecoveryAction.NONE
             if cured and cleaner.clean >= self._sure.clean_probes and now - mark.last >= self._quiet(mark):
-                del self._marks[key]
-                self._past[key] = (now, mark.returns + 1)
+                self._forget(key, now)
             else:
                 self._marks[key] = cleaner
+
+    def _forget(self, key: tuple[Scope, str], now: float) -> None:
+        """The error is over; if it comes back it stays longer."""
+        self._past[key] = (now, self._marks.pop(key).returns + 1)
 
     def _quiet(self, mark: Mark) -> float:
         return min(self._sure.quiet * 2.0**mark.returns, self._sure.longest_quiet)

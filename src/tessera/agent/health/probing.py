@@ -1,15 +1,19 @@
 """Asks a card whether it is all right, as cheaply as can be asked.
 
-One reading of its memory goes through the driver to the card and back. A card that does not answer within the time
-counts as failed: a driver that hangs is no sign of health. The driver's own verdict on what a card needs is passed on
-where somebody reads it.
+One reading of its memory goes through the driver to the card and back; then the driver's own verdict on the card is
+read, where it has one. A card that does not answer within the time counts as failed: a driver that hangs is no sign of
+health.
+
+NVML answers one call at a time, and a call that hangs cannot be taken back. So only one question is open at any time:
+while a card owes its answer no other one is asked, and none is blamed for the silence. And the patience with a card
+begins when it is its turn, not while somebody else's call is with the driver.
 """
 
 import asyncio
 
 from tessera.agent.health.marks import Probed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
-from tessera.nvml.errors import GpuLost, NvmlError
+from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.worker import AsyncNvml
 
@@ -17,24 +21,78 @@ from tessera.nvml.worker import AsyncNvml
 PATIENCE = 10.0
 
 
-async def probe(
-    hardware: AsyncNvml, gpu: GpuUuid, *, recovery: RecoveryAction | None = None, patience: float = PATIENCE
-) -> Probed:
-    """How a card answers.
+async def probe(hardware: AsyncNvml, gpu: GpuUuid) -> Probed:
+    """How a card answers, however long it takes.
 
     Args:
         hardware: the node's cards.
         gpu: which.
-        recovery: the driver's verdict on it, if it was read.
-        patience: seconds after which it counts as failed.
     """
     try:
-        async with asyncio.timeout(patience):
-            await hardware.memory(gpu)
-    except TimeoutError:
-        return Probed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {patience:g} s")
+        await hardware.memory(gpu)
     except GpuLost as error:
         return Probed(gpu=gpu, result=ProbeResult.LOST, text=str(error))
+    except ResetRequired as error:
+        return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=RecoveryAction.GPU_RESET, text=str(error))
     except NvmlError as error:
         return Probed(gpu=gpu, result=ProbeResult.FAILED, text=str(error))
-    return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery)
+    return Probed(gpu=gpu, result=ProbeResult.CLEAN)
+
+
+class _Question:
+    """A question to one card.
+
+    Attributes:
+        gpu: which.
+        put: it is the card's turn.
+        answer: waits for the answer.
+    """
+
+    def __init__(self, hardware: AsyncNvml, gpu: GpuUuid) -> None:
+        self.gpu = gpu
+        self.put = asyncio.Event()
+        self.answer = asyncio.create_task(self._ask(hardware), name=f"probe of {gpu}")
+
+    async def _ask(self, hardware: AsyncNvml) -> Probed:
+        try:
+            await hardware.call("turn", lambda _: None)  # whoever called before has its answer now
+        finally:
+            self.put.set()
+        return await probe(hardware, self.gpu)
+
+
+class Prober:
+    """Asks the cards of a node, one question at a time.
+
+    Args:
+        hardware: the node's cards.
+        patience: seconds after which a card counts as failed.
+    """
+
+    def __init__(self, hardware: AsyncNvml, *, patience: float = PATIENCE) -> None:
+        self._hardware = hardware
+        self._patience = patience
+        self._open: _Question | None = None
+
+    async def ask(self, gpu: GpuUuid) -> Probed | None:
+        """How a card answers; ``None`` if it cannot be asked, since the driver owes somebody else an answer."""
+        if self._open is None or self._open.answer.done():
+            self._open = _Question(self._hardware, gpu)
+        elif self._open.gpu != gpu:
+            return None
+        question = self._open
+        try:
+            async with asyncio.timeout(self._patience):
+                await question.put.wait()
+        except TimeoutError:
+            return None
+        try:
+            async with asyncio.timeout(self._patience):
+                return await asyncio.shield(question.answer)
+        except TimeoutError:
+            return Probed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {self._patience:g} s")
+
+    def stop(self) -> None:
+        """Waits for no answer any more."""
+        if self._open is not None:
+            self._open.answer.cancel()

@@ -1,0 +1,307 @@
+"""Keeps up to date what is thought of the node's cards: takes in events, asks cards how they are, tells what changed.
+
+The verdicts are those of :mod:`tessera.agent.health.marks`; here are its inputs and outputs. Cards that nothing is
+wrong with are asked seldom, suspected ones often, and one that an event came from at once, since the driver may have
+more to say about it. They are asked one after the other (:mod:`tessera.agent.health.probing`).
+
+Marks are kept over restarts of the agent, so their times are the wall clock's. That clock may be set while the agent
+runs, so it is read once, when the agent starts, and goes on with the monotonic one; a kept mark that seems to come from
+the future is held to be of now. A boot of the node, known by its boot id, ends all marks.
+
+This module does not wait for events: whoever does hands them in (:meth:`HealthWatch.happened`,
+:meth:`HealthWatch.broken`), since the slicer wants them too.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from tessera.agent.health.marks import (
+    EVENTS,
+    CardReset,
+    CardsSeen,
+    Change,
+    Fact,
+    Happened,
+    Health,
+    Hysteresis,
+    InstanceGone,
+    Mark,
+    Probed,
+    ProbeResult,
+    Rebooted,
+    Scope,
+    Verdict,
+    WatchBroken,
+    WatchMended,
+)
+from tessera.agent.health.policy import HealthPolicy, Reaction
+from tessera.agent.health.probing import PATIENCE, Prober
+from tessera.agent.keptfile import KeptFile
+from tessera.agent.metrics import Metrics
+from tessera.agent.wakeup import Changes
+from tessera.clock import Clock
+from tessera.nvml.interface import Event, GpuInfo, GpuUuid
+from tessera.nvml.worker import AsyncNvml
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two questions to a card that nothing is wrong with.
+SELDOM = 60.0
+#: Seconds between two questions to a suspected one.
+OFTEN = 10.0
+#: Seconds between two questions to one card at least, however many events come.
+_SOONEST = 1.0
+
+#: What a reaction means to people.
+_MEANS: Mapping[Reaction, str] = {
+    Reaction.DEGRADE: "still given out",
+    Reaction.DRAIN: "not given out until it has proven itself",
+    Reaction.RESET: "not given out until the card is reset",
+    Reaction.REBOOT: "not given out until the node is rebooted",
+}
+
+#: Tells people about the node: a CamelCase reason, a sentence, and whether it is a ``Warning``.
+Tell = Callable[[str, str, Literal["Normal", "Warning"]], None]
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The marks of one boot, as they are kept.
+
+    Attributes:
+        boot: the node's boot id when they were found; empty if it was not known yet.
+        marks: with times in seconds since 1970.
+    """
+
+    boot: str = ""
+    marks: tuple[Mark, ...] = ()
+
+
+class Summary(NamedTuple):
+    """The condition ``GpuHealthy``."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+class HealthWatch:
+    """The health of one node's cards.
+
+    Args:
+        hardware: the cards.
+        policy: what errors ask for.
+        marks_file: where marks are kept.
+        boot_id: the node's boot id, empty while it is not known.
+        clock: the time.
+        changes: woken at every change of a verdict.
+        tell: records an event of the node.
+        metrics: where events and probes are counted.
+        hysteresis: how sure one must be.
+        patience: seconds that a card has to answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        hardware: AsyncNvml,
+        policy: HealthPolicy,
+        marks_file: Path,
+        boot_id: Callable[[], str],
+        clock: Clock,
+        changes: Changes,
+        tell: Tell,
+        metrics: Metrics,
+        hysteresis: Hysteresis | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._clock = clock
+        self._changes = changes
+        self._tell = tell
+        self._metrics = metrics
+        self._boot_id = boot_id
+        self._prober = Prober(hardware, patience=patience)
+        self._ahead = clock.now() - clock.monotonic()
+        self._file = KeptFile(marks_file, Kept)
+        kept = self._file.load() or Kept()
+        self._boot = kept.boot
+        self._health = Health(policy, hysteresis, marks=[self._not_of_the_future(mark) for mark in kept.marks])
+        self._gpus: dict[str, GpuInfo] = {}
+        #: When each card was asked last, and is asked next, by the monotonic clock.
+        self._asked: dict[str, float] = {}
+        self._due: dict[str, float] = {}
+        metrics.show_health(self._reactions)
+
+    # What happened ----------------------------------------------------------------------------------------------
+
+    def cards(self, gpus: Iterable[GpuInfo]) -> None:
+        """These are the node's cards now; new ones are asked at once."""
+        found = {str(gpu.uuid): gpu for gpu in gpus}
+        if found == self._gpus:
+            return
+        self._gpus = found
+        now = self._clock.monotonic()
+        self._due = {uuid: self._due.get(uuid, now) for uuid in self._gpus}
+        self._apply(CardsSeen(frozenset(self._gpus)))
+        for gpu in self._gpus.values():
+            if gpu.lost:
+                self._apply(Probed(gpu=gpu.uuid, result=ProbeResult.LOST, text="it fell off the bus"))
+        self._changes.notify()
+
+    def happened(self, event: Event | None) -> None:
+        """A wait for events has ended, with an event or, ``None``, without: the watch works."""
+        self._apply(WatchMended())
+        if event is None:
+            return
+        self._metrics.hardware_event(event.gpu or "", event.kind.value if event.xid is None else f"xid-{event.xid}")
+        self._apply(Happened(event))
+        for uuid in self._gpus:
+            if event.gpu in {None, uuid}:
+                self._ask_soon(uuid)
+        self._changes.notify()
+
+    def broken(self, text: str) -> None:
+        """Waiting for events failed; the cards are probed more often until it works again."""
+        self._apply(WatchBroken(text))
+        for uuid in self._gpus:
+            self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + OFTEN)
+
+    def reset(self, gpu: str) -> None:
+        """The card was reset."""
+        self._apply(CardReset(gpu))
+        self._ask_soon(gpu)
+        self._changes.notify()
+
+    def instance_gone(self, gpu: str, gi_id: int) -> None:
+        """A GPU instance was destroyed; what comes later under its id is another."""
+        self._apply(InstanceGone(gpu, gi_id))
+
+    # What is thought of them ------------------------------------------------------------------------------------
+
+    def verdict(self, scope: Scope) -> Verdict:
+        """What is thought of a card or of an instance on it."""
+        return self._health.verdict(scope)
+
+    def unfit(self, gpu: str) -> bool:
+        """Whether nothing of the card may be given out."""
+        return not self._health.verdict(Scope(gpu)).healthy
+
+    @property
+    def health(self) -> Health:
+        """The verdicts, for :func:`tessera.agent.health.fitness.verdicts`; only to be read."""
+        return self._health
+
+    def summary(self) -> Summary:
+        """The condition ``GpuHealthy``: false if anything must not be given out, with all that is wrong."""
+        if not self._gpus:
+            return Summary("Unknown", "NoCards", "no card was found yet")
+        marked = sorted({mark.scope for mark in self._health.marks() if mark.scope.gpu in self._gpus})
+        verdicts = {scope: self._health.verdict(scope) for scope in marked}
+        if not verdicts:
+            return Summary("True", "CardsHealthy", f"nothing is wrong with the node's {len(self._gpus)} cards")
+        text = "; ".join(f"{self._name(scope)}: {_said(verdict)}" for scope, verdict in verdicts.items())
+        if all(verdict.healthy for verdict in verdicts.values()):
+            return Summary("True", "CardDegraded", text)
+        return Summary("False", "CardUnhealthy", text)
+
+    # The loop ---------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Asks the cards how they are until cancelled."""
+        try:
+            while True:
+                seen = self._changes.count
+                self._notice_boot()
+                if not await self._ask_due():
+                    soonest = min(self._due.values(), default=None)
+                    waits = None if soonest is None else max(0.0, soonest - self._clock.monotonic())
+                    await self._changes.wait(seen, waits)
+        finally:
+            self._prober.stop()
+
+    async def _ask_due(self) -> bool:
+        """Asks the cards whose time has come; whether there were any."""
+        now = self._clock.monotonic()
+        due = [uuid for uuid, at in self._due.items() if at <= now]
+        for uuid in due:
+            self._asked[uuid] = self._clock.monotonic()
+            self._due[uuid] = self._asked[uuid] + OFTEN
+            found = await self._prober.ask(GpuUuid(uuid))
+            if uuid in self._gpus:
+                self._answered(uuid, found)
+        return bool(due)
+
+    def _answered(self, uuid: str, found: Probed | None) -> None:
+        self._metrics.probed("not-asked" if found is None else found.result.value)
+        if found is not None:
+            self._apply(found)
+        if not self._health.suspected(uuid) and found is not None:
+            self._due[uuid] = self._asked[uuid] + SELDOM
+
+    def _ask_soon(self, uuid: str) -> None:
+        if uuid in self._due:
+            now = self._clock.monotonic()
+            self._due[uuid] = min(self._due[uuid], max(now, self._asked.get(uuid, now - _SOONEST) + _SOONEST))
+
+    def _notice_boot(self) -> None:
+        boot = self._boot_id()
+        if boot in {"", self._boot}:
+            return
+        another = self._boot != ""
+        self._boot = boot
+        if another:
+            self._apply(Rebooted())
+        self._save()
+
+    # Consequences -----------------------------------------------------------------------------------------------
+
+    def _apply(self, fact: Fact) -> None:
+        changes = self._health.apply(fact, self._ahead + self._clock.monotonic())
+        self._save()
+        for change in changes:
+            if not isinstance(fact, InstanceGone) and change.before.reaction is not change.after.reaction:
+                self._tell_change(change)
+        if changes:
+            self._changes.notify()
+
+    def _tell_change(self, change: Change) -> None:
+        name = self._name(change.scope)
+        if change.after.reaction is Reaction.IGNORE:
+            self._tell("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
+        else:
+            reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
+            self._tell(reason, f"{name}: {_said(change.after)}", "Warning")
+
+    def _save(self) -> None:
+        marks = tuple(mark for mark in self._health.marks() if mark.source != EVENTS)
+        try:
+            self._file.save(Kept(self._boot, marks))
+        except OSError as error:
+            # The verdict holds without it, until this process ends.
+            self._metrics.marks_not_kept()
+            _log.warning("what is known of bad cards is not kept over a restart of the agent: %s", error)
+
+    def _not_of_the_future(self, mark: Mark) -> Mark:
+        now = self._ahead + self._clock.monotonic()
+        return msgspec.structs.replace(mark, since=min(mark.since, now), last=min(mark.last, now))
+
+    def _name(self, scope: Scope) -> str:
+        gpu = self._gpus.get(scope.gpu)
+        name = scope.gpu if gpu is None else f"GPU {gpu.index} ({scope.gpu})"
+        instance = "" if scope.gi_id < 0 else f" GPU instance {scope.gi_id}"
+        compute = "" if scope.ci_id < 0 else f" compute instance {scope.ci_id}"
+        return f"{name}{instance}{compute}"
+
+    def _reactions(self) -> Mapping[str, int]:
+        worst = dict.fromkeys(self._gpus, 0)
+        for mark in self._health.marks():
+            if mark.scope.gpu in worst:
+                worst[mark.scope.gpu] = max(worst[mark.scope.gpu], int(mark.reaction))
+        return worst
+
+
+def _said(verdict: Verdict) -> str:
+    return f"{verdict.text}; {_MEANS[verdict.reaction]}"
