@@ -11,7 +11,7 @@ from tessera.agent.memory.limits import (
     Act,
     Card,
     Decision,
-    MemoryWatch,
+    Judge,
     Mode,
     Rules,
     Sample,
@@ -49,15 +49,15 @@ def sample(now: float, *cards: Card, tenants: tuple[Tenant, ...] = TENANTS, api:
     return Sample(now=now, cards=cards, tenants=tenants, api_reachable=api)
 
 
-def watch(mode: Mode, **more: Any) -> MemoryWatch:
-    return MemoryWatch(Rules(mode=mode, **{"start_grace": 0, **more}))
+def watch(mode: Mode, **more: Any) -> Judge:
+    return Judge(Rules(mode=mode, **{"start_grace": 0, **more}))
 
 
 def acts(decisions: tuple[Decision, ...]) -> list[tuple[Act, str]]:
     return [(decision.act, decision.pod) for decision in decisions]
 
 
-def run(watched: MemoryWatch, *cards: Card, step: float = 2, **more: Any) -> list[list[tuple[Act, str]]]:
+def run(watched: Judge, *cards: Card, step: float = 2, **more: Any) -> list[list[tuple[Act, str]]]:
     return [acts(watched.decide(sample(number * step, each, **more))) for number, each in enumerate(cards)]
 
 

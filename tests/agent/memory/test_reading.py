@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.memory.actions import Outcome, carry_out
-from tessera.agent.memory.limits import Act, MemoryWatch, Mode, Rules, Sample, Tenant, agreed_share
+from tessera.agent.memory.limits import Act, Judge, Mode, Rules, Sample, Tenant, agreed_share
 from tessera.agent.memory.processes import ProcessTable
 from tessera.agent.memory.reading import CardReader
 from tessera.api.names import PodUid
@@ -88,7 +88,7 @@ async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
     reader = CardReader(InlineNvml(machine, SystemClock()), table)
     limits = {str(gpu): agreed_share(40 * GIB, 4)}
     tenants = tuple(Tenant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
-    watch = MemoryWatch(Rules(mode=Mode.KILL, start_grace=0))
+    watch = Judge(Rules(mode=Mode.KILL, start_grace=0))
     outcomes = []
     for now in (0, 2, 4):
         card = await reader(gpu)

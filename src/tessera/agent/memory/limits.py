@@ -98,6 +98,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
         name: what it is called.
         limits: bytes by card or MIG device.
         opted_out: its owner is to be told at most.
+        leaving: it is being deleted already, so it is not evicted.
     """
 
     pod: PodUid
@@ -105,6 +106,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     limits: Mapping[str, int]
     opted_out: bool = False
+    leaving: bool = False
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +164,7 @@ class _Watched(msgspec.Struct):
 Key = tuple[str, PodUid]
 
 
-class MemoryWatch:
+class Judge:
     """Decides sample by sample."""
 
     def __init__(self, rules: Rules) -> None:
@@ -245,6 +247,8 @@ class MemoryWatch:
         return self._deed(card, pod, used[pod], limit, sample.now)
 
     def _may_act(self, tenant: Tenant) -> bool:
+        if tenant.leaving and self.rules.mode is Mode.EVICT:
+            return False
         return not tenant.opted_out and tenant.namespace not in SYSTEM_NAMESPACES | self.rules.protected
 
     def _is_over(self, card: Card, watched: _Watched, used: int, limit: int, now: float) -> bool:
