@@ -106,6 +106,7 @@ def test_the_environment_of_the_plugin_and_the_manager_is_followed() -> None:
         - {name: MPS_ROOT, value: /srv/mps}
         - {name: FAIL_ON_INIT_ERROR, value: "true"}
         - {name: PASS_DEVICE_SPECS, value: "true"}
+        - {name: NVIDIA_DRIVER_ROOT, value: /}
         - {name: HOME, value: /}
       migManager: {env: [{name: WITH_REBOOT, value: "true"}]}
     """)
@@ -114,9 +115,10 @@ def test_the_environment_of_the_plugin_and_the_manager_is_followed() -> None:
     assert settings.health == {"DP_DISABLE_HEALTHCHECKS": "13,31"}
     assert settings.mps_root == "/srv/mps"
     assert settings.mig_reboot
+    assert settings.pass_device_specs
     told = notes(settings)
     assert "reported and tried again" in told["devicePlugin.env.FAIL_ON_INIT_ERROR"]
-    assert "flags.plugin.passDeviceSpecs" in told["devicePlugin.env.PASS_DEVICE_SPECS"]
+    assert "flags.nvidiaDriverRoot" in told["devicePlugin.env.NVIDIA_DRIVER_ROOT"]
     assert told["devicePlugin.env.HOME"] == "no effect: Tessera does not know it"
 
 

@@ -138,11 +138,21 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         if resource != "securitycontextconstraints"
     }
     webhook_, controller_ = (process(installation, each).options for each in (WebhookOptions, ControllerOptions))
+    agent_ = process(installation, AgentOptions).options
     assert named == {
         ("secrets", webhook_.secret),
         ("mutatingwebhookconfigurations", webhook_.configuration),
         ("leases", controller_.lease_name),
+        ("configmaps", agent_.sharing_config.name),
+        ("configmaps", agent_.mig_config.name),
     }
+
+
+def test_the_agents_may_read_the_config_maps_that_they_follow_where_these_lie(installation: Installation) -> None:
+    options = process(installation, AgentOptions).options
+    for followed in (options.sharing_config, options.mig_config):
+        role = installation.one("Role", "tessera-agent-config", followed.namespace)
+        assert followed.name in role["rules"][0]["resourceNames"]
 
 
 def test_slices_have_their_namespace_and_their_rights_there(installation: Installation) -> None:
@@ -163,7 +173,7 @@ def test_the_agent_sees_every_folder_that_it_uses_where_the_host_has_it(installa
     mounted = {each["mountPath"]: paths[each["name"]] for each in found.container["volumeMounts"]}
     assert all(inside == outside for inside, outside in mounted.items())
     options = found.options
-    for folder in (options.plugin_dir, options.pod_resources, options.cdi_dir, options.state_dir):
+    for folder in (options.plugin_dir, options.pod_resources, options.cdi_dir, options.state_dir, options.mps_root):
         assert str(folder) in mounted
     for file in (options.journal_file, options.simulated_file):
         assert file.is_relative_to(Path("/var/lib/tessera"))

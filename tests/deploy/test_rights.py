@@ -36,7 +36,7 @@ VERBS = {
 def calls(process: str) -> Iterator[ast.Call]:
     for part in MADE_OF[process]:
         path = SOURCE / part
-        for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             yield from (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call))
 
 

@@ -41,7 +41,8 @@ POLICY_KIND = "ClusterPolicy"
 DEVICE_ID_STRATEGIES = ("uuid", "index")
 
 _HEALTH_ENV = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
-_FOLLOWED_ENV = ("DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "MIG_STRATEGY", "MPS_ROOT", *_HEALTH_ENV)
+_SPECS = "PASS_DEVICE_SPECS"
+_FOLLOWED_ENV = ("DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "MIG_STRATEGY", "MPS_ROOT", _SPECS, *_HEALTH_ENV)
 
 #: As Go's ``strconv.ParseBool`` reads the environment.
 _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
@@ -73,6 +74,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         mig_reboot: a node may be rebooted for a change of layout.
         device_list_strategies: how containers learn of their devices; None for the agent's default.
         device_id_strategy: of :data:`DEVICE_ID_STRATEGIES`; None for the agent's default.
+        pass_device_specs: device nodes are named in the answers to kubelet too.
         mps_root: the folder of the MPS daemons on the host; None for the agent's default.
         health: the environment variables that choose which errors count, with their values.
         namespace: where the operator runs, if the file knows.
@@ -85,6 +87,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     mig_reboot: bool = False
     device_list_strategies: tuple[str, ...] | None = None
     device_id_strategy: str | None = None
+    pass_device_specs: bool = False
     mps_root: str | None = None
     health: Mapping[str, str] = {}
     namespace: str = ""
@@ -135,6 +138,7 @@ class _Reading:
             device_id_strategy=None
             if not ids
             else self._choice(ids, _env_path("DEVICE_ID_STRATEGY"), *DEVICE_ID_STRATEGIES),
+            pass_device_specs=self._truth(plugin_env.get(_SPECS, ""), _env_path(_SPECS)),
             mps_root=self._mps_root(plugin_env),
             health={name: plugin_env[name] for name in _HEALTH_ENV if name in plugin_env},
         )

@@ -15,9 +15,13 @@ import click
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "demo": ("tessera.cli.demo", "Watch a slice being made on demand, on simulated cards."),
     "map": ("tessera.cli.map", "Show the cards as tiles: which pod has which slice, and what is free."),
-    "why": ("tessera.cli.why", "Say why a pod waits, and what would let it run."),
+    "why": ("tessera.cli.why", "Say why a pod waits or how a node's cards stand, and what would help."),
     "plan": ("tessera.cli.plan", "Try a MIG layout on a model of card: its tiles, or what stands in the way."),
-    "config": ("tessera.cli.config", "Check a sharing profile or MIG layouts: what they mean, what is wrong."),
+    "config": (
+        "tessera.cli.config",
+        "Check settings of sharing, MIG or NVIDIA's operator: what they mean, what is wrong.",
+    ),
+    "install": ("tessera.cli.install", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
     "webhook": ("tessera.cli.webhook", "Run admission: gates pods that ask for a slice."),

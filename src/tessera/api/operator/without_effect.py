@@ -74,7 +74,6 @@ PLUGIN_ENV: Mapping[str, str] = {
     "NVIDIA_DRIVER_ROOT": _IN_PROFILE + "nvidiaDriverRoot",
     "NVIDIA_MIG_MONITOR_DEVICES": "it speaks of the plugin's own container",
     "NVIDIA_VISIBLE_DEVICES": "it speaks of the plugin's own container",
-    "PASS_DEVICE_SPECS": _IN_PROFILE + "plugin.passDeviceSpecs",
     "USE_NODE_FEATURE_API": "the agent writes the node's labels itself",
 }
 #: Environment of the MIG manager.

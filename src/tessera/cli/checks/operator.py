@@ -56,6 +56,8 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
         yield f"containers learn of their devices by {', '.join(settings.device_list_strategies)}"
     if settings.device_id_strategy:
         yield f"containers are told each device's {settings.device_id_strategy}"
+    if settings.pass_device_specs:
+        yield "kubelet is told the device nodes too"
     if settings.mps_root:
         yield f"MPS daemons have their folders below {settings.mps_root}"
     for variable, value in settings.health.items():

@@ -1,0 +1,142 @@
+"""``tessera install``: the manifests of ``deploy/`` in a cluster, set up as NVIDIA's operator was."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tessera.cli.connect import Failure, cluster_options, connected, reported
+
+if TYPE_CHECKING:
+    from tessera.cli.installation.manifests import Choices, Manifest
+
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+_LIMITS = ["off", "observe", "warn", "evict", "kill"]
+
+
+@click.command()
+@click.option(
+    "--values",
+    type=_FILE,
+    metavar="FILE",
+    help="Values of NVIDIA's gpu-operator, or its ClusterPolicy, to take the settings from; - reads standard input.",
+)
+@click.option(
+    "-n",
+    "--namespace",
+    metavar="NAME",
+    help="Where the ConfigMaps lie that FILE names, as in helm --namespace.  [default: tessera-system, or the namespace"
+    " in the status of a ClusterPolicy]",
+)
+@click.option("--image", metavar="IMAGE", help="Image of all processes.  [default: that of the manifests]")
+@click.option("--evict", is_flag=True, help="Evict pods that stand in the way of a MIG layout, instead of waiting.")
+@click.option("--memory-limits", type=click.Choice(_LIMITS), help="The agents' --memory-limits; see tessera agent -h.")
+@click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
+@click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
+@cluster_options
+@reported
+def command(
+    *,
+    values: Path | None,
+    namespace: str | None,
+    image: str | None,
+    evict: bool,
+    memory_limits: str | None,
+    dry_run: bool,
+    output: str | None,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Install Tessera, or change what an installation follows.
+
+    Without options it is kubectl apply -k deploy/ on the server's side. With --values the agents take over from
+    NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
+    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand). The
+    same command with other options changes what is set; what is set already stays untouched.
+
+    \b
+    Examples:
+      tessera install
+      tessera install --values values.yaml --namespace kube-system
+      kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
+      tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
+    """
+    choices = _choices(values, namespace, image or "", evict, memory_limits or "")
+    objects = _manifests(choices)
+    for notice in choices.settings.notices if choices.settings else ():
+        click.echo(f"note: {notice}", err=True)
+    if output is not None:
+        _print(objects)
+        return
+    asyncio.run(_install(choices, objects, dry_run, kubeconfig, context))
+
+
+def _choices(values: Path | None, namespace: str | None, image: str, evict: bool, memory_limits: str) -> "Choices":
+    from tessera.api.values import SYSTEM_NAMESPACE
+    from tessera.cli.installation.manifests import Choices
+
+    settings = None if values is None else _settings(values)
+    where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
+    return Choices(settings=settings, namespace=where, image=image, evict=evict, memory_limits=memory_limits)
+
+
+def _settings(file: Path) -> Any:
+    from tessera.api.documents import FileRefused, load
+    from tessera.api.values import settings_from
+
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return settings_from(_single(load(text)))
+    except FileRefused as refused:
+        wrong = "\n".join(f"  {problem}" for problem in refused.problems)
+        raise Failure(f"error: {file} has mistakes, nothing was changed:\n{wrong}") from refused
+
+
+def _single(document: Any) -> Any:
+    """The only item of a list, as ``kubectl get clusterpolicy -o yaml`` prints one without a name."""
+    items = document.get("items") if isinstance(document, dict) and document.get("kind") == "List" else None
+    return items[0] if isinstance(items, list) and len(items) == 1 else document
+
+
+def _manifests(choices: "Choices") -> "list[Manifest]":
+    import yaml
+
+    from tessera.cli.installation.manifests import manifests
+    from tessera.lab.manifests import deploy_folder, install_manifests
+
+    eviction = (deploy_folder() / "options" / "evict.yaml").read_text(encoding="utf-8")
+    return manifests(install_manifests(), list(yaml.safe_load_all(eviction)), choices)
+
+
+def _print(objects: "Sequence[Manifest]") -> None:
+    import yaml
+
+    print(yaml.safe_dump_all(objects, sort_keys=False, width=120, explicit_start=True), end="")
+
+
+async def _install(
+    choices: "Choices", objects: "Sequence[Manifest]", dry: bool, kubeconfig: Path | None, context: str | None
+) -> None:
+    from tessera.cli.installation.applying import FIELD_MANAGER, apply_all
+    from tessera.cli.installation.surroundings import missing_namespace, warnings
+    from tessera.clock import SystemClock
+
+    trial = " (dry run)" if dry else ""
+    async with connected(FIELD_MANAGER, kubeconfig, context) as client:
+        missing = await missing_namespace(client, choices)
+        if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
+            raise Failure(f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n')
+        same = 0
+        async for done in apply_all(client, SystemClock(), objects, dry=dry):
+            if done.result == "unchanged":
+                same += 1
+            else:
+                print(f"{done.name} {done.result}{trial}", flush=True)
+        print(f"{same} objects unchanged{trial}")
+        async for warning in warnings(client, choices):
+            click.echo(f"warning: {warning}", err=True)
+    if not dry:
+        print("\nSee it start: kubectl rollout status -n tessera-system daemonset/tessera-agent")

@@ -1,0 +1,147 @@
+"""Brings the objects of an installation into a cluster: server-side apply, one after the other, in their order.
+
+Rules:
+
+- a field that an earlier installation set and this one does not is gone afterwards, since both are one field manager;
+- fields that others set are taken over, which is what installing means;
+- definitions are waited for until the API server serves them;
+- objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
+  right to evict;
+- a trial (``dry``) asks the API server the same and writes nothing.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.cli.installation.manifests import CONFIG_ROLE, Manifest
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.meta import Resource
+
+FIELD_MANAGER = "tessera-install"
+
+#: Seconds that a definition may take to be served, and between two looks.
+_PATIENCE = 60.0
+_PAUSE = 0.2
+
+_APPLY = "application/apply-patch+yaml"
+_RBAC = "rbac.authorization.k8s.io"
+_EVICT = "tessera-agent-evict"
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What became of one object.
+
+    Attributes:
+        name: as kubectl prints it, and its namespace: ``daemonset.apps/tessera-agent in tessera-system``.
+        result: ``created``, ``configured``, ``unchanged`` or ``deleted``.
+    """
+
+    name: str
+    result: str
+
+
+async def apply_all(
+    client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False
+) -> AsyncIterator[Done]:
+    """Applies all objects, and deletes what only an earlier installation needed.
+
+    Raises:
+        ApiError: the server refused one; those before it are applied.
+        TimeoutError: a definition is not served in time.
+    """
+    for each in objects:
+        yield await _apply(client, each, dry=dry)
+        if each["kind"] == "CustomResourceDefinition" and not dry:
+            await _established(client, clock, each["metadata"]["name"])
+    async for resource, metadata in _left_over(client, objects):
+        if not dry:
+            await client.delete(resource, metadata["name"], metadata.get("namespace"))
+        yield Done(_printed(resource, metadata), "deleted")
+
+
+async def _apply(client: Client, manifest: Manifest, *, dry: bool) -> Done:
+    resource, metadata = resource_of(manifest), manifest["metadata"]
+    before = await found(client, resource, metadata["name"], metadata.get("namespace"))
+    after: Mapping[str, Any] | None = None
+    try:
+        answer = await client.request(
+            "PATCH",
+            resource.path(metadata.get("namespace"), metadata["name"]),
+            query=[("fieldManager", FIELD_MANAGER), ("force", "true"), *([("dryRun", "All")] if dry else [])],
+            body=manifest,
+            content_type=_APPLY,
+        )
+        after = msgspec.json.decode(answer.body)
+    except NotFound:
+        if not dry:  # a trial does not make the namespaces that later objects lie in
+            raise
+    result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
+    return Done(_printed(resource, metadata), result)
+
+
+def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What a user means by an object: without its state and the server's own notes."""
+    if item is None:
+        return {}
+    metadata = {key: item["metadata"].get(key) for key in ("labels", "annotations")}
+    return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
+
+
+async def _established(client: Client, clock: Clock, name: str) -> None:
+    resource = resource_of(
+        {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {}}
+    )
+    deadline = clock.monotonic() + _PATIENCE
+    while True:
+        conditions = (await client.get(resource, name)).get("status", {}).get("conditions", ())
+        if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
+            return
+        if clock.monotonic() >= deadline:
+            told = "; ".join(each.get("message", "") for each in conditions) or "the API server has not looked at it"
+            raise TimeoutError(f"definition {name} is not served after {_PATIENCE:.0f} seconds: {told}")
+        await clock.sleep(_PAUSE)
+
+
+async def _left_over(
+    client: Client, objects: Sequence[Manifest]
+) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
+    wanted = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
+    for kind, namespaced, name in (
+        ("RoleBinding", True, CONFIG_ROLE),
+        ("Role", True, CONFIG_ROLE),
+        ("ClusterRoleBinding", False, _EVICT),
+        ("ClusterRole", False, _EVICT),
+    ):
+        resource = Resource(_RBAC, "v1", kind.lower() + "s", kind, namespaced, dict[str, Any])
+        for item in (await client.list(resource, field_selector=f"metadata.name={name}")).items:
+            metadata = item["metadata"]
+            if (kind, metadata.get("namespace"), name) not in wanted:
+                yield resource, metadata
+
+
+async def found(
+    client: Client, resource: Resource[dict[str, Any]], name: str, namespace: str | None
+) -> dict[str, Any] | None:
+    """An object, or None."""
+    try:
+        return await client.get(resource, name, namespace)
+    except NotFound:
+        return None
+
+
+def resource_of(manifest: Manifest) -> Resource[dict[str, Any]]:
+    """Where an object of one of the kinds in ``deploy/`` lives; the plurals of these are regular."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    kind = manifest["kind"]
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return Resource(group, version, plural.lower(), kind, "namespace" in manifest["metadata"], dict[str, Any])
+
+
+def _printed(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
+    group = f".{resource.group}" if resource.group else ""
+    where = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
+    return f"{resource.kind.lower()}{group}/{metadata['name']}{where}"

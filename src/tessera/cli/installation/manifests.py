@@ -1,0 +1,188 @@
+"""The objects of an installation: those of ``deploy/``, changed by what the user chose.
+
+Rules:
+
+- without choices they are the very objects of ``kubectl apply -k deploy/``;
+- what the agents follow (ConfigMaps, defaults, strategies) becomes arguments of their container, the choice of errors
+  that count as ill health its environment, as NVIDIA's device plugin has it;
+- the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
+- they may ask for evictions only where that is chosen.
+
+Nothing here reads a file or a cluster.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.values import (
+    OWN_LAYOUTS,
+    OWN_PROFILES,
+    SYSTEM_NAMESPACE,
+    NamedConfig,
+    OperatorSettings,
+)
+
+Manifest = dict[str, Any]
+
+AGENT = "tessera-agent"
+#: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
+CONFIG_ROLE = "tessera-agent-config"
+#: Volume of the MPS daemons' folder in the agents' pods.
+MPS_VOLUME = "mps"
+
+_RBAC = "rbac.authorization.k8s.io"
+_LABELS = {"app.kubernetes.io/part-of": "tessera"}
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a user chose.
+
+    Attributes:
+        settings: taken from an installation of NVIDIA's operator; None leaves the agents as ``deploy/`` has them.
+        namespace: where the ConfigMaps that the settings name lie.
+        image: of all processes; empty for that of ``deploy/``.
+        evict: pods that stand in the way of a layout are evicted instead of waited for.
+        memory_limits: the agents' ``--memory-limits``; empty for theirs.
+    """
+
+    settings: OperatorSettings | None = None
+    namespace: str = SYSTEM_NAMESPACE
+    image: str = ""
+    evict: bool = False
+    memory_limits: str = ""
+
+    @property
+    def may_evict(self) -> bool:
+        """Whether the agents need the right to."""
+        return self.evict or self.memory_limits == "evict"
+
+    def place(self, config: NamedConfig, own: str) -> tuple[str, str]:
+        """Namespace and name of a ConfigMap; ``own`` is Tessera's, for where the settings name none."""
+        return (self.namespace, config.name) if config.name else (SYSTEM_NAMESPACE, own)
+
+    @property
+    def followed(self) -> Sequence[tuple[str, str]]:
+        """The ConfigMaps that the agents follow, profiles first."""
+        settings = self.settings
+        sharing, layouts = (settings.sharing, settings.layouts) if settings else (NamedConfig(), NamedConfig())
+        return [self.place(sharing, OWN_PROFILES), self.place(layouts, OWN_LAYOUTS)]
+
+
+def manifests(base: Sequence[Manifest], eviction: Sequence[Manifest], choices: Choices) -> list[Manifest]:
+    """All objects in the order in which they are applied.
+
+    Args:
+        base: those of ``deploy/``; left as they are.
+        eviction: those of ``deploy/options/evict.yaml``.
+        choices: what the user chose.
+    """
+    objects = copy.deepcopy(list(base))
+    if choices.settings is not None:
+        objects = [each for each in objects if each["metadata"]["name"] != CONFIG_ROLE]
+        after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
+        objects[after:after] = [*_readers(choices.followed), *_config_maps(choices.settings, choices.namespace)]
+    if choices.may_evict:
+        after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
+        objects[after:after] = copy.deepcopy(list(eviction))
+    for each in objects:
+        for container in _containers(each):
+            container["image"] = choices.image or container["image"]
+        if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
+            _set_agent(each["spec"]["template"]["spec"], choices)
+    return objects
+
+
+def _containers(manifest: Manifest) -> Sequence[Manifest]:
+    pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
+    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+# The agents' container
+
+
+def _set_agent(pod: Manifest, choices: Choices) -> None:
+    (container,) = pod["containers"]
+    wanted = list(_arguments(choices))
+    replaced = {_option(each) for each in wanted}
+    container["args"] = [each for each in container.get("args", ()) if _option(each) not in replaced] + wanted
+    settings = choices.settings
+    if settings is None:
+        return
+    kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
+    container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
+    if settings.mps_root:
+        _move_mps(pod, container, settings.mps_root)
+
+
+def _move_mps(pod: Manifest, container: Manifest, root: str) -> None:
+    """The MPS daemons' folder has the same path on the host and in the agents' container."""
+    for volume in pod.get("volumes", ()):
+        if volume["name"] == MPS_VOLUME:
+            volume["hostPath"]["path"] = root
+    for mount in container.get("volumeMounts", ()):
+        if mount["name"] == MPS_VOLUME:
+            mount["mountPath"] = root
+
+
+def _option(argument: str) -> str:
+    return argument.partition("=")[0]
+
+
+def _arguments(choices: Choices) -> Iterator[str]:
+    if choices.settings is not None:
+        yield from _followed(choices, choices.settings)
+    if choices.evict:
+        yield "--mig-evict"
+    if choices.memory_limits:
+        yield f"--memory-limits={choices.memory_limits}"
+
+
+def _followed(choices: Choices, settings: OperatorSettings) -> Iterator[str]:
+    sharing, layouts = ("/".join(place) for place in choices.followed)
+    yield f"--sharing-config={sharing}"
+    if settings.sharing.default:
+        yield f"--sharing-default={settings.sharing.default}"
+    yield f"--mig-config={layouts}"
+    if settings.layouts.default:
+        yield f"--mig-default={settings.layouts.default}"
+    yield f"--mig-strategy={settings.mig_strategy.value}"
+    if settings.mig_reboot:
+        yield "--mig-reboot"
+    if settings.device_list_strategies:
+        yield f"--device-list-strategy={','.join(settings.device_list_strategies)}"
+    if settings.device_id_strategy:
+        yield f"--device-id-strategy={settings.device_id_strategy}"
+    if settings.pass_device_specs:
+        yield "--pass-device-specs"
+    if settings.mps_root:
+        yield f"--mps-root={settings.mps_root}"
+
+
+# What the agents follow
+
+
+def _readers(followed: Sequence[tuple[str, str]]) -> Iterator[Manifest]:
+    names: dict[str, list[str]] = {}
+    for namespace, name in followed:
+        names.setdefault(namespace, []).append(name)
+    for namespace, allowed in names.items():
+        metadata = {"name": CONFIG_ROLE, "namespace": namespace, "labels": _LABELS}
+        rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": allowed, "verbs": ["list", "watch"]}
+        yield _rbac("Role", metadata, rules=[rule])
+        account = {"kind": "ServiceAccount", "name": AGENT, "namespace": SYSTEM_NAMESPACE}
+        role = {"apiGroup": _RBAC, "kind": "Role", "name": CONFIG_ROLE}
+        yield _rbac("RoleBinding", metadata, roleRef=role, subjects=[account])
+
+
+def _rbac(kind: str, metadata: Mapping[str, Any], **fields: Any) -> Manifest:
+    return {"apiVersion": f"{_RBAC}/v1", "kind": kind, "metadata": copy.deepcopy(dict(metadata)), **fields}
+
+
+def _config_maps(settings: OperatorSettings, namespace: str) -> Iterator[Manifest]:
+    for config in (settings.sharing, settings.layouts):
+        if config.data:
+            metadata = {"name": config.name, "namespace": namespace, "labels": dict(_LABELS)}
+            yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(config.data)}

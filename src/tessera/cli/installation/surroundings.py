@@ -1,0 +1,61 @@
+"""What of a cluster matters to an installation before it begins: what it needs, and what would get in its way."""
+
+from collections.abc import AsyncIterator
+
+from tessera.cli.installation.manifests import Choices
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, NotFound
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES, DaemonSet
+
+#: Parts of image names of NVIDIA's programs that do what Tessera's agent does, and what they do.
+RIVALS = {
+    "k8s-device-plugin": "offers the same cards to kubelet",
+    "k8s-mig-manager": "changes the same MIG layouts",
+    "gpu-feature-discovery": "writes the same labels",
+}
+
+
+async def missing_namespace(client: Client, choices: Choices) -> str:
+    """The namespace of the ConfigMaps if it is not there; empty if it is, or if nothing is to be written into it."""
+    if choices.settings is None:
+        return ""
+    try:
+        await client.get(NAMESPACES, choices.namespace)
+    except NotFound:
+        used = any(namespace == choices.namespace for namespace, _ in choices.followed)
+        return choices.namespace if used else ""
+    except Forbidden:
+        return ""
+    return ""
+
+
+async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
+    """What the user should know about the cluster; silent about what may not be read."""
+    try:
+        for each in (await client.list(DAEMONSETS)).items:
+            rival = _rival(each)
+            if rival:
+                name = f"{each.metadata.namespace}/{each.metadata.name}"
+                yield f"DaemonSet {name} {rival}; keep it off the nodes of Tessera's agent, or remove it"
+    except Forbidden:
+        pass
+    for namespace, name in choices.followed if choices.settings else ():
+        try:
+            await client.get(CONFIGMAPS, name, namespace)
+        except NotFound:
+            if not _made(choices, name):
+                yield f"ConfigMap {namespace}/{name} is not there yet; the agents follow it as soon as it is"
+        except Forbidden:
+            continue
+
+
+def _made(choices: Choices, name: str) -> bool:
+    settings = choices.settings
+    return settings is not None and any(
+        each.data and each.name == name for each in (settings.sharing, settings.layouts)
+    )
+
+
+def _rival(daemon_set: DaemonSet) -> str:
+    images = [container.image for container in daemon_set.spec.template.spec.containers]
+    return next((what for part, what in RIVALS.items() if any(part in image for image in images)), "")

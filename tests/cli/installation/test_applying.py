@@ -1,0 +1,217 @@
+"""Installing into a cluster: what is made, what is changed, what is taken back, what stays."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from tessera.api.documents import load
+from tessera.api.values import settings_from
+from tessera.cli.installation.applying import Done, apply_all, resource_of
+from tessera.cli.installation.manifests import Choices, Manifest, manifests
+from tessera.cli.installation.surroundings import missing_namespace, warnings
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden, Invalid, NotFound
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES
+from tessera.lab.apiserver.identity import service_account
+from tessera.lab.manifests import deploy_folder, install_manifests
+
+ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
+HEALTH = 'devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13"}]}'
+CONFIG_ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"namespace": ""}}
+
+
+def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
+    settings = None if values is None else settings_from(load(values))
+    eviction = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").read_text()))
+    return manifests(install_manifests(), eviction, Choices(settings=settings, **choices))
+
+
+async def install(place: Any, values: str | None = None, *, dry: bool = False, **choices: Any) -> list[Done]:
+    found = objects(values, **choices)
+    return [each async for each in apply_all(place.client(), place.clock, found, dry=dry)]
+
+
+def results(done: Sequence[Done]) -> Counter[str]:
+    return Counter(each.result for each in done)
+
+
+async def namespace(client: Client, name: str) -> None:
+    await client.create(NAMESPACES.untyped(), {"metadata": {"name": name}})
+
+
+async def agent(place: Any) -> Any:
+    found = await place.client().get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def test_into_an_empty_cluster_everything_is_made(place: Any) -> None:
+    async def scenario() -> None:
+        done = await install(place)
+        assert results(done) == {"created": len(objects())}
+        assert done[0].name == "namespace/tessera-system"
+        assert "daemonset.apps/tessera-agent in tessera-system" in [each.name for each in done]
+
+    asyncio.run(scenario())
+
+
+def test_a_second_time_nothing_changes(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        before = await agent(place)
+        assert results(await install(place)) == {"unchanged": len(objects())}
+        assert await agent(place) == before
+
+    asyncio.run(scenario())
+
+
+def test_other_settings_change_the_arguments_and_the_rights(place: Any) -> None:
+    async def scenario() -> None:
+        await namespace(place.client(), "gpu")
+        await install(place, ARTICLE, namespace="gpu")
+        assert "--sharing-config=gpu/profiles" in (await agent(place))["args"]
+        done = await install(place, "{}")
+        assert "--sharing-config=tessera-system/sharing-profiles" in (await agent(place))["args"]
+        assert {each.name for each in done if each.result == "deleted"} == {
+            "role.rbac.authorization.k8s.io/tessera-agent-config in gpu",
+            "rolebinding.rbac.authorization.k8s.io/tessera-agent-config in gpu",
+        }
+        roles = (await place.client().list(resource_of(CONFIG_ROLE))).items
+        assert [r["metadata"]["namespace"] for r in roles if r["metadata"]["name"] == "tessera-agent-config"] == [
+            "tessera-system"
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_what_a_setting_added_goes_with_it(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place, HEALTH)
+        assert "DP_DISABLE_HEALTHCHECKS" in [each["name"] for each in (await agent(place))["env"]]
+        await install(place, "{}")
+        assert "DP_DISABLE_HEALTHCHECKS" not in [each["name"] for each in (await agent(place))["env"]]
+
+    asyncio.run(scenario())
+
+
+def test_the_right_to_evict_goes_with_the_option(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place, evict=True)
+        assert "--mig-evict" in (await agent(place))["args"]
+        assert results(await install(place))["deleted"] == 2
+        assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+def test_somebody_elses_object_of_another_name_is_left_alone(place: Any) -> None:
+    async def scenario() -> None:
+        await namespace(place.client(), "team")
+        role = {"metadata": {"name": "mine"}, "rules": []}
+        await place.client().create(resource_of(CONFIG_ROLE), role, "team")
+        await install(place)
+        assert await place.client().get(resource_of(CONFIG_ROLE), "mine", "team")
+
+    asyncio.run(scenario())
+
+
+def test_a_trial_tells_the_same_and_writes_nothing(place: Any) -> None:
+    async def scenario() -> None:
+        assert results(await install(place, dry=True)) == {"created": len(objects())}
+        with pytest.raises(NotFound):
+            await place.client().get(NAMESPACES, "tessera-system")
+        await install(place)
+        done = await install(place, HEALTH, dry=True, evict=True)
+        changed = {each.name: each.result for each in done if each.result != "unchanged"}
+        assert changed["daemonset.apps/tessera-agent in tessera-system"] == "configured"
+        assert changed["clusterrole.rbac.authorization.k8s.io/tessera-agent-evict"] == "created"
+        assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+def test_a_trial_only_tells_what_it_would_delete(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place, evict=True)
+        assert results(await install(place, dry=True))["deleted"] == 2
+        assert results(await install(place, evict=True)) == {"unchanged": len(objects(evict=True))}
+
+    asyncio.run(scenario())
+
+
+def test_the_authority_that_the_webhook_wrote_is_kept(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        (manifest,) = (each for each in objects() if each["kind"] == "MutatingWebhookConfiguration")
+        hooks, name = resource_of(manifest), manifest["metadata"]["name"]
+        found = await place.client().get(hooks, name)
+        written = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": "YQ=="}} for each in found["webhooks"]]
+        await place.client("tessera-webhook").merge_patch(hooks, name, {"webhooks": written})
+        await install(place, "{}")
+        after = await place.client().get(hooks, name)
+        assert [each["clientConfig"]["caBundle"] for each in after["webhooks"]] == ["YQ=="] * len(written)
+
+    asyncio.run(scenario())
+
+
+def test_a_refusal_ends_the_installation(place: Any) -> None:
+    async def scenario() -> None:
+        broken: Manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "Not_A_Name"}}
+        with pytest.raises(Invalid):
+            assert [each async for each in apply_all(place.client(), place.clock, [broken])]
+        nobody = place.client(user=service_account("default", "nobody"))
+        with pytest.raises(Forbidden):
+            assert [each async for each in apply_all(nobody, place.clock, objects())]
+
+    asyncio.run(scenario())
+
+
+# The cluster around
+
+
+def choices(values: str, **more: Any) -> Choices:
+    return Choices(settings=settings_from(load(values)), **more)
+
+
+def test_a_namespace_that_does_not_exist_is_told_before_anything_is_written(place: Any) -> None:
+    async def scenario() -> None:
+        client = place.client()
+        assert await missing_namespace(client, choices(ARTICLE, namespace="gpu")) == "gpu"
+        assert await missing_namespace(client, choices("{}", namespace="gpu")) == "", "nothing lies there"
+        assert await missing_namespace(client, Choices()) == ""
+        await namespace(client, "gpu")
+        assert await missing_namespace(client, choices(ARTICLE, namespace="gpu")) == ""
+
+    asyncio.run(scenario())
+
+
+def test_config_maps_that_are_still_to_come_are_told(place: Any) -> None:
+    async def scenario() -> None:
+        client = place.client()
+        await namespace(client, "gpu")
+        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": "profiles"}}, "gpu")
+        (told,) = [each async for each in warnings(client, choices(ARTICLE, namespace="gpu"))]
+        assert told.startswith("ConfigMap gpu/layouts is not there yet")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("image", "words"), [("nvcr.io/nvidia/k8s-device-plugin:v0.17", "offers the same cards"),
+                                              ("nvcr.io/nvidia/cloud-native/k8s-mig-manager:v0.12", "MIG layouts"),
+                                              ("busybox", "")])  # fmt: skip
+def test_nvidias_own_programs_on_the_cluster_are_told(place: Any, image: str, words: str) -> None:
+    async def scenario() -> None:
+        client, labels = place.client(), {"app": "a"}
+        await namespace(client, "gpu-operator")
+        pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": image}]}}
+        item = {"metadata": {"name": "a"}, "spec": {"selector": {"matchLabels": labels}, "template": pod}}
+        await client.create(DAEMONSETS.untyped(), item, "gpu-operator")
+        told = [each async for each in warnings(client, Choices())]
+        assert len(told) == bool(words)
+        assert all(words in each and "gpu-operator/a" in each for each in told)
+
+    asyncio.run(scenario())
