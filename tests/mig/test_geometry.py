@@ -79,7 +79,8 @@ def test_models_are_found_by_short_name_product_and_label() -> None:
     assert model_by_short_name("a100-sxm4-40gb").product_name == "NVIDIA A100-SXM4-40GB"
     found = [model_by_product(name) for name in ("NVIDIA H100 80GB HBM3", "NVIDIA-H100-80GB-HBM3")]
     assert found == [model_by_short_name("H100-80GB")] * 2
-    assert model_by_product("Tesla T4") is None
+    assert model_by_product("Tesla-T4") == model_by_short_name("t4")
+    assert model_by_product("NVIDIA A2") is None
     with pytest.raises(ValueError, match=r'did you mean "A100-40GB".*RTX-PRO-6000'):
         model_by_short_name("A100-4GB")
 

@@ -59,7 +59,7 @@ def test_a_machine_is_described_in_words() -> None:
     [
         ("", "at least one card"),
         ("0xA100-40GB", "at least 1"),
-        ("2xA100-40GB,3xV100", 'no GPU model "V100"'),
+        ("2xA100-40GB,3xK80", 'no GPU model "K80"'),
         ("RTX-PRO-5000", "not"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The GPU models that can be cut, as data: names, memory, table of profiles.
+"""The GPU models, as data: names, memory, and of those that can be cut the table of profiles.
 
 For planning before a card is there, and for the simulated hardware. On a node the table read from NVML wins over this
 one. Sources: NVIDIA's MIG user guide (edition 620), listings of ``nvidia-smi mig -lgip`` and ``-lgipp`` from real
@@ -12,6 +12,9 @@ not here; nothing on a node depends on it, since the table then comes from NVML.
 
 What nobody has published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and
 refuse planning, rather than plan on a guess.
+
+Of the cards that cannot be cut only those stand here that are simulated (:data:`WHOLE_MODELS`), since nothing is to be
+planned for them.
 """
 
 from collections.abc import Mapping
@@ -24,6 +27,10 @@ from tessera.mig.names import gi_profile_index, parse_profile_name, profile_gb
 
 class PlacementsUnknown(ValueError):  # noqa: N818 - the name says what is wrong
     """A model whose legal starts nobody has published; its table is read from NVML at run time."""
+
+
+class HasNoMig(ValueError):  # noqa: N818 - the name says what is wrong
+    """A model that cannot be cut at all."""
 
 
 class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +46,7 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
         compute_capability: CUDA compute capability.
         min_driver: the first driver that cuts the card; ``None`` where NVIDIA's guide does not say.
         profile_names: the profiles by name.
-        table: profiles with their placements; ``None`` where these are unknown.
+        table: profiles with their placements; ``None`` where these are unknown or there are none.
     """
 
     short_name: str
@@ -58,12 +65,20 @@ class GpuModel(msgspec.Struct, frozen=True, kw_only=True):
         return self.product_names[0]
 
     @property
+    def mig_capable(self) -> bool:
+        """Whether it has a MIG mode."""
+        return bool(self.profile_names)
+
+    @property
     def geometry(self) -> Geometry:
         """The card's table.
 
         Raises:
+            HasNoMig: the model cannot be cut.
             PlacementsUnknown: the model's placements are not published.
         """
+        if not self.mig_capable:
+            raise HasNoMig(f"{self.short_name}: the card has no MIG, so it cannot be cut")
         if self.table is None:
             raise PlacementsUnknown(
                 f"{self.short_name}: the legal placements of its profiles ({', '.join(self.profile_names)}) are not"
@@ -189,6 +204,22 @@ def _known_by_name(
         min_driver=driver,
         profile_names=tuple(profiles.split()),
         table=None,
+    )
+
+
+def _whole(
+    short_name: str, product: str, memory_mib: int, *, pci: str, cc: tuple[int, int], also: tuple[str, ...]
+) -> GpuModel:
+    return GpuModel(
+        short_name=short_name,
+        product_names=(product,),
+        memory_mib=memory_mib,
+        pci_device_ids=(pci,),
+        compute_capability=cc,
+        min_driver=None,
+        profile_names=(),
+        table=None,
+        other_short_names=also,
     )
 
 
@@ -319,30 +350,38 @@ MODELS: tuple[GpuModel, ...] = (
     ),
 )
 
+#: Cards without MIG, so that mixed nodes can be simulated. Memory as NVML reports it for T4 and L40S, with ECC on; PCI
+#: ids of the PCI ID repository.
+WHOLE_MODELS: tuple[GpuModel, ...] = (
+    _whole("T4", "Tesla T4", 15360, pci="1EB8", cc=(7, 5), also=("Tesla-T4",)),
+    _whole("V100-SXM2-16GB", "Tesla V100-SXM2-16GB", 16 * 1024, pci="1DB1", cc=(7, 0), also=("V100", "V100-16GB")),
+    _whole("L40S", "NVIDIA L40S", 46068, pci="26B9", cc=(8, 9), also=("L40S-48GB",)),
+)
+
 
 def model_by_short_name(text: str) -> GpuModel:
-    """The model that people write as ``A100-40GB``, ``H100``, ``RTX-PRO-6000``; capitals do not matter.
+    """The model that people write as ``A100-40GB``, ``H100``, ``RTX-PRO-6000``, ``T4``; capitals do not matter.
 
     Raises:
         ValueError: no model of that name; the text lists what exists.
     """
     wanted = text.casefold().removeprefix("nvidia-")
-    for model in MODELS:
+    for model in (*MODELS, *WHOLE_MODELS):
         if wanted in (name.casefold() for name in (model.short_name, *model.other_short_names)):
             return model
-    known = [model.short_name for model in MODELS]
+    known = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]
     closest = closest_profile(text, known)
     meant = f'; did you mean "{closest}"? The' if closest else "; the"
     raise ValueError(f'no GPU model "{text}"{meant} models are {", ".join(known)}')
 
 
 def model_by_product(product_name: str) -> GpuModel | None:
-    """The model that NVML calls so (``NVIDIA A100-SXM4-40GB``); ``None`` for a card that is not in the table.
+    """The model that NVML calls so (``NVIDIA A100-SXM4-40GB``); ``None`` for a card that is in neither table.
 
     Node labels hold the name with dashes for spaces; that form is found too.
     """
     wanted = product_name.replace(" ", "-").casefold()
-    for model in MODELS:
+    for model in (*MODELS, *WHOLE_MODELS):
         if wanted in (name.replace(" ", "-").casefold() for name in model.product_names):
             return model
     return None

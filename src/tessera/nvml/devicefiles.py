@@ -1,4 +1,4 @@
-"""Which device files a container needs to use a MIG device.
+"""Which device files a container needs to use a card or a MIG device.
 
 The driver guards every GPU instance and compute instance by a *capability*: whoever may open its device file
 ``/dev/nvidia-caps/nvidia-cap<minor>`` may use the instance. The minors are fixed for each position and listed in
@@ -14,8 +14,9 @@ from pathlib import Path
 from tessera.nvml.errors import NotFound, NotSupported
 from tessera.nvml.interface import DeviceFile
 
-#: Registered for NVIDIA's cards (Linux devices.txt); ``nvidiactl`` is the last minor.
-CARD_MAJOR, CONTROL_MINOR = 195, 255
+#: Registered for NVIDIA's cards (Linux devices.txt): ``nvidiactl`` is the last minor, ``nvidia-modeset`` the one
+#: before.
+CARD_MAJOR, CONTROL_MINOR, MODESET_MINOR = 195, 255, 254
 _MAJOR = re.compile(r"^\s*(\d+) (\S+)$", re.MULTILINE)
 _MINOR = re.compile(r"^(\S+) (\d+)$", re.MULTILINE)
 
@@ -33,10 +34,37 @@ def mig_device_files(proc: Path, gpu_minor: int, gi_id: int, ci_id: int) -> list
         NotFound: the driver lists no capability for the instance.
         NotSupported: the driver has no capabilities, or hides them from this process.
     """
-    majors = {name: int(major) for major, name in _MAJOR.findall(_characters(_read(proc / "devices")))}
+    majors = _majors(proc)
     minors = {name: int(minor) for name, minor in _MINOR.findall(_read(proc / "driver/nvidia-caps/mig-minors"))}
     if "nvidia-caps" not in majors:
         raise NotSupported(f'{proc / "devices"} has no "nvidia-caps": the driver guards no MIG instances')
+    files = _common_files(majors, gpu_minor)
+    for capability in (f"gpu{gpu_minor}/gi{gi_id}/access", f"gpu{gpu_minor}/gi{gi_id}/ci{ci_id}/access"):
+        if capability not in minors:
+            raise NotFound(f'{proc / "driver/nvidia-caps/mig-minors"}: no capability "{capability}"')
+        minor = minors[capability]
+        files.append(DeviceFile(path=f"/dev/nvidia-caps/nvidia-cap{minor}", major=majors["nvidia-caps"], minor=minor))
+    return files
+
+
+def card_device_files(proc: Path, gpu_minor: int) -> list[DeviceFile]:
+    """The driver's common files, the card's, and the one for displays where its module is loaded.
+
+    Args:
+        proc: the host's ``/proc``.
+        gpu_minor: ``N`` of ``/dev/nvidiaN``.
+
+    Raises:
+        NotSupported: the host's ``/proc`` cannot be read.
+    """
+    majors = _majors(proc)
+    files = _common_files(majors, gpu_minor)
+    if "nvidia-modeset" in majors:
+        files.append(DeviceFile(path="/dev/nvidia-modeset", major=majors["nvidia-modeset"], minor=MODESET_MINOR))
+    return files
+
+
+def _common_files(majors: dict[str, int], gpu_minor: int) -> list[DeviceFile]:
     files = [
         DeviceFile(path="/dev/nvidiactl", major=CARD_MAJOR, minor=CONTROL_MINOR),
         DeviceFile(path=f"/dev/nvidia{gpu_minor}", major=CARD_MAJOR, minor=gpu_minor),
@@ -47,12 +75,11 @@ def mig_device_files(proc: Path, gpu_minor: int, gi_id: int, ci_id: int) -> list
             DeviceFile(path="/dev/nvidia-uvm", major=uvm, minor=0),
             DeviceFile(path="/dev/nvidia-uvm-tools", major=uvm, minor=1),
         ]
-    for capability in (f"gpu{gpu_minor}/gi{gi_id}/access", f"gpu{gpu_minor}/gi{gi_id}/ci{ci_id}/access"):
-        if capability not in minors:
-            raise NotFound(f'{proc / "driver/nvidia-caps/mig-minors"}: no capability "{capability}"')
-        minor = minors[capability]
-        files.append(DeviceFile(path=f"/dev/nvidia-caps/nvidia-cap{minor}", major=majors["nvidia-caps"], minor=minor))
     return files
+
+
+def _majors(proc: Path) -> dict[str, int]:
+    return {name: int(major) for major, name in _MAJOR.findall(_characters(_read(proc / "devices")))}
 
 
 def _read(path: Path) -> str:

@@ -4,11 +4,12 @@ The levers of tests and of the lab, which plays the programs that run in contain
 machine, so that one process can pull a lever and another feel it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError
+from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
+from tessera.nvml.errors import GpuLost, NotFound, NvmlError
 from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
 from tessera.nvml.machine import Fault, Machine, SimCard, SimEvent, SimGpuInstance, SimProcess, build, mig_uuid
 from tessera.nvml.statefile import FileStore, MemoryStore, Store
@@ -31,7 +32,7 @@ class SimulatedHardware:
         seed: the node's name; decides every UUID.
         mig: MIG mode is on from the start.
         passthrough: the cards are passed through to a virtual machine: a change of MIG mode on Ampere stays pending
-            until :meth:`reset`.
+            until the card is reset.
         driver_version: what the driver reports.
         latencies: seconds that a call takes, by its name (``create_gpu_instance``).
         state: keep the machine in this file, which outlives the process and which other processes may share.
@@ -86,12 +87,15 @@ class SimulatedHardware:
     ) -> None:
         """Lets calls fail: after ``skip`` that still succeed, the next ``times`` (``None``: all) of ``operation``.
 
+        A ``set_mig_mode`` that fails with ``ResetRequired`` or ``InUse`` is one that stays pending for that reason, as
+        NVML answers it: with a result, not with an error.
+
         Args:
             operation: the call's name, or :data:`ANY`.
             error: what it answers with.
             skip: matching calls that succeed first.
             times: how many fail then.
-            gpu: only calls on this card.
+            gpu: only calls on this card or on a MIG device of it.
         """
         with self._change() as machine:
             machine.faults.append(Fault(operation=operation, code=error.code, skip=skip, times=times, gpu=gpu))
@@ -119,34 +123,29 @@ class SimulatedHardware:
         with self._change() as machine:
             _queue(machine, event)
 
-    def reset(self, gpu: GpuUuid) -> None:
-        """Resets the card: a pending MIG mode takes hold, and its instances are gone.
-
-        Raises:
-            InUse: a process computes on it.
-            GpuLost: a lost card cannot be reset.
-        """
+    def set_attributes(self, gpu: GpuUuid, attributes: CardAttributes) -> None:
+        """The card has these from now on: another verdict of the driver, no ECC, a place in a fabric."""
         with self._change() as machine:
-            card = find_card(machine, gpu)
-            if card.lost:
-                raise GpuLost(f"reset of {gpu}")
-            if card.processes:
-                raise InUse(f"reset of {gpu}: process {card.processes[0].pid} computes on it")
-            card.instances = []
-            card.apply_pending_mode()
+            find_card(machine, gpu).attributes = attributes
+
+    def set_nvlinks(self, gpu: GpuUuid, links: Iterable[NvLink]) -> None:
+        """These NVLinks of the card are up from now on, as long as it is not in MIG mode."""
+        with self._change() as machine:
+            find_card(machine, gpu).nvlinks = list(links)
 
     def reboot(self) -> None:
         """Reboots the machine: no process and no instance survives, lost cards are back.
 
-        MIG mode survives on Ampere, where it is kept on the card, and is off on later cards.
+        MIG mode survives on Ampere, where it is kept on the card, and is off on later cards. Compute modes are lost.
         """
         with self._change() as machine:
             machine.events.clear()
             for card in machine.cards:
                 card.lost = False
-                card.processes, card.instances = [], []
+                card.processes = []
                 card.mig_pending = card.mig_pending and card.needs_reset
-                card.apply_pending_mode()
+                card.compute_mode = ComputeMode.DEFAULT
+                card.restart()
 
     def start_process(self, device: GpuUuid | MigUuid, memory_bytes: int = 0) -> int:
         """A process starts to compute on a card or MIG device; returns its PID.

@@ -19,6 +19,8 @@ from typing import NewType, Protocol
 
 import msgspec
 
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+
 #: ``GPU-`` and a UUID; survives reboots.
 GpuUuid = NewType("GpuUuid", str)
 #: ``MIG-`` and a UUID; names a compute instance. The same slice created again has the same one.
@@ -162,7 +164,7 @@ class MigModeResult(Enum):
 
 
 class DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A character device that a container must be given to use a MIG device."""
+    """A character device that a container must be given to use a card or a MIG device."""
 
     path: str
     major: int
@@ -177,6 +179,10 @@ class Nvml(Protocol):
 
     def driver_version(self) -> str:
         """The kernel module's version, e.g. ``570.133.20``."""
+        ...
+
+    def cuda_version(self) -> int:
+        """The highest CUDA version that the driver runs, as NVML writes it: 12040 is 12.4."""
         ...
 
     def devices(self) -> list[GpuInfo]:
@@ -258,6 +264,65 @@ class Nvml(Protocol):
         Raises:
             NotFound: no such instance.
             NotSupported: the driver's files in ``/proc`` cannot be read.
+        """
+        ...
+
+    def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
+        """Every device file that a container needs to use a whole card: the card's and the driver's.
+
+        Empty on simulated cards.
+
+        Raises:
+            NotSupported: the driver's files in ``/proc`` cannot be read.
+        """
+        ...
+
+    def attributes(self, gpu: GpuUuid) -> CardAttributes:
+        """What the card is and has. What it does not tell is ``None`` or 0, never an error."""
+        ...
+
+    def mig_attributes(self, device: MigUuid) -> MigAttributes:
+        """What a MIG device may use; all 0 where the driver does not tell.
+
+        Raises:
+            NotFound: no such MIG device.
+        """
+        ...
+
+    def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
+        """The card's NVLinks that are up, by number; empty without NVLink and in MIG mode, which has none."""
+        ...
+
+    def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
+        """How far up the PCIe tree two cards meet, as ``nvmlGpuTopologyLevel_t``.
+
+        0 on one board, 10 and 20 at one or several PCIe switches, 30 at a host bridge, 40 at a NUMA node, 50 farther.
+
+        Raises:
+            NotSupported: the platform does not tell.
+        """
+        ...
+
+    def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
+        """Who may compute on the card."""
+        ...
+
+    def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
+        """Decides who may compute on the card, until the next reboot. Processes that compute already stay.
+
+        Raises:
+            NotSupported: the card is in MIG mode, where the mode is always ``DEFAULT``.
+            NoPermission: not allowed.
+        """
+        ...
+
+    def reset(self, gpu: GpuUuid) -> None:
+        """Resets one card: a pending MIG mode takes hold, and its instances are gone. Takes seconds on real cards.
+
+        Raises:
+            InUse: a process holds the card; the text is the driver's.
+            NotSupported: the card cannot be reset, or the tool that does it is not there.
+            GpuLost: a lost card comes back with a reboot only.
         """
         ...
 

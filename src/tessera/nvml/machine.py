@@ -14,12 +14,15 @@ import msgspec
 
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.models import GpuModel, model_by_short_name
+from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
 
 #: Root of every simulated UUID.
 _NAMESPACE = uuid.UUID("6b1d6d2c-5c1a-5d5f-9a53-7465737365a1")
 #: The first simulated process; far from what a kernel gives out by default.
 _FIRST_PID = 5_000_000
+#: PCI bus of the first card.
+_FIRST_BUS = 0x10
 _ITEM = re.compile(r"\s*(?:(\d+)\s*[x*]\s*)?(\S.*?)\s*")
 
 
@@ -55,8 +58,12 @@ class SimGpuInstance(msgspec.Struct):
         return Placement(self.profile, self.start, self.size)
 
 
-class SimCard(msgspec.Struct):
-    """A card. ``model`` is the short name of a model of :mod:`tessera.mig.models`."""
+class SimCard(msgspec.Struct, omit_defaults=True):
+    """A card.
+
+    ``model`` is the short name of a model of :mod:`tessera.mig.models`. ``attributes`` and ``nvlinks`` are ``None``
+    for what :mod:`tessera.nvml.boards` says of the model, else what a test made of them.
+    """
 
     model: str
     index: int
@@ -66,6 +73,14 @@ class SimCard(msgspec.Struct):
     lost: bool = False
     instances: list[SimGpuInstance] = []
     processes: list[SimProcess] = []
+    compute_mode: ComputeMode = ComputeMode.DEFAULT
+    attributes: CardAttributes | None = None
+    nvlinks: list[NvLink] | None = None
+
+    @property
+    def pci_bus_id(self) -> str:
+        """Its PCI address; follows from its index."""
+        return f"00000000:{_FIRST_BUS + self.index:02X}:00.0"
 
     @property
     def gpu_model(self) -> GpuModel:
@@ -87,6 +102,14 @@ class SimCard(msgspec.Struct):
         if self.mig_enabled != self.mig_pending:
             self.mig_enabled = self.mig_pending
             self.instances = []
+            self.compute_mode = ComputeMode.DEFAULT
+
+    def restart(self) -> None:
+        """What reset and reboot have in common: instances vanish, a pending mode takes hold, the driver is content."""
+        self.instances = []
+        self.apply_pending_mode()
+        if self.attributes is not None and self.attributes.recovery_action is not None:
+            self.attributes = msgspec.structs.replace(self.attributes, recovery_action=0)
 
 
 class SimEvent(msgspec.Struct, frozen=True):
@@ -163,10 +186,11 @@ def build(spec: str, seed: str, driver_version: str, *, mig: bool) -> Machine:
         SimCard(model=name, index=index, uuid=gpu_uuid(seed, index)) for index, name in enumerate(parse_spec(spec))
     ]
     for card in cards:
-        _ = (
-            card.geometry
-        )  # a model without known placements cannot be simulated: it says so here, not at the first call
-        card.mig_enabled = card.mig_pending = mig
+        if card.gpu_model.mig_capable:
+            _ = (
+                card.geometry
+            )  # a model of unknown placements cannot be simulated: it says so here, not at the first call
+            card.mig_enabled = card.mig_pending = mig
     return Machine(seed=seed, spec=spec, driver_version=driver_version, cards=cards)
 
 

@@ -8,21 +8,25 @@ What NVML leaves to its caller is kept here:
 
 * a profile's table is fixed for a card, so it is read once;
 * a card that was listed before and cannot be found any more is lost, whatever NVML calls it;
+* a reset of a card ends the session and begins another, and a wait for events makes room for it;
 * compute-instance profiles are found by their own index, which follows from the slice count and not from the GPU
   instance's profile.
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from ctypes import byref
 from importlib import import_module
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgspec
 
 from tessera.mig.names import resource_spelling
-from tessera.nvml.devicefiles import mig_device_files
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.devicefiles import card_device_files, mig_device_files
 from tessera.nvml.errors import GpuLost, InvalidArgument, NotFound, NotSupported, error_of, translated
 from tessera.nvml.interface import (
     ComputeInstance,
@@ -37,10 +41,14 @@ from tessera.nvml.interface import (
     MigUuid,
     Process,
 )
+from tessera.nvml.real_cards import CardReader
 from tessera.nvml.real_events import RealEvents, instance_id, text
 from tessera.nvml.real_mig import MigReader
+from tessera.nvml.real_reset import reset_card
 
 _MIB = 1024 * 1024
+#: A wait for events holds the session for so long at a time, seconds; a reset waits for the session.
+_EVENT_WAIT = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -52,19 +60,30 @@ class RealNvml:
         binding: the module ``pynvml``, loaded when needed.
         proc: the host's ``/proc``.
         sys: the host's ``/sys``.
+        reset_tool: how ``nvidia-smi`` is called, which resets cards.
 
     Raises:
         DriverNotLoaded: no driver on this machine.
         DriverMismatch: the library and the kernel module are of different versions.
     """
 
-    def __init__(self, binding: Any = None, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+    def __init__(
+        self,
+        binding: Any = None,
+        *,
+        proc: Path = Path("/proc"),
+        sys: Path = Path("/sys"),
+        reset_tool: Sequence[str] = ("nvidia-smi",),
+    ) -> None:
         self._nvml = import_module("pynvml") if binding is None else binding
         self._mig = MigReader(self._nvml)
-        self._proc, self._sys = proc, sys
+        self._cards = CardReader(self._nvml, sys)
+        self._proc = proc
         self._seen: dict[GpuUuid, GpuInfo] = {}
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
         self._events: RealEvents | None = None
+        self._reset_tool = tuple(reset_tool)
+        self._turn, self._session = Lock(), Lock()
         with self._errors("nvmlInit"):
             self._nvml.nvmlInit()
 
@@ -73,6 +92,11 @@ class RealNvml:
         with self._errors("driver version"):
             return text(self._nvml.nvmlSystemGetDriverVersion())
 
+    def cuda_version(self) -> int:
+        """See :meth:`.Nvml.cuda_version`."""
+        with self._errors("CUDA version"):
+            return int(self._nvml.nvmlSystemGetCudaDriverVersion_v2())
+
     def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`. A card that was lost before it was ever listed has no UUID and is only logged."""
         found: dict[GpuUuid, GpuInfo] = {}
@@ -80,7 +104,7 @@ class RealNvml:
             count = self._nvml.nvmlDeviceGetCount()
         for index in range(count):
             try:
-                info = self._info(index)
+                info = self._cards.info(index)
             except GpuLost as error:
                 _log.warning("card %d cannot be read: %s", index, error)
                 continue
@@ -120,7 +144,7 @@ class RealNvml:
     def instances(self, gpu: GpuUuid) -> list[Instance]:
         """See :meth:`.Nvml.instances`."""
         handle = self._device(gpu)
-        if not self._mig_mode(handle)[0]:
+        if not self._cards.mig_mode(handle)[0]:
             return []
         uuids = self._mig.mig_uuids(gpu, handle)
         found = []
@@ -205,15 +229,67 @@ class RealNvml:
             minor = self._nvml.nvmlDeviceGetMinorNumber(self._device(gpu))
         return mig_device_files(self._proc, minor, gi_id, ci_id)
 
+    def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
+        """See :meth:`.Nvml.card_files`."""
+        with self._errors(f"minor number of {gpu}"):
+            minor = self._nvml.nvmlDeviceGetMinorNumber(self._device(gpu))
+        return card_device_files(self._proc, minor)
+
+    def attributes(self, gpu: GpuUuid) -> CardAttributes:
+        """See :meth:`.Nvml.attributes`."""
+        return self._cards.attributes(gpu, self._device(gpu))
+
+    def mig_attributes(self, device: MigUuid) -> MigAttributes:
+        """See :meth:`.Nvml.mig_attributes`."""
+        return self._cards.mig_attributes(device, self._device(device))
+
+    def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
+        """See :meth:`.Nvml.nvlinks`."""
+        return self._cards.nvlinks(gpu, self._device(gpu))
+
+    def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
+        """See :meth:`.Nvml.common_ancestor`."""
+        with self._errors(f"PCIe topology of {gpu} and {other}"):
+            return int(self._nvml.nvmlDeviceGetTopologyCommonAncestor(self._device(gpu), self._device(other)))
+
+    def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
+        """See :meth:`.Nvml.compute_mode`."""
+        return self._cards.compute_mode(gpu, self._device(gpu))
+
+    def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
+        """See :meth:`.Nvml.set_compute_mode`."""
+        self._cards.set_compute_mode(gpu, self._device(gpu), mode)
+
+    def reset(self, gpu: GpuUuid) -> None:
+        """See :meth:`.Nvml.reset`. NVML is closed meanwhile, since its session holds every card."""
+        with self._errors(f"PCI address of {gpu}"):
+            pci_bus_id = text(self._nvml.nvmlDeviceGetPciInfo(self._device(gpu)).busId)
+        with self._turn, self._session:
+            self._end()
+            try:
+                reset_card(pci_bus_id, tool=self._reset_tool)
+            finally:
+                self._profiles.pop(gpu, None)
+                with self._errors("nvmlInit after a reset"):
+                    self._nvml.nvmlInit()
+
     def wait_event(self, seconds: float) -> Event | None:
         """See :meth:`.Nvml.wait_event`.
 
         Raises:
             NotSupported: no card reports events.
         """
-        if self._events is None:
-            self._events = RealEvents(self._nvml)
-        return self._events.wait(seconds)
+        left = seconds
+        while True:
+            with self._turn:  # a reset that waits goes first
+                pass
+            with self._session:
+                if self._events is None:
+                    self._events = RealEvents(self._nvml)
+                event = self._events.wait(min(left, _EVENT_WAIT))
+            left -= _EVENT_WAIT
+            if event is not None or left <= 0:
+                return event
 
     def latency(self, _operation: str) -> float:
         """0: real calls take their own time."""
@@ -221,50 +297,15 @@ class RealNvml:
 
     def close(self) -> None:
         """See :meth:`.Nvml.close`."""
+        with self._turn, self._session:
+            self._end()
+
+    def _end(self) -> None:
         events, self._events = self._events, None
         if events is not None:
             events.close()
         with self._errors("nvmlShutdown"):
             self._nvml.nvmlShutdown()
-
-    def _info(self, index: int) -> GpuInfo:
-        nvml = self._nvml
-        with self._errors(f"card {index}"):
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            pci = nvml.nvmlDeviceGetPciInfo(handle)
-            mode = self._mig_mode(handle)
-            return GpuInfo(
-                uuid=GpuUuid(text(nvml.nvmlDeviceGetUUID(handle))),
-                index=index,
-                minor=nvml.nvmlDeviceGetMinorNumber(handle),
-                name=text(nvml.nvmlDeviceGetName(handle)),
-                memory_mib=nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
-                pci_bus_id=text(pci.busId),
-                pci_device_id=f"0x{pci.pciDeviceId:08X}",
-                compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),
-                mig_capable=mode != (None, None),
-                mig_enabled=bool(mode[0]),
-                mig_pending=bool(mode[1]),
-                numa_node=self._numa_node(text(pci.busId)),
-            )
-
-    def _mig_mode(self, handle: Any) -> tuple[int | None, int | None]:
-        """Current and pending mode; ``None`` for a card without MIG."""
-        try:
-            with self._errors("MIG mode"):
-                current, pending = self._nvml.nvmlDeviceGetMigMode(handle)
-        except NotSupported:
-            return None, None
-        return current, pending
-
-    def _numa_node(self, bus_id: str) -> int | None:
-        """The kernel's answer; NVML's own is about cards that are NUMA nodes themselves. -1 means it does not know."""
-        domain, _, rest = bus_id.lower().partition(":")
-        try:
-            node = int((self._sys / f"bus/pci/devices/{domain[-4:]}:{rest}/numa_node").read_text())
-        except (OSError, ValueError):
-            return None
-        return node if node >= 0 else None
 
     def _device(self, device: str) -> Any:
         try:

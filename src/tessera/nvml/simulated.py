@@ -2,26 +2,24 @@
 
 :class:`SimulatedMachine` answers every call of :class:`~tessera.nvml.interface.Nvml` at once and from the same rules as
 hardware: legal starts only, no overlap, nothing in use is destroyed, a lost card answers nothing. What happens to the
-cards otherwise is pulled by the levers of :class:`~tessera.nvml.hardware.SimulatedHardware`.
+cards otherwise is pulled by the levers of :class:`~tessera.nvml.hardware.SimulatedHardware`. What is asked of a card as
+a whole stands in :mod:`tessera.nvml.simulated_cards`.
 
 Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvml.worker` how long they should take.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from tessera.mig.geometry import UnknownProfile
 from tessera.mig.occupancy import conflict, free_starts, occupancy_of
+from tessera.nvml.boards import cuda_version
 from tessera.nvml.errors import (
-    GpuLost,
     InsufficientResources,
     InUse,
     InvalidArgument,
     NotFound,
     NotSupported,
-    error_of,
+    ResetRequired,
 )
-from tessera.nvml.hardware import ANY, SimulatedHardware, find_card, find_device, share_bytes
+from tessera.nvml.hardware import find_card, share_bytes
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
@@ -35,27 +33,23 @@ from tessera.nvml.interface import (
     MigUuid,
     Process,
 )
-from tessera.nvml.machine import (
-    Fault,
-    Machine,
-    SimCard,
-    SimComputeInstance,
-    SimGpuInstance,
-    gi_id,
-    mig_uuid,
-)
-
-#: Compute slices of each compute-instance profile (nvml.h, ``NVML_COMPUTE_INSTANCE_PROFILE_*``).
-CI_SLICES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1}
+from tessera.nvml.machine import SimCard, SimComputeInstance, SimGpuInstance, gi_id, mig_uuid
+from tessera.nvml.simulated_calls import gpu_instance
+from tessera.nvml.simulated_cards import CI_SLICES, SimulatedCards
 
 
-class SimulatedMachine(SimulatedHardware):
+class SimulatedMachine(SimulatedCards):
     """Cards that exist only here, with NVML's face; see :class:`~tessera.nvml.interface.Nvml`."""
 
     def driver_version(self) -> str:
         """See :meth:`.Nvml.driver_version`."""
         with self._call("driver_version") as machine:
             return machine.driver_version
+
+    def cuda_version(self) -> int:
+        """See :meth:`.Nvml.cuda_version`."""
+        with self._call("cuda_version") as machine:
+            return cuda_version(machine.driver_version)
 
     def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`."""
@@ -64,16 +58,26 @@ class SimulatedMachine(SimulatedHardware):
 
     def set_mig_mode(self, gpu: GpuUuid, enabled: bool) -> MigModeResult:
         """See :meth:`.Nvml.set_mig_mode`."""
-        with self._card("set_mig_mode", gpu, changes=True) as card:
-            card.mig_pending = enabled
-            if card.mig_enabled == enabled:
-                return MigModeResult.APPLIED
-            if card.processes:
-                return MigModeResult.IN_USE
-            if self._passthrough and card.needs_reset:
-                return MigModeResult.RESET_REQUIRED
-            card.apply_pending_mode()
+        try:
+            with self._card("set_mig_mode", gpu, changes=True) as card:
+                return self._set_mig_mode(card, enabled)
+        except (InUse, ResetRequired) as refused:
+            with self._change() as machine:
+                find_card(machine, gpu).mig_pending = enabled
+            return MigModeResult.IN_USE if isinstance(refused, InUse) else MigModeResult.RESET_REQUIRED
+
+    def _set_mig_mode(self, card: SimCard, enabled: bool) -> MigModeResult:
+        if not card.gpu_model.mig_capable:
+            raise NotSupported(f"MIG mode of {card.uuid}: {card.gpu_model.product_name} has no MIG")
+        card.mig_pending = enabled
+        if card.mig_enabled == enabled:
             return MigModeResult.APPLIED
+        if card.processes:
+            return MigModeResult.IN_USE
+        if self._passthrough and card.needs_reset:
+            return MigModeResult.RESET_REQUIRED
+        card.apply_pending_mode()
+        return MigModeResult.APPLIED
 
     def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
         """See :meth:`.Nvml.gi_profiles`."""
@@ -122,7 +126,7 @@ class SimulatedMachine(SimulatedHardware):
     def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
         """See :meth:`.Nvml.create_compute_instance`."""
         with self._mig_card("create_compute_instance", gpu, changes=True) as card:
-            instance = _gpu_instance(card, gi_id)
+            instance = gpu_instance(card, gi_id)
             what = f"compute instance profile {profile_index} in GPU instance {gi_id} ({instance.profile}) of {gpu}"
             slices, limit = CI_SLICES.get(profile_index), card.geometry.profile(instance.profile).compute_slices
             if slices is None or slices > limit:
@@ -140,7 +144,7 @@ class SimulatedMachine(SimulatedHardware):
     def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
         """See :meth:`.Nvml.destroy_compute_instance`."""
         with self._mig_card("destroy_compute_instance", gpu, changes=True) as card:
-            instance = _gpu_instance(card, gi_id)
+            instance = gpu_instance(card, gi_id)
             what = f"compute instance {ci_id} of GPU instance {gi_id} ({instance.profile}) of {gpu}"
             compute = next((one for one in instance.compute_instances if one.ci_id == ci_id), None)
             if compute is None:
@@ -153,7 +157,7 @@ class SimulatedMachine(SimulatedHardware):
     def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
         """See :meth:`.Nvml.destroy_gpu_instance`."""
         with self._mig_card("destroy_gpu_instance", gpu, changes=True) as card:
-            instance = _gpu_instance(card, gi_id)
+            instance = gpu_instance(card, gi_id)
             if instance.compute_instances:
                 raise InUse(f"GPU instance {gi_id} ({instance.profile}) of {gpu}: it holds compute instances")
             card.instances.remove(instance)
@@ -176,7 +180,7 @@ class SimulatedMachine(SimulatedHardware):
     def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """No file: nothing stands behind a simulated card."""
         with self._mig_card("device_files", gpu) as card:
-            if all(one.ci_id != ci_id for one in _gpu_instance(card, gi_id).compute_instances):
+            if all(one.ci_id != ci_id for one in gpu_instance(card, gi_id).compute_instances):
                 raise NotFound(f"compute instance {ci_id} of GPU instance {gi_id} of {gpu}")
             return []
 
@@ -188,69 +192,8 @@ class SimulatedMachine(SimulatedHardware):
             event = machine.events.pop(0)
             return Event(kind=event.kind, gpu=event.gpu, xid=event.xid, gi_id=event.gi_id, ci_id=event.ci_id)
 
-    def latency(self, operation: str) -> float:
-        """See :meth:`.Nvml.latency`; set with :meth:`slow`."""
-        with self._store.machine() as machine:
-            return machine.latencies.get(operation, machine.latencies.get(ANY, 0.0))
-
     def close(self) -> None:
         """Nothing to end; the cards stay as they are."""
-
-    @contextmanager
-    def _call(self, operation: str, gpu: str | None = None, *, changes: bool = False) -> Iterator[Machine]:
-        with self._store.machine() as machine:
-            for fault in machine.faults:
-                if _strikes(fault, operation, gpu):
-                    raise error_of(fault.code, f"{operation}{f' on {gpu}' if gpu else ''}")
-            yield machine
-        if changes:
-            self._tell()
-
-    @contextmanager
-    def _card(self, operation: str, gpu: GpuUuid, *, changes: bool = False) -> Iterator[SimCard]:
-        with self._call(operation, gpu, changes=changes) as machine:
-            card = find_card(machine, gpu)
-            if card.lost:
-                raise GpuLost(f"{operation} on {gpu}")
-            yield card
-
-    @contextmanager
-    def _mig_card(self, operation: str, gpu: GpuUuid, *, changes: bool = False) -> Iterator[SimCard]:
-        with self._card(operation, gpu, changes=changes) as card:
-            if not card.mig_enabled:
-                raise NotSupported(f"{operation} on {gpu}: MIG mode is off")
-            yield card
-
-    @contextmanager
-    def _device(
-        self, operation: str, device: GpuUuid | MigUuid
-    ) -> Iterator[tuple[SimCard, SimGpuInstance | None, int | None]]:
-        with self._call(operation, device) as machine:
-            found = find_device(machine, device)
-            if found[0].lost:
-                raise GpuLost(f"{operation} on {device}")
-            yield found
-
-
-def _strikes(fault: Fault, operation: str, gpu: str | None) -> bool:
-    """Whether the fault hits this call; counts it down."""
-    if fault.operation not in (operation, ANY) or (fault.gpu is not None and fault.gpu != gpu):
-        return False
-    if fault.skip:
-        fault.skip -= 1
-        return False
-    if fault.times == 0:
-        return False
-    if fault.times is not None:
-        fault.times -= 1
-    return True
-
-
-def _gpu_instance(card: SimCard, gi_id: int) -> SimGpuInstance:
-    for instance in card.instances:
-        if instance.gi_id == gi_id:
-            return instance
-    raise NotFound(f"GPU instance {gi_id} of {card.uuid}")
 
 
 def _instance(card: SimCard, instance: SimGpuInstance) -> Instance:
@@ -279,10 +222,10 @@ def _info(card: SimCard) -> GpuInfo:
         minor=card.index,
         name=model.product_name,
         memory_mib=model.memory_mib,
-        pci_bus_id=f"00000000:{0x10 + card.index:02X}:00.0",
+        pci_bus_id=card.pci_bus_id,
         pci_device_id=f"0x{device_id:04X}10DE",
         compute_capability=model.compute_capability,
-        mig_capable=True,
+        mig_capable=model.mig_capable,
         mig_enabled=card.mig_enabled,
         mig_pending=card.mig_pending,
         lost=card.lost,

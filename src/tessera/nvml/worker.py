@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, Self, TypeVar
 
 from tessera.clock import Clock
+from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
@@ -76,6 +77,10 @@ class AsyncNvml(ABC):
         """See :meth:`.Nvml.driver_version`."""
         return await self.call("driver_version", lambda nvml: nvml.driver_version())
 
+    async def cuda_version(self) -> int:
+        """See :meth:`.Nvml.cuda_version`."""
+        return await self.call("cuda_version", lambda nvml: nvml.cuda_version())
+
     async def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`."""
         return await self.call("devices", lambda nvml: nvml.devices())
@@ -121,6 +126,38 @@ class AsyncNvml(ABC):
     async def device_files(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> list[DeviceFile]:
         """See :meth:`.Nvml.device_files`."""
         return await self.call("device_files", lambda nvml: nvml.device_files(gpu, gi_id, ci_id))
+
+    async def card_files(self, gpu: GpuUuid) -> list[DeviceFile]:
+        """See :meth:`.Nvml.card_files`."""
+        return await self.call("card_files", lambda nvml: nvml.card_files(gpu))
+
+    async def attributes(self, gpu: GpuUuid) -> CardAttributes:
+        """See :meth:`.Nvml.attributes`."""
+        return await self.call("attributes", lambda nvml: nvml.attributes(gpu))
+
+    async def mig_attributes(self, device: MigUuid) -> MigAttributes:
+        """See :meth:`.Nvml.mig_attributes`."""
+        return await self.call("mig_attributes", lambda nvml: nvml.mig_attributes(device))
+
+    async def nvlinks(self, gpu: GpuUuid) -> list[NvLink]:
+        """See :meth:`.Nvml.nvlinks`."""
+        return await self.call("nvlinks", lambda nvml: nvml.nvlinks(gpu))
+
+    async def common_ancestor(self, gpu: GpuUuid, other: GpuUuid) -> int:
+        """See :meth:`.Nvml.common_ancestor`."""
+        return await self.call("common_ancestor", lambda nvml: nvml.common_ancestor(gpu, other))
+
+    async def compute_mode(self, gpu: GpuUuid) -> ComputeMode:
+        """See :meth:`.Nvml.compute_mode`."""
+        return await self.call("compute_mode", lambda nvml: nvml.compute_mode(gpu))
+
+    async def set_compute_mode(self, gpu: GpuUuid, mode: ComputeMode) -> None:
+        """See :meth:`.Nvml.set_compute_mode`."""
+        await self.call("set_compute_mode", lambda nvml: nvml.set_compute_mode(gpu, mode))
+
+    async def reset(self, gpu: GpuUuid) -> None:
+        """See :meth:`.Nvml.reset`."""
+        await self.call("reset", lambda nvml: nvml.reset(gpu))
 
 
 class ThreadedNvml(AsyncNvml):

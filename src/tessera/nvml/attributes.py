@@ -1,0 +1,76 @@
+"""What cards and MIG devices are, beyond what is needed to cut them: the values of :mod:`tessera.nvml.interface`.
+
+What a driver does not tell, or a card does not have, has a value of its own here (``None``, 0, an empty list). So
+whoever labels a node with these never has to handle an error for a card that is merely old.
+"""
+
+from enum import Enum
+
+import msgspec
+
+
+class ComputeMode(Enum):
+    """Who may compute on a card; the values are NVML's (nvml.h, ``nvmlComputeMode_t``)."""
+
+    DEFAULT = 0
+    #: No process may compute on it.
+    PROHIBITED = 2
+    #: One process at a time: the MPS server, which then serves the others.
+    EXCLUSIVE_PROCESS = 3
+
+
+class CardAttributes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a card is and has, beyond :class:`~tessera.nvml.interface.GpuInfo`.
+
+    Attributes:
+        pci_class: class and interface, ``0x030200`` for a card without a display; ``None`` when it cannot be read.
+        pci_subsystem_id: of the board, device and vendor as one number; 0 when it cannot be read.
+        ecc: ECC is on now; ``False`` on a card without.
+        fabric: cluster UUID and clique id of a card that has joined an NVLink fabric; ``None`` for any other.
+        recovery_action: the driver's verdict, ``NVML_GPU_RECOVERY_ACTION_*`` (0: nothing is to be done); ``None``
+            where the driver gives none.
+    """
+
+    pci_class: int | None = None
+    pci_subsystem_id: int = 0
+    ecc: bool = False
+    fabric: tuple[str, str] | None = None
+    recovery_action: int | None = None
+
+
+class NvLink(msgspec.Struct, frozen=True):
+    """One NVLink that is up.
+
+    Attributes:
+        remote_pci: PCI address at its other end, ``00000000:07:00.0``.
+        switch: an NVSwitch is there, not a card.
+    """
+
+    remote_pci: str
+    switch: bool = False
+
+
+class MigAttributes(msgspec.Struct, frozen=True, kw_only=True):
+    """What a MIG device may use; 0 wherever the driver does not tell (nvml.h, ``nvmlDeviceAttributes_t``).
+
+    Attributes:
+        memory_mib: memory of its GPU instance in MiB.
+        multiprocessors: SMs of its own.
+        gi_slices: compute slices of its GPU instance.
+        ci_slices: compute slices of its own.
+        copy_engines: engines of each kind that it shares with the other compute instances of its GPU instance.
+        decoders: likewise.
+        encoders: likewise.
+        jpeg_engines: likewise.
+        ofa_engines: likewise.
+    """
+
+    memory_mib: int = 0
+    multiprocessors: int = 0
+    gi_slices: int = 0
+    ci_slices: int = 0
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
