@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused
-from tessera.api.sharing.config import AllocationPolicy, MigStrategy, ResourcePattern, Selection, SharingKind
+from tessera.api.sharing.config import (
+    AllocationPolicy,
+    Flags,
+    MigStrategy,
+    ResourcePattern,
+    Selection,
+    SharingKind,
+    SharingProfile,
+)
 from tessera.api.sharing.grammar import WITHOUT_EFFECT, parse_profile
 
 GPU = "GPU-4cf8db2d-06c0-7d70-1a51-e59b25b2c16c"
@@ -48,11 +56,12 @@ def test_the_profile_of_the_article() -> None:
     ]
     assert profile.mps is None
     assert profile.notices == ()
+    assert profile.flags == Flags()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "version: v1", 'version: ""', "flags:\nresources:\nsharing:\nimex:\n"])
 def test_a_file_that_says_nothing_is_a_profile_that_shares_nothing(text: str) -> None:
-    assert parse_profile(text).blocks == ()
+    assert parse_profile(text) == SharingProfile()
 
 
 def test_another_version_is_refused() -> None:

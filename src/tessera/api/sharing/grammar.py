@@ -177,7 +177,9 @@ def _imex(found: Gathered, value: Any, notices: list[Notice]) -> None:
     notices.extend(_without_effect(imex, "imex"))
 
 
-def _strategies(found: Gathered, value: Any, path: str) -> tuple[str, ...]:
+def _strategies(found: Gathered, value: Any, path: str) -> tuple[str, ...] | None:
+    if value is None:
+        return None
     if isinstance(value, str):
         return (found.choice(value, path, DEVICE_LIST_STRATEGIES),)
     chosen = tuple(found.choice(item, at, DEVICE_LIST_STRATEGIES) for item, at in found.items(value, path))
