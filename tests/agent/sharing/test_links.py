@@ -2,7 +2,8 @@
 
 import pytest
 
-from tessera.agent.sharing.links import CardLinks, Meeting, NvLink, pci_address, topology_of
+from tessera.agent.sharing.links import CardLinks, Meeting, pci_address, topology_of
+from tessera.nvml.attributes import NvLink
 from tessera.nvml.interface import GpuUuid
 
 A, B, C = GpuUuid("GPU-a"), GpuUuid("GPU-b"), GpuUuid("GPU-c")

@@ -4,16 +4,19 @@ NVML tells of each NVLink whether it is up and which PCI device is at its other 
 two cards it tells how far up the PCIe tree they meet. Both become the topology that decides which whole cards are given
 out together. A card that cannot be asked, because it is lost, still has the links that the others report.
 
-This module does not ask NVML.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from itertools import combinations
 
 import msgspec
 
-from tessera.nvml.interface import GpuUuid
+from tessera.nvml.attributes import NvLink
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuInfo, GpuUuid
+from tessera.nvml.worker import AsyncNvml
 from tessera.placement.topology import Pair, Path, Topology
 
 
@@ -36,13 +39,6 @@ _PATHS: Mapping[Meeting, Path] = {
     Meeting.NODE: Path.NODE,
     Meeting.SYSTEM: Path.SYS,
 }
-
-
-class NvLink(msgspec.Struct, frozen=True):
-    """One NVLink that is up: the PCI address at its other end, and whether an NVSwitch is there."""
-
-    remote: str
-    switch: bool = False
 
 
 class CardLinks(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +69,7 @@ def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, Gpu
     direct: Counter[tuple[GpuUuid, GpuUuid]] = Counter()
     for card in cards:
         for link in card.links:
-            other = by_address.get(pci_address(link.remote))
+            other = by_address.get(pci_address(link.remote_pci))
             if other is not None and not link.switch:
                 direct[card.uuid, other] += 1
     pairs: dict[tuple[str, str], Pair] = {}
@@ -82,6 +78,35 @@ def topology_of(cards: Sequence[CardLinks], meetings: Mapping[tuple[GpuUuid, Gpu
         pairs[pair] = Pair(path, direct[pair])
     switched = {str(card.uuid): sum(link.switch for link in card.links) for card in cards}
     return Topology([card.uuid for card in cards], pairs, switch_links=switched)
+
+
+async def read_topology(hardware: AsyncNvml, cards: Sequence[GpuInfo]) -> Topology:
+    """Asks the cards how they are joined; what one does not tell counts as no link.
+
+    Args:
+        hardware: the node's cards.
+        cards: those whose topology is wanted.
+    """
+    told = [
+        CardLinks(uuid=card.uuid, pci_bus_id=card.pci_bus_id, links=await _links(hardware, card))
+        for card in sorted(cards, key=lambda each: each.index)
+    ]
+    meetings: dict[tuple[GpuUuid, GpuUuid], Meeting] = {}
+    for one, other in combinations([card.uuid for card in cards if not card.lost], 2):
+        try:
+            meetings[one, other] = Meeting(await hardware.common_ancestor(one, other))
+        except (NvmlError, ValueError):
+            continue  # the pair then counts by its NVLinks alone
+    return topology_of(told, meetings)
+
+
+async def _links(hardware: AsyncNvml, card: GpuInfo) -> tuple[NvLink, ...]:
+    if card.lost:
+        return ()
+    try:
+        return tuple(await hardware.nvlinks(card.uuid))
+    except NvmlError:
+        return ()  # what the cards at the other ends report still counts
 
 
 def pci_address(text: str) -> str:

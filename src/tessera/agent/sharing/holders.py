@@ -1,0 +1,107 @@
+"""Which pod's container holds which card, share or MIG device of the static side, as kubelet tells it.
+
+Kubelet's pod-resources API knows pods by namespace and name only, and goes on listing pods that have ended. So what it
+lists is matched with the pods that are bound to this node and not over; a name of which there is none among them holds
+nothing. Devices of slices on demand, and those of other plugins, are nobody's business here: a static entry's id is
+``<uuid>`` or ``<uuid>::<n>`` of a card or a MIG device, a slice's is ``<gpu uuid>:<profile>:<start>``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.names import PodUid
+from tessera.api.sharing.devices import device_of
+from tessera.kube.resources import Pod
+from tessera.kubelet.seam import ContainerDevices, Kubelet, PodResources
+
+_KINDS = ("GPU-", "MIG-")
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """One container that holds entries of one device.
+
+    Attributes:
+        pod: UID of its pod.
+        namespace: of the pod.
+        name: of the pod.
+        container: which container.
+        resource: the extended resource that the entries were given as.
+        ids: the entries of the device, sorted; several for a container with several shares of it.
+    """
+
+    pod: PodUid
+    namespace: str
+    name: str
+    container: str
+    resource: str
+    ids: tuple[str, ...]
+
+    @property
+    def pod_name(self) -> str:
+        """``namespace/name``, for messages."""
+        return f"{self.namespace}/{self.name}"
+
+
+class Holders:
+    """Asks kubelet who holds what.
+
+    Args:
+        kubelet: the node's.
+        live: the pods that are bound to this node and not over.
+    """
+
+    def __init__(self, kubelet: Kubelet, live: Callable[[], Sequence[Pod]]) -> None:
+        self._kubelet = kubelet
+        self._live = live
+
+    def live(self) -> frozenset[PodUid]:
+        """The pods that can hold anything; while this is the same, only admissions can change an answer."""
+        return frozenset(PodUid(pod.metadata.uid) for pod in self._live())
+
+    async def now(self) -> Mapping[str, tuple[Holder, ...]]:
+        """The holders of each card and MIG device, by its UUID; a device that nobody holds is missing.
+
+        Raises:
+            ConnectionError: kubelet did not answer.
+        """
+        listed = await self._kubelet.pod_resources()
+        uids = {(pod.metadata.namespace, pod.metadata.name): PodUid(pod.metadata.uid) for pod in self._live()}
+        held: dict[str, list[Holder]] = {}
+        for pod in listed:
+            uid = uids.get((pod.namespace, pod.name))
+            if uid is not None:
+                for device, holder in _holders(pod, uid):
+                    held.setdefault(device, []).append(holder)
+        return {device: tuple(holders) for device, holders in held.items()}
+
+
+def _holders(pod: PodResources, uid: PodUid) -> Iterator[tuple[str, Holder]]:
+    for container in pod.containers:
+        for (resource, device), ids in _by_device(container.devices).items():
+            yield (
+                device,
+                Holder(
+                    pod=uid,
+                    namespace=pod.namespace,
+                    name=pod.name,
+                    container=container.name,
+                    resource=resource,
+                    ids=tuple(sorted(ids)),
+                ),
+            )
+
+
+def _by_device(devices: Sequence[ContainerDevices]) -> dict[tuple[str, str], set[str]]:
+    """A container's entries by resource and device; kubelet may list a resource several times, by NUMA node."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for each in devices:
+        for entry in each.device_ids:
+            if is_static(entry):
+                found.setdefault((each.resource_name, device_of(entry)), set()).add(entry)
+    return found
+
+
+def is_static(entry: str) -> bool:
+    """Whether an entry's id is one of a card, a MIG device, or a share of those."""
+    return entry.startswith(_KINDS) and ":" not in device_of(entry)

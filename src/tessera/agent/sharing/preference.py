@@ -1,0 +1,53 @@
+"""Which entries a container should get, of those that kubelet has free. Pure.
+
+Whole cards that are not shared go together by how they are joined; shares and MIG devices are spread over the devices
+or packed onto few, as the profile says. It is a hint and answers in any case: a refusal here would cost the pod, though
+kubelet needs no preference to admit it.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tessera.api.sharing.allocation import NotEnough, prefer
+from tessera.api.sharing.config import AllocationPolicy
+from tessera.api.sharing.devices import Device, Offered
+from tessera.kubelet.seam import PreferredRequest
+from tessera.placement.topology import Topology
+
+
+def preferred(
+    offered: Offered,
+    request: PreferredRequest,
+    *,
+    refused: Mapping[str, str],
+    topology: Topology,
+    policy: AllocationPolicy,
+) -> tuple[str, ...]:
+    """The entries that a container should get.
+
+    Args:
+        offered: the resource as it is now. Kubelet may still know an older list.
+        request: what kubelet has and needs.
+        refused: entries that must not be given out now; taken only if there are no others.
+        topology: how the cards are joined.
+        policy: for shares and MIG devices.
+    """
+    known = {device.id for device in offered.devices if device.id not in refused}
+    free = [each for each in request.available if each in known or each in request.must_include]
+    if len(free) < request.size:
+        free = list(request.available)
+    try:
+        if all(map(_whole, offered.devices)):
+            chosen = topology.preferred(free, request.must_include, request.size)
+        else:
+            chosen = prefer(offered.devices, free, request.must_include, request.size, policy)
+    except NotEnough:
+        chosen = ()
+    return chosen or _any(request.must_include, free, request.size)
+
+
+def _whole(device: Device) -> bool:
+    return device.id == device.gpu
+
+
+def _any(must: Sequence[str], free: Sequence[str], size: int) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*must, *free)))[:size]

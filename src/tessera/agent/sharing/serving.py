@@ -1,0 +1,135 @@
+"""Which resources are served to kubelet, each by a plugin and a task of its own.
+
+A resource that stays keeps its plugin, whose list is replaced; nothing dips. One that is new is served, and only when
+kubelet has taken its list are the lists of those that are gone emptied: a node that changes from cards to shares never
+has neither. When kubelet has taken an empty list, the serving of that resource ends.
+
+A kubelet that does not answer holds nobody up for ever: after :data:`PATIENCE` the next step is made without it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from tessera.agent.sharing.plugin import SharedPlugin
+from tessera.clock import Clock
+from tessera.kubelet.seam import Device, Kubelet, PluginError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that kubelet is waited for: twice what it takes over dialling a plugin.
+PATIENCE = 20.0
+#: Seconds before a resource that kubelet refused is offered to it again.
+REFUSED_PAUSE = 10.0
+
+
+class _Served:
+    """One resource: its plugin, the task that serves it, since when it is waited for, and whether it is to end."""
+
+    def __init__(self, plugin: SharedPlugin, task: "asyncio.Task[None]", since: float) -> None:
+        self.plugin = plugin
+        self.task = task
+        self.since = since
+        self.retired = False
+
+
+class Serving:
+    """The plugins of the static side.
+
+    Args:
+        kubelet: whom they serve.
+        plugin: makes the plugin of a resource.
+        group: the tasks' owner.
+        clock: for patience.
+    """
+
+    def __init__(
+        self, kubelet: Kubelet, *, plugin: Callable[[str], SharedPlugin], group: asyncio.TaskGroup, clock: Clock
+    ) -> None:
+        self._kubelet = kubelet
+        self._make = plugin
+        self._group = group
+        self._clock = clock
+        self._served: dict[str, _Served] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def plugins(self) -> dict[str, SharedPlugin]:
+        """The plugin of each resource that is served, those about to end included."""
+        return {name: served.plugin for name, served in self._served.items()}
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why kubelet refuses a resource, for those that it does."""
+        return self._refused
+
+    def ensure(self, name: str) -> SharedPlugin:
+        """The plugin of a resource that is offered; it is not served before it is :meth:`shown <show>`."""
+        served = self._served.get(name)
+        return self._make(name) if served is None else served.plugin
+
+    def show(self, lists: Mapping[str, tuple[SharedPlugin, tuple[Device, ...]]]) -> float | None:
+        """Serves these resources with these lists and no others.
+
+        Returns:
+            Seconds after which this is to be called again, even if nothing changes; ``None`` if it need not be.
+        """
+        now = self._clock.monotonic()
+        for name, (plugin, devices) in lists.items():
+            plugin.show(devices)
+            served = self._served.get(name)
+            if served is None:
+                self._served[name] = _Served(plugin, self._start(name, plugin), now)
+            elif served.retired:
+                served.retired, served.since = False, now
+        waits = [
+            PATIENCE - (now - each.since)
+            for each in self._served.values()
+            if not each.retired and not each.plugin.listed and now - each.since < PATIENCE
+        ]
+        gone = [name for name in self._served if name not in lists]
+        if waits and any(not self._served[name].retired for name in gone):
+            return min(waits)
+        return self._retire(gone, now)
+
+    def _retire(self, names: list[str], now: float) -> float | None:
+        """Empties the lists of what is gone, and ends what kubelet knows to be empty."""
+        waits = []
+        for name in names:
+            served = self._served[name]
+            if not served.retired:
+                served.plugin.show(())
+                served.retired, served.since = True, now
+            waited = now - served.since
+            if served.plugin.listed or not served.plugin.streaming or waited >= PATIENCE:
+                self._end(name)
+            else:
+                waits.append(PATIENCE - waited)
+        return min(waits, default=None)
+
+    def _start(self, name: str, plugin: SharedPlugin) -> "asyncio.Task[None]":
+        return self._group.create_task(self._serve(plugin, self._ending.get(name)), name=f"plugin {name}")
+
+    def _end(self, name: str) -> None:
+        task = self._served.pop(name).task
+        self._refused.pop(name, None)
+        self._ending[name] = task
+        task.add_done_callback(lambda _: self._ended(name, task))
+        task.cancel()
+
+    def _ended(self, name: str, task: "asyncio.Task[None]") -> None:
+        if self._ending.get(name) is task:
+            del self._ending[name]
+
+    async def _serve(self, plugin: SharedPlugin, before: "asyncio.Task[None] | None") -> None:
+        """Serves until cancelled; one plugin of a resource at a time."""
+        if before is not None:
+            await asyncio.wait({before})
+        while True:
+            try:
+                await self._kubelet.serve(plugin)
+            except PluginError as error:
+                self._refused[plugin.resource_name] = str(error)
+                _log.warning("%s, again in %.0f s", error, REFUSED_PAUSE)
+            await self._clock.sleep(REFUSED_PAUSE)
