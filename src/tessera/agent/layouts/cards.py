@@ -1,0 +1,224 @@
+"""Drives one card: looks, asks the machine, does what it says, and says what became of it. No card waits for another.
+
+While nothing is to be done the card is read now and then, since NVML has no event for instances that somebody else
+makes or destroys; a new reading of the node's stock that differs is looked into at once. The stock is taken again when
+the calls of a burst are over, before a fence shrinks: what is gone must not be offered for a moment.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from tessera.agent.layouts.evictions import Blocked, Evictor
+from tessera.agent.layouts.facts import (
+    AskHolders,
+    Done,
+    Evict,
+    EvictionAnswered,
+    Fence,
+    Fenced,
+    Goal,
+    HoldersSeen,
+    HoldersUnknown,
+    Instruction,
+    LetGo,
+    Reboot,
+    RoleSeen,
+    Wait,
+)
+from tessera.agent.layouts.hands import Hands
+from tessera.agent.layouts.machine import CardMachine
+from tessera.agent.layouts.status import APPLIED, APPLYING, CardVerdict, LayoutState
+from tessera.agent.layouts.tenants import Tenants
+from tessera.agent.roles import Role, Roles
+from tessera.agent.stock import StockTaker
+from tessera.agent.wakeup import Changes
+from tessera.clock import Clock
+from tessera.nvml.errors import NvmlError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a card that is as it shall be is read again.
+DRIFT_RECHECK = 60.0
+#: Seconds after which is asked again who holds what, or a file is written again.
+ASK_AGAIN = 2.0
+
+
+class CardDriver:
+    """One card.
+
+    Args:
+        uuid: the card's.
+        machine: says what to do.
+        hands: read and change the card.
+        goal: what the card shall be now; ``None`` to leave it as it is.
+        roles: who has the card.
+        stocktaker: the node's stock, taken again after changes.
+        tenants: who holds what.
+        evictor: evicts pods, where the policy says so.
+        save: writes the journal; raises OSError when it cannot.
+        reboot: asks for a reboot of the node for the reason given and says what came of it.
+        told: called when there is something new to say of the card.
+        changes: wakes this driver, and everybody else after a change here.
+        clock: for waits.
+
+    Attributes:
+        fence: UUIDs of the card and its MIG devices that nobody may be given.
+        verdict: what is to be said of the card; ``None`` where it is left as it is.
+        wants_reboot: only a reboot of the node helps the card.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        *,
+        machine: CardMachine,
+        hands: Hands,
+        goal: Callable[[], Goal | None],
+        roles: Roles,
+        stocktaker: StockTaker,
+        tenants: Tenants,
+        evictor: Evictor | None,
+        save: Callable[[], None],
+        reboot: Callable[[str], Awaitable[CardVerdict]],
+        told: Callable[[], None],
+        changes: Changes,
+        clock: Clock,
+    ) -> None:
+        self.uuid = uuid
+        self.machine = machine
+        self.fence: frozenset[str] = frozenset()
+        self.verdict: CardVerdict | None = None
+        self.wants_reboot = False
+        self._hands = hands
+        self._goal = goal
+        self._roles = roles
+        self._stocktaker = stocktaker
+        self._tenants = tenants
+        self._evictor = evictor
+        self._save = save
+        self._reboot = reboot
+        self._told = told
+        self._changes = changes
+        self._clock = clock
+        self._changed = False
+        self._judged: Goal | None = None
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            seen = self._changes.count
+            goal, role = self._goal(), self._roles.role(self.uuid)
+            if goal != self._judged:
+                self._judged = goal
+                self._say(None if goal is None else CardVerdict(LayoutState.PENDING, APPLYING))
+            self.machine.aim(goal)
+            self.machine.apply(RoleSeen(role))
+            if goal is not None and role is Role.STATIC:
+                self.machine.apply(await self._hands.look())
+            step = self.machine.step(self._clock.monotonic())
+            if isinstance(step, Wait | Done | Reboot):
+                await self._rest(step, seen)
+            else:
+                await self._carry_out(step)
+
+    async def _carry_out(self, step: Instruction) -> None:
+        match step:
+            case Fence(uuids=uuids):
+                await self._take_stock()
+                self.fence = uuids
+                self.machine.apply(Fenced(uuids))
+                self._changes.notify()
+            case AskHolders():
+                self.machine.apply(await self._ask())
+            case Evict(tenants=tenants):
+                for each in tenants:
+                    assert self._evictor is not None
+                    answer = await self._evictor.evict(each.namespace, each.name, each.pod)
+                    refusal = answer.text if isinstance(answer, Blocked) else None
+                    self.machine.apply(EvictionAnswered(each.pod, refusal, self._clock.monotonic()))
+            case LetGo():
+                await self._let_go()
+            case Wait() | Done() | Reboot():
+                raise AssertionError(f"{step} is no instruction to carry out")
+            case call:
+                if self.verdict is None or self.verdict.state is LayoutState.SUCCESS:
+                    self._say(CardVerdict(LayoutState.PENDING, APPLYING))
+                self._changed = True
+                self.machine.apply(await self._hands.attempt(call))
+
+    async def _ask(self) -> HoldersSeen | HoldersUnknown:
+        try:
+            return HoldersSeen(await self._tenants.now())
+        except ConnectionError as error:
+            text = f"it is not known who holds what: {error}"
+            return HoldersUnknown(text, self._clock.monotonic() + ASK_AGAIN)
+
+    async def _let_go(self) -> None:
+        try:
+            self._save()
+            self._roles.let_go(self.uuid)
+        except OSError as error:
+            self._say(_unwritable(error))
+            await self._clock.sleep(ASK_AGAIN)
+            return
+        self._changes.notify()
+
+    async def _take_stock(self) -> None:
+        """Lets everybody see what the calls have changed."""
+        if not self._changed:
+            return
+        try:
+            await self._stocktaker.refresh()
+        except NvmlError as error:
+            _log.warning("cards cannot be read after a change of card %s: %s", self.uuid, error)
+            await self._clock.sleep(ASK_AGAIN)
+        else:
+            self._changed = False
+
+    async def _rest(self, step: Wait | Done | Reboot, seen: int) -> None:
+        """Says what became of the card, and waits until a fact may have changed that matters to it."""
+        await self._take_stock()
+        self.wants_reboot = isinstance(step, Reboot)
+        facts = self._facts()
+        until = await self._conclude(step)
+        while facts == self._facts():
+            left = None if until is None else until - self._clock.monotonic()
+            if left is not None and left <= 0:
+                return
+            await self._changes.wait(seen, left)
+            seen = self._changes.count
+
+    async def _conclude(self, step: Wait | Done | Reboot) -> float | None:
+        now = self._clock.monotonic()
+        match step:
+            case Wait(until=until):
+                state = LayoutState.FAILED if step.failed else LayoutState.PENDING
+                self._say(CardVerdict(state, step.reason, step.text))
+                return until
+            case Reboot(until=until):
+                self._say(await self._reboot(step.text))
+                return until
+            case Done():
+                try:
+                    self._save()
+                except OSError as error:
+                    self._say(_unwritable(error))
+                    return now + ASK_AGAIN
+                if self._judged is None:
+                    return None
+                self._say(CardVerdict(LayoutState.SUCCESS, APPLIED))
+                return now + DRIFT_RECHECK
+
+    def _facts(self) -> object:
+        """What a rest ends for when it changes."""
+        card = self._stocktaker.stock.card(self.uuid)
+        return self._goal(), self._roles.role(self.uuid), card, self._tenants.pods()
+
+    def _say(self, verdict: CardVerdict | None) -> None:
+        if verdict != self.verdict:
+            self.verdict = verdict
+            self._told()
+
+
+def _unwritable(error: OSError) -> CardVerdict:
+    return CardVerdict(LayoutState.FAILED, "StateUnwritable", f"what was done to the cards cannot be noted: {error}")

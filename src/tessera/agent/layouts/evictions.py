@@ -1,0 +1,56 @@
+"""Asks the API server to evict a pod, so that disruption budgets and grace periods are kept.
+
+The pod's UID is a precondition: another pod of the same name is never evicted by mistake. An eviction is asked for
+once; whoever asked decides when to ask again.
+"""
+
+import msgspec
+
+from tessera.api.names import PodUid
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+
+
+class Evicted(msgspec.Struct, frozen=True):
+    """The pod will end, within its grace period."""
+
+
+class Blocked(msgspec.Struct, frozen=True):
+    """The pod stays for now; ``text`` says why: a disruption budget, no right to evict, no answer."""
+
+    text: str
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """There is no such pod any more."""
+
+
+class Evictor:
+    """Evicts pods.
+
+    Args:
+        client: the API server; its identity needs ``create`` on ``pods/eviction``.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def evict(self, namespace: str, name: str, uid: PodUid) -> Evicted | Blocked | Gone:
+        """Asks for one pod's eviction; never raises for what the server said or did not say.
+
+        Args:
+            namespace: the pod's.
+            name: the pod's.
+            uid: the pod's; another pod of that name is left alone.
+        """
+        try:
+            await self._client.evict(name, namespace, uid=uid)
+        except (NotFound, Conflict):
+            return Gone()
+        except TooManyRequests as error:
+            return Blocked(error.message or "a disruption budget forbids it now")
+        except Forbidden as error:
+            return Blocked(f"no right to evict it: {error.message}")
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            return Blocked(f"the API server did not evict it: {error}")
+        return Evicted()

@@ -1,0 +1,138 @@
+"""What a wished layout means for each card of the node, judged as a whole before any card is touched.
+
+Rules:
+
+- ``dynamic`` gives every card that has MIG to slices on demand. A layout whose name begins with ``dynamic-`` does so
+  with the cards that it leaves in MIG mode without instances; its other cards are static;
+- a layout that no file has may be one of those that exist without a file (``all-1g.5gb``);
+- one card that cannot hold what its entry wants, and the whole layout is refused: half a layout is none;
+- a card whose table nobody knows while MIG mode is off cannot be judged beforehand; it is judged when the mode is on;
+- cards that the layout does not name, and all cards where no layout is wished, stay as they are.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.agent.layouts.facts import Goal
+from tessera.agent.roles import Role
+from tessera.agent.settings.wishes import LayoutWish
+from tessera.agent.stock import StockCard, mig_cards_of
+from tessera.api.documents import FileRefused
+from tessera.api.mig_defaults import CardKind, generated_layouts
+from tessera.api.mig_layouts import CardTarget, LayoutEntry, targets_of
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.mig.layout import Infeasible, plan_layout
+
+#: Layouts whose name begins so leave cards to slices on demand.
+DYNAMIC_PREFIX = f"{MIG_CONFIG_DYNAMIC}-"
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What shall become of the node's cards.
+
+    Attributes:
+        layout: its name; empty where none is wished.
+        goals: by card; a card that is not here stays as it is.
+        roles: who shall have each card, for every card of the node.
+        notices: what the layout passes over, for people.
+    """
+
+    layout: str
+    goals: Mapping[str, Goal]
+    roles: Mapping[str, Role]
+    notices: tuple[str, ...] = ()
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a layout is not followed; no card is touched.
+
+    Attributes:
+        layout: its name.
+        reason: CamelCase: ``LayoutUnknown``, ``LayoutImpossible``, or the wish's own problem.
+        text: the object, what is wrong and what to do, for people.
+    """
+
+    layout: str
+    reason: str
+    text: str
+
+
+def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
+    """What a wish means for these cards, or why it cannot be had.
+
+    Args:
+        wish: the node's.
+        cards: all of the node, as they were read.
+    """
+    if not wish.name:
+        return Wanted(layout="", goals={}, roles={card.uuid: Role.STATIC for card in cards})
+    if wish.name == MIG_CONFIG_DYNAMIC:
+        return _dynamic(wish.name, cards)
+    entries = wish.entries if wish.entries is not None else _generated(cards).get(wish.name)
+    if entries is None:
+        return _unknown(wish, cards)
+    try:
+        found = targets_of(entries, mig_cards_of(cards))
+    except FileRefused as refused:
+        return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, refused.problems))
+    by_uuid = {card.uuid: card for card in cards}
+    conflicts = [text for target in found.targets if (text := _conflict(target, by_uuid[target.card.uuid]))]
+    if conflicts:
+        return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
+    goals = {target.card.uuid: _goal(wish.name, target) for target in found.targets}
+    roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else Role.STATIC for card in cards}
+    return Wanted(layout=wish.name, goals=goals, roles=roles, notices=tuple(map(str, found.notices)))
+
+
+def _dynamic(name: str, cards: Iterable[StockCard]) -> Wanted:
+    roles = {card.uuid: Role.ON_DEMAND if card.info.mig_capable else Role.STATIC for card in cards}
+    goal = Goal(role=Role.ON_DEMAND, mig_enabled=True)
+    goals = {uuid: goal for uuid, role in roles.items() if role is Role.ON_DEMAND}
+    return Wanted(layout=name, goals=goals, roles=roles)
+
+
+def _goal(name: str, target: CardTarget) -> Goal:
+    free = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
+    return Goal(
+        role=Role.ON_DEMAND if free else Role.STATIC,
+        mig_enabled=target.mig_enabled,
+        counts=dict(target.counts),
+        path=target.path,
+    )
+
+
+def _conflict(target: CardTarget, card: StockCard) -> str | None:
+    """Why a card cannot hold its part; ``None`` if it can, or if nobody can know before its MIG mode is on."""
+    if card.geometry is None or not target.counts:
+        return None
+    plan = plan_layout(card.geometry, target.counts)
+    if not isinstance(plan, Infeasible):
+        return None
+    where = f"{target.path}.mig-devices: " if target.path else ""
+    return f"{where}GPU {card.info.index} ({card.info.name}): {plan.reason}"
+
+
+def _generated(cards: Iterable[StockCard]) -> Mapping[str, tuple[LayoutEntry, ...]]:
+    kinds = {
+        card.info.pci_device_id: CardKind(int(card.info.pci_device_id, 16), card.geometry)
+        for card in cards
+        if card.geometry is not None
+    }
+    return generated_layouts(list(kinds.values()))
+
+
+def _unknown(wish: LayoutWish, cards: Iterable[StockCard]) -> Refused:
+    if wish.problem is not None:
+        return Refused(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
+    known = ", ".join([MIG_CONFIG_DYNAMIC, *_generated(cards)])
+    text = (
+        f'layout "{wish.name}" is not known: no file of layouts has it, and it is none of those that this node has'
+        f" without a file: {known}; correct the label {MIG_CONFIG_LABEL}, or add the layout to the file"
+    )
+    return Refused(layout=wish.name, reason="LayoutUnknown", text=text)
+
+
+def _sentence(name: str, conflicts: Iterable[object]) -> str:
+    listed = "; ".join(dict.fromkeys(map(str, conflicts)))
+    return f'layout "{name}" cannot be had on this node, no card is touched: {listed}'
