@@ -30,13 +30,19 @@ async def probe(hardware: AsyncNvml, gpu: GpuUuid) -> Probed:
     """
     try:
         await hardware.memory(gpu)
+        recovery = _known((await hardware.attributes(gpu)).recovery_action)
     except GpuLost as error:
         return Probed(gpu=gpu, result=ProbeResult.LOST, text=str(error))
     except ResetRequired as error:
         return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=RecoveryAction.GPU_RESET, text=str(error))
     except NvmlError as error:
         return Probed(gpu=gpu, result=ProbeResult.FAILED, text=str(error))
-    return Probed(gpu=gpu, result=ProbeResult.CLEAN)
+    return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery)
+
+
+def _known(action: int | None) -> RecoveryAction | None:
+    """The driver's verdict; none where it gives none, or one of a later driver that has no meaning here."""
+    return RecoveryAction(action) if action in set(RecoveryAction) else None
 
 
 class _Question:

@@ -1,0 +1,472 @@
+"""The health of a node's cards over time: simulated cards fail and mend, the agent restarts, the node is booted."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from tessera.agent.health.fitness import verdicts
+from tessera.agent.health.marks import Scope
+from tessera.agent.health.policy import HealthPolicy, Reaction, RecoveryAction
+from tessera.agent.health.watch import HealthWatch
+from tessera.agent.metrics import Metrics
+from tessera.agent.stock import gpus_of, read_stock
+from tessera.agent.wakeup import Changes
+from tessera.api.sharing.config import SharingKind
+from tessera.api.sharing.devices import Device
+from tessera.clock import Clock, LoopClock
+from tessera.lab.virtualtime import run_virtual
+from tessera.nvml.attributes import CardAttributes
+from tessera.nvml.errors import NvmlError, Unknown
+from tessera.nvml.interface import EventKind, Nvml
+from tessera.nvml.machine import SimEvent
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+T = TypeVar("T")
+EPOCH = 1_700_000_000.0
+
+
+class Settable:
+    """A clock whose date somebody may set."""
+
+    def __init__(self) -> None:
+        self.ahead = EPOCH
+
+    def now(self) -> float:
+        return self.ahead + self.monotonic()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Noting(InlineNvml):
+    """Simulated cards; notes when they were asked for their memory, which a probe does."""
+
+    def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
+        super().__init__(machine, clock)
+        self.probes: list[float] = []
+        self._time = clock
+
+    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+        if operation == "memory":
+            self.probes.append(self._time.monotonic())
+        return await super().call(operation, call)
+
+
+class Node:
+    """Two simulated cards and what outlives the agent."""
+
+    def __init__(self, folder: Path, *, mig: bool = False, environment: Mapping[str, str] | None = None) -> None:
+        self.machine = SimulatedMachine("2xA100-40GB", seed="n", mig=mig)
+        self.one, self.other = self.machine.uuids()
+        self.clock = Settable()
+        self.policy = HealthPolicy.from_environment(environment or {})
+        self.file = folder / "state" / "marks.json"
+        self.boot = "boot-1"
+        self.told: list[tuple[str, str]] = []
+
+    def xid(self, number: int, gi: int | None = None, ci: int | None = None) -> None:
+        self.machine.report(SimEvent(EventKind.XID, self.one, number, gi, ci))
+
+    def asks_for(self, action: RecoveryAction) -> None:
+        self.machine.set_attributes(self.one, CardAttributes(recovery_action=action))
+
+    async def agent(self) -> "Agent":
+        """An agent that has just started."""
+        agent = Agent(self)
+        agent.watch.cards(await agent.hardware.devices())
+        await asyncio.sleep(0.1)
+        return agent
+
+
+class Agent:
+    """A process of the agent: the health watch, and who hands events to it."""
+
+    def __init__(self, node: Node) -> None:
+        self.hardware = Noting(node.machine, node.clock)
+        self.metrics = Metrics()
+        self.watch = HealthWatch(
+            hardware=self.hardware,
+            policy=node.policy,
+            marks_file=node.file,
+            boot_id=lambda: node.boot,
+            clock=node.clock,
+            changes=Changes(),
+            tell=lambda reason, text, _: node.told.append((reason, text)),
+            metrics=self.metrics,
+        )
+        self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                self.watch.happened(await self.hardware.wait_event(60))
+            except NvmlError as error:
+                self.watch.broken(str(error))
+                await asyncio.sleep(60)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def gauge(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+Story = Callable[[Node, Agent], Awaitable[None]]
+
+
+def play(node: Node, story: Story) -> None:
+    """Plays a story on virtual time."""
+
+    async def played() -> None:
+        agent = await node.agent()
+        try:
+            await story(node, agent)
+        finally:
+            await agent.stop()
+
+    run_virtual(played())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:
+    kind = SharingKind.TIME_SLICING
+    return [
+        Device(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu or uuid, index="0", replicas=count, kind=kind)
+        for number in range(count)
+    ]
+
+
+async def unfit(agent: Agent, *devices: Device) -> set[str]:
+    gpus = gpus_of((await read_stock(agent.hardware)).cards)
+    return {name for name, verdict in verdicts(devices, gpus, agent.watch.health).items() if not verdict.healthy}
+
+
+def test_a_double_bit_error_takes_all_four_shares_of_its_card_and_no_other(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(0.1)
+        assert await unfit(agent, *shares(node.one), *shares(node.other)) == {f"{node.one}::{n}" for n in range(4)}
+        assert agent.watch.unfit(node.one)
+        assert not agent.watch.unfit(node.other)
+
+    play(node, story)
+
+
+def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon(tmp_path: Path) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        made = []
+        for start in (0, 1):
+            gi = node.machine.create_gpu_instance(node.one, "1g.5gb", start)
+            made.append((gi, node.machine.create_compute_instance(node.one, gi, 0)))
+        (bad, mig), (_, neighbour) = made
+        entries = [*shares(mig.mig_uuid, node.one, 2), *shares(neighbour.mig_uuid, node.one, 2)]
+        node.xid(94, bad, mig.ci_id)
+        await asyncio.sleep(0.1)
+        assert await unfit(agent, *entries) == {f"{mig.mig_uuid}::0", f"{mig.mig_uuid}::1"}
+        assert not agent.watch.unfit(node.one)
+        await asyncio.sleep(29)
+        assert await unfit(agent, *entries)
+        await asyncio.sleep(11)
+        assert not await unfit(agent, *entries)
+
+    play(Node(tmp_path, mig=True), story)
+
+
+def test_an_instance_that_was_destroyed_takes_its_mark_along(tmp_path: Path) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(94, 7, 0)
+        await asyncio.sleep(0.1)
+        assert not agent.watch.verdict(Scope(node.one, 7, 0)).healthy
+        told = len(node.told)
+        agent.watch.instance_gone(node.one, 7)
+        assert agent.watch.verdict(Scope(node.one, 7, 0)).healthy
+        assert len(node.told) == told, "nothing recovered, it is another instance"
+
+    play(Node(tmp_path, mig=True), story)
+
+
+def test_an_error_of_the_program_is_nothing(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(13)
+        await asyncio.sleep(0.1)
+        assert agent.watch.summary().reason == "CardsHealthy"
+        assert node.told == []
+        assert agent.gauge("tessera_gpu_events_total", gpu=node.one, event="xid-13") == 1
+
+    play(node, story)
+
+
+@pytest.mark.parametrize(
+    ("environment", "xid", "counts"),
+    [
+        ({"DP_ENABLE_HEALTHCHECKS": "13"}, 13, True),
+        ({"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "48"}, 48, True),
+        ({"DP_DISABLE_HEALTHCHECKS": "all"}, 48, False),
+        ({"DP_DISABLE_HEALTHCHECKS": "94, 74"}, 74, False),
+    ],
+)
+def test_the_variables_of_the_device_plugin_decide_what_counts(
+    tmp_path: Path, environment: Mapping[str, str], xid: int, counts: bool
+) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(xid)
+        await asyncio.sleep(0.1)
+        assert agent.watch.unfit(node.one) is counts
+
+    play(Node(tmp_path, environment=environment), story)
+
+
+def test_a_lost_card_is_out_until_the_node_is_booted(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.machine.lose(node.one)
+        await asyncio.sleep(0.1)
+        status, reason, message = agent.watch.summary()
+        assert (status, reason) == ("False", "CardUnhealthy")
+        assert message.startswith(f"GPU 0 ({node.one}): ")
+        assert "not given out until the node is rebooted" in message
+        await asyncio.sleep(1000)
+        assert agent.watch.unfit(node.one)
+        assert not agent.watch.unfit(node.other)
+        await agent.stop()
+        node.machine.reboot()
+        node.boot = "boot-2"
+        after = await node.agent()
+        assert after.watch.summary().status == "True"
+        await after.stop()
+
+    play(node, story)
+
+
+def test_a_card_that_was_lost_before_the_agent_came_is_out_at_once(node: Node) -> None:
+    node.machine.lose(node.one)
+    node.machine.wait_event(0)
+
+    async def story(node: Node, agent: Agent) -> None:
+        assert agent.watch.verdict(Scope(node.one)).reaction is Reaction.REBOOT
+
+    play(node, story)
+
+
+def test_a_restart_of_the_agent_keeps_what_is_known(node: Node) -> None:
+    node.asks_for(RecoveryAction.GPU_RESET)
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(0.1)
+        before = agent.watch.health.marks()
+        await agent.stop()
+        after = Agent(node)
+        assert after.watch.health.marks() == before
+        await after.stop()
+
+    play(node, story)
+
+
+def test_a_boot_ends_what_was_known_also_if_its_id_comes_late(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(79)
+        await asyncio.sleep(0.1)
+        await agent.stop()
+        node.boot = ""
+        after = await node.agent()
+        assert after.watch.unfit(node.one)
+        node.boot = "boot-2"
+        after.watch.cards([])
+        after.watch.cards(await after.hardware.devices())
+        await asyncio.sleep(0.1)
+        assert not after.watch.unfit(node.one)
+        await after.stop()
+
+    play(node, story)
+
+
+def test_a_restart_with_a_clock_that_went_back_prolongs_nothing(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(94)
+        await asyncio.sleep(0.1)
+        await agent.stop()
+        node.clock.ahead -= 86_400
+        after = await node.agent()
+        assert after.watch.unfit(node.one)
+        await asyncio.sleep(41)
+        assert not after.watch.unfit(node.one)
+        await after.stop()
+
+    play(node, story)
+
+
+def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(94)
+        await asyncio.sleep(0.1)
+        node.clock.ahead += 86_400
+        await asyncio.sleep(1)
+        assert agent.watch.unfit(node.one)
+        node.clock.ahead -= 2 * 86_400
+        await asyncio.sleep(40)
+        assert not agent.watch.unfit(node.one)
+
+    play(node, story)
+
+
+def test_marks_that_cannot_be_kept_hold_and_are_counted(node: Node) -> None:
+    node.file.parent.parent.joinpath("state").write_text("a file where the folder should be")
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(0.1)
+        assert agent.watch.unfit(node.one)
+        assert agent.gauge("tessera_gpu_marks_not_kept_total")
+
+    play(node, story)
+
+
+def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> None:
+    node.machine.fail("wait_event", Unknown)
+
+    async def story(node: Node, agent: Agent) -> None:
+        assert agent.watch.summary()[:2] == ("True", "CardDegraded")
+        assert not agent.watch.unfit(node.one)
+        assert {reason for reason, _ in node.told} == {"GpuDegraded"}
+        await asyncio.sleep(130)
+        assert agent.watch.summary().reason == "CardsHealthy"
+
+    play(node, story)
+
+
+def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.asks_for(RecoveryAction.DRAIN_AND_RESET)
+        await asyncio.sleep(61)
+        assert agent.watch.verdict(Scope(node.one)).text == "the driver asks for: drain and reset"
+        await asyncio.sleep(600)
+        assert agent.watch.unfit(node.one)
+        node.asks_for(RecoveryAction.NONE)
+        agent.watch.reset(node.one)
+        await asyncio.sleep(41)
+        assert not agent.watch.unfit(node.one)
+
+    play(node, story)
+
+
+def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.asks_for(RecoveryAction.GPU_RESET)
+        node.xid(154)
+        await asyncio.sleep(1.1)
+        assert agent.watch.verdict(Scope(node.one)).reaction is Reaction.RESET
+
+    play(node, story)
+
+
+def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.machine.slow("memory", 10_000)
+        await asyncio.sleep(200)
+        out = {gpu: agent.watch.unfit(gpu) for gpu in (node.one, node.other)}
+        assert sorted(out.values()) == [False, True]
+        assert "no answer within 10 s" in agent.watch.summary().message
+        assert agent.gauge("tessera_gpu_probes_total", result="not-asked")
+
+    play(node, story)
+
+
+def test_healthy_cards_are_asked_seldom_and_suspected_ones_often(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        probes = agent.hardware.probes
+        assert len(probes) == 2, "each at the start"
+        await asyncio.sleep(185)
+        assert len(probes) == 8
+        probes.clear()
+        node.xid(94)
+        await asyncio.sleep(35)
+        of_the_bad = [round(at - probes[0]) for at in probes]
+        assert of_the_bad[:4] == [0, 10, 20, 30]
+
+    play(node, story)
+
+
+def test_a_storm_of_events_is_no_storm_of_probes(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        agent.hardware.probes.clear()
+        for _ in range(50):
+            node.xid(94)
+            await asyncio.sleep(0.1)
+        assert len(agent.hardware.probes) <= 7
+
+    play(node, story)
+
+
+def test_every_change_is_told_once_and_shown(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        for _ in range(3):
+            node.xid(94, 3)
+            await asyncio.sleep(0.1)
+        where = f"GPU 0 ({node.one}) GPU instance 3"
+        assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not given out until it has proven itself")]
+        assert agent.watch.summary().message == node.told[0][1]
+        assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
+        assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE
+        await asyncio.sleep(45)
+        assert node.told[1:] == [("GpuRecovered", f"{where}: nothing is wrong with it any more")]
+        assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.IGNORE
+
+    play(node, story)
+
+
+def test_before_the_cards_are_known_nothing_is_claimed(node: Node) -> None:
+    async def begun() -> None:
+        agent = Agent(node)
+        assert agent.watch.summary()[:2] == ("Unknown", "NoCards")
+        await agent.stop()
+
+    run_virtual(begun())
+
+
+def test_a_card_that_is_not_the_node_s_any_more_is_not_asked_and_not_shown(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        left = [each for each in await agent.hardware.devices() if each.uuid == node.other]
+        node.xid(48)
+        await asyncio.sleep(0.1)
+        agent.watch.cards(left)
+        assert agent.watch.summary().status == "True"
+        assert agent.gauge("tessera_gpu_health", gpu=node.one) is None
+
+    play(node, story)
+
+
+def test_the_same_cards_again_wake_nobody(node: Node) -> None:
+    async def begun() -> None:
+        changes = Changes()
+        hardware = InlineNvml(node.machine, LoopClock(EPOCH))
+        watch = HealthWatch(
+            hardware=hardware,
+            policy=node.policy,
+            marks_file=node.file,
+            boot_id=lambda: node.boot,
+            clock=LoopClock(EPOCH),
+            changes=changes,
+            tell=lambda *_: None,
+            metrics=Metrics(),
+        )
+        cards = await hardware.devices()
+        watch.cards(cards)
+        seen = changes.count
+        watch.cards([msgspec.structs.replace(card) for card in cards])
+        assert changes.count == seen
+
+    run_virtual(begun())
