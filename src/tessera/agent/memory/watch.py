@@ -1,0 +1,190 @@
+"""Watches who takes how much memory of shared cards, and does what was decided about it.
+
+Sample by sample: which pods were given shares (kubelet), who uses how much (NVML and the kernel), what follows
+(:mod:`tessera.agent.memory.limits`). Then it is told or done, each deed only after everything was looked at again
+(:mod:`tessera.agent.memory.actions`).
+
+Rules:
+
+- Cards and MIG devices that nobody shares are not read at all. A shared one is read often while anybody holds or uses a
+  share, and seldom otherwise.
+- If kubelet does not say who holds what, nothing is decided: a pod is judged only by what it was given.
+- In ``observe`` the pod gets one event when it exceeds its limit, from ``warn`` on one when it comes near, too.
+- A process that no pod is proven for counts in one metric and nowhere else.
+"""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tessera.agent.keptfile import KeptFile
+from tessera.agent.layouts.evictions import Evictor
+from tessera.agent.memory.deeds import Deeds, TellPod
+from tessera.agent.memory.limits import Act, Card, Judge, Mode, Rules, Sample, Tenant, used_by_pod
+from tessera.agent.memory.processes import ProcessTable
+from tessera.agent.memory.reading import CardReader
+from tessera.agent.memory.tenants import Shares, Tenants, cgroup_uid, shared_devices
+from tessera.agent.metrics import MemoryUse, Metrics
+from tessera.agent.sharing.holders import Holder
+from tessera.agent.wakeup import Changes
+from tessera.api.names import PodUid
+from tessera.api.sharing.devices import Offer
+from tessera.clock import Clock
+from tessera.kube.resources import Pod
+from tessera.nvml.worker import AsyncNvml
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two samples while somebody holds or uses a share.
+PERIOD = 5.0
+#: Seconds between two samples of shared cards that nobody holds or uses.
+IDLE_PERIOD = 60.0
+
+#: Who holds what, by device.
+AskHolders = Callable[[], Awaitable[Mapping[str, Sequence[Holder]]]]
+
+
+class MemoryWatch:
+    """The watch over the memory of one node's shared cards.
+
+    Args:
+        hardware: the cards.
+        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
+        rules: how far it goes, and how patient it is.
+        offer: how the static cards are shared now.
+        holders: who holds what now; raises ``ConnectionError`` if kubelet does not say.
+        pods: the pods bound to this node that are not over.
+        evictor: evicts pods, in mode ``evict``.
+        api_reachable: whether the API server answers.
+        shares_file: where it is kept what pods were given when they came.
+        tell: records an event of a pod.
+        metrics: where uses, limits and decisions are shown.
+        changes: wakes the watch when nothing was shared so far.
+        clock: the time.
+        period: seconds between two samples while somebody holds or uses a share.
+        idle_period: seconds between two samples otherwise.
+    """
+
+    def __init__(
+        self,
+        *,
+        hardware: AsyncNvml,
+        processes: ProcessTable,
+        rules: Rules,
+        offer: Callable[[], Offer],
+        holders: AskHolders,
+        pods: Callable[[], Iterable[Pod]],
+        evictor: Evictor,
+        api_reachable: Callable[[], bool],
+        shares_file: Path,
+        tell: TellPod,
+        metrics: Metrics,
+        changes: Changes,
+        clock: Clock,
+        period: float = PERIOD,
+        idle_period: float = IDLE_PERIOD,
+    ) -> None:
+        self._own = _own_pod(processes)
+        self._read = CardReader(hardware, processes)
+        self._judge = Judge(rules)
+        self._offer = offer
+        self._holders = holders
+        self._pods = pods
+        self._api_reachable = api_reachable
+        self._tell = tell
+        self._deeds = Deeds(
+            mode=rules.mode, processes=processes, read_card=self._read, evictor=evictor, tell=tell, metrics=metrics
+        )
+        self._changes = changes
+        self._clock = clock
+        self._period = period
+        self._idle_period = idle_period
+        self._file: KeptFile[Shares] = KeptFile(shares_file, Shares)
+        self._tenants = Tenants(self._file.load())
+        self._told: set[PodUid] = set()
+        self._uses: tuple[MemoryUse, ...] = ()
+        self._unproven: Mapping[str, int] = {}
+        metrics.show_memory(lambda: self._uses, lambda: self._unproven)
+
+    async def run(self) -> None:
+        """Watches until cancelled; not at all in mode ``off``."""
+        while self._judge.rules.mode is not Mode.OFF:
+            seen = self._changes.count
+            busy = await self.look()
+            await self._clock.sleep(self._period)
+            if not busy:
+                await self._changes.wait(seen, self._idle_period if self._watched() else None)
+
+    async def look(self) -> bool:
+        """Takes one sample and does what follows; returns whether anybody holds or uses a share."""
+        cards, tenants = await self._sample()
+        pods = {cgroup_uid(pod): pod for pod in self._pods()}
+        self._show(cards, tenants, pods)
+        self._tell_refused()
+        sample = Sample(now=self._clock.monotonic(), cards=cards, tenants=tenants, api_reachable=self._api_reachable())
+        read = {card.device: card for card in cards}
+        for decision in self._judge.decide(sample):
+            if decision.act is not Act.STRANGER or decision.pod != self._own:
+                await self._deeds.do(decision, read[decision.device], pods)
+        return bool(tenants) or any(card.uses for card in cards)
+
+    async def _sample(self) -> tuple[tuple[Card, ...], tuple[Tenant, ...]]:
+        """The shared cards that can be read and who was given a part of them; nothing if kubelet does not say."""
+        watched = self._watched()
+        if not watched:
+            return (), ()
+        try:
+            holders = await self._holders()
+        except ConnectionError as error:
+            _log.warning("memory of shared cards is not judged, kubelet does not say who holds them: %s", error)
+            return (), ()
+        cards = tuple([card for device in watched if (card := await self._read(device)) is not None])
+        totals = {card.device: card.total for card in cards}
+        tenants = self._tenants.update(holders, self._offer(), totals, self._pods())
+        self._keep_shares()
+        return cards, tenants
+
+    def _watched(self) -> Sequence[str]:
+        """Devices that are shared, and those of which pods still hold shares of before."""
+        before = {device for device, pods in self._tenants.shares.items() if pods}
+        return sorted(before | shared_devices(self._offer()).keys())
+
+    def _keep_shares(self) -> None:
+        try:
+            self._file.save(self._tenants.shares)
+        except OSError as error:
+            # They hold without it, until this process ends.
+            _log.warning("what pods were given of shared cards is not kept over a restart of the agent: %s", error)
+
+    def _show(self, cards: Sequence[Card], tenants: Sequence[Tenant], pods: Mapping[PodUid, Pod]) -> None:
+        limits = {(device, tenant.pod): limit for tenant in tenants for device, limit in tenant.limits.items()}
+        used = {(card.device, pod): amount for card in cards for pod, amount in used_by_pod(card.uses).items()}
+        self._uses = tuple(
+            MemoryUse(
+                namespace=pods[uid].metadata.namespace,
+                pod=pods[uid].metadata.name,
+                gpu=device,
+                used=used.get((device, uid), 0),
+                limit=limits.get((device, uid), 0),
+            )
+            for device, uid in sorted(limits.keys() | used.keys())
+            if uid in pods
+        )
+        self._unproven = {card.device: max(0, card.used - sum(used_by_pod(card.uses).values())) for card in cards}
+
+    def _tell_refused(self) -> None:
+        """Tells of annotations that do not count, once for each pod."""
+        refused = self._tenants.refused
+        for pod in self._pods():
+            uid = PodUid(pod.metadata.uid)
+            if uid in refused and uid not in self._told:
+                self._tell(pod, "GpuMemoryLimitRefused", refused[uid], "Warning")
+        self._told = set(refused)
+
+
+def _own_pod(processes: ProcessTable) -> PodUid | None:
+    """The pod that the agent runs in, of which an MPS server may be a part; it is no stranger on any card."""
+    process = processes.identify(os.getpid())
+    residence = None if process is None else processes.residence(process)
+    return None if residence is None else residence.pod
