@@ -46,7 +46,6 @@ def node_facts(
     sharing: Sharing,
     *,
     on_demand: Collection[str] = frozenset(),
-    linked: Collection[str] = frozenset(),
     machine: str | None = None,
     timestamp: int | None = None,
 ) -> NodeFacts:
@@ -56,13 +55,10 @@ def node_facts(
         stock: all cards of the node.
         sharing: what is in force.
         on_demand: UUIDs of the cards that are cut on demand.
-        linked: UUIDs of the cards that have an NVLink which is up.
         machine: the machine's product name; ``None`` if it cannot be read.
         timestamp: seconds since 1970 at which discovery began.
     """
-    cards = {
-        card.uuid: _card(card, on_demand=card.uuid in on_demand, linked=card.uuid in linked) for card in stock.cards
-    }
+    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in stock.cards}
     return NodeFacts(
         cards=tuple(cards.values()),
         driver_version=stock.driver_version,
@@ -89,8 +85,9 @@ def mig_devices_of(card: StockCard) -> list[tuple[MigDevice, MigAttributes]]:
     return [(device, card.mig_attributes.get(device.uuid, MigAttributes())) for device in gpu.mig_devices]
 
 
-def _card(card: StockCard, *, on_demand: bool, linked: bool) -> CardFacts:
+def _card(card: StockCard, *, on_demand: bool) -> CardFacts:
     info, attributes = card.info, card.attributes or CardAttributes()
+    told = card.attributes is not None
     return CardFacts(
         product=info.name,
         memory_mib=info.memory_mib,
@@ -100,8 +97,8 @@ def _card(card: StockCard, *, on_demand: bool, linked: bool) -> CardFacts:
         mig_devices=() if on_demand else tuple(_mig(*each) for each in mig_devices_of(card)),
         on_demand=on_demand,
         pci_class=attributes.pci_class,
-        nvlink=linked,
-        ecc=attributes.ecc,
+        nvlink=bool(card.links) if told else None,
+        ecc=attributes.ecc if told else None,
         fabric=attributes.fabric,
     )
 

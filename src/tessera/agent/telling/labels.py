@@ -81,8 +81,8 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
         mig_devices: what it is cut into.
         on_demand: it is cut as pods ask for it. Its MIG devices come and go with the pods, so no label tells of them.
         pci_class: ``0x030200``; ``None`` if it cannot be read.
-        nvlink: it has an NVLink that is up.
-        ecc: ECC is on; a card without ECC has ``False``.
+        nvlink: it has an NVLink that is up; ``None`` if it cannot be read, as of a card that is lost.
+        ecc: ECC is on; a card without ECC has ``False``. ``None`` likewise.
         fabric: cluster UUID and clique id on a card that is part of an NVLink fabric.
     """
 
@@ -94,8 +94,8 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     mig_devices: tuple[MigFacts, ...] = ()
     on_demand: bool = False
     pci_class: int | None = None
-    nvlink: bool = False
-    ecc: bool = False
+    nvlink: bool | None = False
+    ecc: bool | None = False
     fabric: tuple[str, str] | None = None
 
 
@@ -203,11 +203,11 @@ def _versions(driver: str, cuda: int) -> dict[str, object]:
 
 
 def _capabilities(cards: Sequence[CardFacts], *, mps: bool) -> dict[str, object]:
-    classes = {card.pci_class for card in cards}
+    classes = {card.pci_class for card in cards if card.pci_class is not None}
     labels: dict[str, object] = {
         PREFIX + "mig.capable": _truth(any(card.mig_capable for card in cards)),
         PREFIX + "mps.capable": _truth(mps),
-        GPU + ".mode": MODES.get(classes.pop() or 0, "unknown") if len(classes) == 1 else "unknown",
+        GPU + ".mode": MODES.get(classes.pop(), "unknown") if len(classes) == 1 else "unknown",
     }
     fabrics = {card.fabric for card in cards if card.fabric is not None}
     if len(fabrics) == 1:
@@ -317,7 +317,7 @@ def _invalid(cards: Sequence[CardFacts]) -> dict[str, object]:
 
 def _own(cards: Sequence[CardFacts]) -> dict[str, object]:
     labels: dict[str, object] = {
-        OWN + "gpu.nvlink": _all_of(card.nvlink and not card.mig_enabled for card in cards),
+        OWN + "gpu.nvlink": _all_of(False if card.mig_enabled else card.nvlink for card in cards),
         OWN + "gpu.ecc": _all_of(card.ecc for card in cards),
     }
     for product, count in Counter(card.product for card in cards).items():
@@ -325,9 +325,9 @@ def _own(cards: Sequence[CardFacts]) -> dict[str, object]:
     return labels
 
 
-def _all_of(values: Iterable[bool]) -> str:
-    """``true`` only if a pod may rely on it whichever card it gets."""
-    found = set(values)
+def _all_of(values: Iterable[bool | None]) -> str:
+    """``true`` only if a pod may rely on it whichever card it gets. A card that cannot be read changes nothing."""
+    found = set(values) - {None}
     return "mixed" if len(found) > 1 else _truth(found == {True})
 
 

@@ -16,23 +16,20 @@ from tessera.api.node_offers import NodeOffer, OfferKind
 from tessera.api.sharing.devices import Device, Offer, Offered
 
 
-def node_offers(
-    stock: Stock, offer: Offer, *, on_demand: Collection[str] = frozenset(), linked: Collection[str] = frozenset()
-) -> list[NodeOffer]:
+def node_offers(stock: Stock, offer: Offer, *, on_demand: Collection[str] = frozenset()) -> list[NodeOffer]:
     """One entry for each resource and kind of device behind it.
 
     Args:
         stock: all cards of the node.
         offer: what is in force on the cards that are not cut on demand.
         on_demand: UUIDs of the cards that are cut on demand.
-        linked: UUIDs of the cards that have an NVLink which is up.
     """
     ones: Counter[NodeOffer] = Counter()
     for resource in offer.resources.values():
         for device in resource.devices:
             card = stock.card(device.gpu)
             if card is not None:
-                ones[_offered(resource, device, card, nvlink=card.uuid in linked)] += 1
+                ones[_offered(resource, device, card)] += 1
     for card in stock.cards:
         if card.uuid in on_demand:
             for one, count in _on_demand(card):
@@ -40,7 +37,7 @@ def node_offers(
     return [msgspec.structs.replace(one, count=count) for one, count in ones.items()]
 
 
-def _offered(resource: Offered, device: Device, card: StockCard, *, nvlink: bool) -> NodeOffer:
+def _offered(resource: Offered, device: Device, card: StockCard) -> NodeOffer:
     memory = _memory(device, card)
     kind = OfferKind.SHARE if device.shared else OfferKind.SLICE if device.profile else OfferKind.WHOLE
     return NodeOffer(
@@ -50,7 +47,7 @@ def _offered(resource: Offered, device: Device, card: StockCard, *, nvlink: bool
         card_memory_mib=card.info.memory_mib,
         memory_mib=memory // device.replicas,
         compute_capability=_capability(card),
-        nvlink=nvlink and not card.info.mig_enabled,
+        nvlink=bool(card.links) and not card.info.mig_enabled,
         ecc=card.attributes is not None and card.attributes.ecc,
         count=0,
         replicas=device.replicas,

@@ -64,7 +64,6 @@ class _Facts(msgspec.Struct, frozen=True):
     stock: Stock
     sharing: Sharing
     on_demand: frozenset[str]
-    linked: frozenset[str]
     mig_state: str
 
     def metadata(self, machine: str | None, began: int) -> Metadata:
@@ -77,11 +76,10 @@ class _Facts(msgspec.Struct, frozen=True):
             self.stock,
             self.sharing,
             on_demand=self.on_demand,
-            linked=self.linked,
             machine=machine,
             timestamp=began,
         )
-        offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand, linked=self.linked)
+        offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
         return Metadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
 
@@ -104,7 +102,6 @@ class NodeTeller:
         sharing: what is in force on the cards that are not cut on demand; ``None`` while that is not known, and then
             labels and annotation stay as they are.
         on_demand: UUIDs of the cards that are cut on demand.
-        linked: UUIDs of the cards that have an NVLink which is up.
         mig_state: value of ``nvidia.com/mig.config.state``; empty for no such label.
         conditions: all that shall stand on the Node; ``None`` while they are not known, and then they stay as they are.
         machine: the machine's product name; ``None`` if it cannot be read.
@@ -123,7 +120,6 @@ class NodeTeller:
         stock: Callable[[], Stock],
         sharing: Callable[[], Sharing | None],
         on_demand: Callable[[], Collection[str]],
-        linked: Callable[[], Collection[str]],
         mig_state: Callable[[], str],
         conditions: Callable[[], Iterable[NodeCondition] | None],
         machine: str | None,
@@ -138,7 +134,6 @@ class NodeTeller:
         self._stock = stock
         self._sharing = sharing
         self._on_demand = on_demand
-        self._linked = linked
         self._mig_state = mig_state
         self._conditions = conditions
         self._machine = machine
@@ -230,7 +225,7 @@ class NodeTeller:
         stock, sharing = self._stock(), self._sharing()
         if sharing is None or not stock.driver_version:
             return None
-        return _Facts(stock, sharing, frozenset(self._on_demand()), frozenset(self._linked()), self._mig_state())
+        return _Facts(stock, sharing, frozenset(self._on_demand()), self._mig_state())
 
     # Conditions -------------------------------------------------------------------------------------------------
 
