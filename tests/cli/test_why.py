@@ -404,7 +404,7 @@ def test_what_may_be_asked(text: str, kind: str, name: str) -> None:
     assert asked(text) == Asked(kind, name)
 
 
-@pytest.mark.parametrize(("text", "words"), [("node/n", "known are pod"), ("pod/", "the name is empty")])
+@pytest.mark.parametrize(("text", "words"), [("secret/n", "known are pod, node"), ("pod/", "the name is empty")])
 def test_what_may_not_be_asked(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         asked(text)

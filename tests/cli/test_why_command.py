@@ -8,9 +8,9 @@ from tessera.cli.main import main
 
 
 def test_a_kind_that_is_not_known_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["why", "node/n1"]) == 1
+    assert main(["why", "secret/n1"]) == 1
     told = capsys.readouterr().err
-    assert told.startswith('error: "node/n1": kind "node" is not known here; known are pod, deployment')
+    assert told.startswith('error: "secret/n1": kind "secret" is not known here; known are pod, node, deployment')
     assert told.count("\n") == 1
 
 

@@ -1,4 +1,4 @@
-"""``tessera why``: the first thing in a pod's way, and what would remove it."""
+"""``tessera why``: the first thing in the way of a pod or of a node's cards, and what would remove it."""
 
 import asyncio
 from pathlib import Path
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 @cluster_options
 @reported
 def command(what: str, namespace: str | None, output: str, kubeconfig: Path | None, context: str | None) -> None:
-    """Say why a pod waits, and what would let it run.
+    """Say why a pod waits or a node's cards are not as asked, and what would help.
 
     The first line is the answer; below it stand the facts, and what would help. KIND is pod, deployment, replicaset,
-    statefulset or job; of a workload every reason is told for which its pods do not run, also that they cannot be
-    created. Nothing is written; it needs the rights to list pods, nodes and Instaslice objects, and says less with
-    fewer.
+    statefulset, job or node; of a workload every reason is told for which its pods do not run, also that they cannot
+    be created; of a node, whether its sharing profile and its MIG layout are in force, what it offers, and which cards
+    are unhealthy. Nothing is written; it needs the rights to list pods, nodes and Instaslice objects, and says less
+    with fewer.
 
     \b
     Examples:
       tessera why my-pod
       tessera why deployment/web -n team
+      tessera why node/gpu-1
       tessera why job/train -o json | jq -r '.answers[].case'
     """
     import msgspec

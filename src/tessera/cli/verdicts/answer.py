@@ -6,11 +6,11 @@ import msgspec
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why pods do not run, or that they do.
+    """Why pods do not run or a node is not as asked, or that all is well.
 
     Attributes:
         case: the kind of answer in a word for scripts, e.g. ``full``, ``fragmented``, ``other-gate``, ``runs``.
-        verdict: the answer in one line, which goes on after the pod's name.
+        verdict: the answer in one line, which goes on after the pod's or node's name.
         facts: what it rests on.
         help: what would end the waiting, most useful first.
         pods: names of the pods that it is about; empty for pods that do not exist.
@@ -27,11 +27,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Everything that was asked.
 
     Attributes:
-        kind: ``pod`` or the workload's kind, in lower case.
-        namespace: where.
+        kind: ``pod``, ``node`` or the workload's kind, in lower case.
+        namespace: where; empty for a node.
         name: which.
-        summary: how the workload's pods stand, in one line; empty for a pod.
-        answers: one for a pod; for a workload one per reason.
+        summary: how the workload's pods stand, in one line; empty for a pod or a node.
+        answers: one for a pod or a node; for a workload one per reason.
     """
 
     kind: str
@@ -47,7 +47,7 @@ _NAMES_SHOWN = 3
 
 def lines(report: Report) -> Iterator[str]:
     """The report as text."""
-    about = f"{report.kind} {report.namespace}/{report.name}"
+    about = f"{report.kind} {f'{report.namespace}/' if report.namespace else ''}{report.name}"
     if not report.summary:
         for answer in report.answers:
             yield from _block(about, answer)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.cli.verdicts.answer import Report
+from tessera.cli.verdicts.nodes import answer_about_node
 from tessera.cli.verdicts.pods import answer_about
 from tessera.cli.verdicts.sight import LEASE, Sight, View
 from tessera.cli.verdicts.workloads import Workload, report_about, slice_quotas
@@ -53,8 +54,12 @@ _ALIASES = {
     "statefulsets": "statefulset",
     "sts": "statefulset",
     "jobs": "job",
+    "nodes": "node",
+    "no": "node",
 }
 _DEFAULT_REPLICAS = 1
+#: Where events about objects without a namespace lie.
+NODE_EVENTS = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +79,8 @@ def asked(text: str) -> Asked:
     written, slash, name = text.rpartition("/")
     kind = written.partition(".")[0].lower() if slash else "pod"
     kind = _ALIASES.get(kind, kind)
-    if kind != "pod" and kind not in _WORKLOADS:
-        raise ValueError(f'"{text}": kind "{written}" is not known here; known are pod, {", ".join(_WORKLOADS)}')
+    if kind not in {"pod", "node"} and kind not in _WORKLOADS:
+        raise ValueError(f'"{text}": kind "{written}" is not known here; known are pod, node, {", ".join(_WORKLOADS)}')
     if not name:
         raise ValueError(f'"{text}": the name is empty; write {kind}/NAME')
     return Asked(kind, name)
@@ -90,6 +95,8 @@ async def report(client: Client, clock: Clock, what: Asked, namespace: str) -> R
     """
     if what.kind == "pod":
         return await _pod(client, clock, what, namespace)
+    if what.kind == "node":
+        return await _node(client, clock, what.name)
     workload = await _workload(client, what, namespace)
     return report_about(View(await _sight(client, clock, namespace)), workload)
 
@@ -103,6 +110,19 @@ async def _pod(client: Client, clock: Clock, what: Asked, namespace: str) -> Rep
         raise
     view = View(await _sight(client, clock, namespace, pod))
     return Report(kind="pod", namespace=namespace, name=what.name, answers=(answer_about(view, pod),))
+
+
+async def _node(client: Client, clock: Clock, name: str) -> Report:
+    node, pods, events = await asyncio.gather(
+        client.get(NODES, name),
+        _some(client, PODS, fields=f"spec.nodeName={name}"),
+        _some(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
+    )
+    unseen = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
+    # The controller's state has no part in what is said of a node.
+    unseen.add(INSTASLICES.plural)
+    sight = Sight(now=clock.now(), pods=pods[0], nodes=[node], events=events[0], unseen=frozenset(unseen))
+    return Report(kind="node", namespace="", name=name, answers=(answer_about_node(View(sight), node),))
 
 
 # The cluster

@@ -133,6 +133,12 @@ class View:
         found = (event for event in self.sight.events if event.involved_object.uid == uid)
         return sorted((each for each in found if not warnings or each.type == "Warning"), key=_when)
 
+    def events_on(self, kind: str, name: str, *, warnings: bool = False) -> list[CoreEvent]:
+        """Events about an object by its name, newest last: kubelet names the Node without the UID that others see."""
+        about = [(event, event.involved_object) for event in self.sight.events]
+        found = (event for event, item in about if (item.kind, item.name) == (kind, name))
+        return sorted((each for each in found if not warnings or each.type == "Warning"), key=_when)
+
     def told(self, event: CoreEvent) -> str:
         """An event in a line."""
         ago = f" {age(self.sight.now - _when(event))} ago" if _when(event) else ""

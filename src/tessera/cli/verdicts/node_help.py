@@ -1,0 +1,63 @@
+"""What would help a node, by the condition that is not as asked and its reason: a table, first entry most useful.
+
+Reasons are those that the agent writes. One that is not listed gets the help of its condition.
+"""
+
+from collections.abc import Mapping
+
+from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+
+_LOG = "read the agent's log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera-agent --prefix"
+_CHECK = "check the file: kubectl get configmap -n NAMESPACE NAME -o yaml | tessera config check - --model 4xA100-40GB"
+_PROFILE = "name another profile: kubectl label node {node} nvidia.com/device-plugin.config=PROFILE --overwrite"
+_LAYOUT = "name another layout: kubectl label node {node} nvidia.com/mig.config=LAYOUT --overwrite"
+_RIGHTS = "let the agents read the ConfigMap: tessera install --values FILE -n NAMESPACE"
+_DRIVER = "see what the driver says: nvidia-smi and dmesg on {node}"
+_WAIT = "ask again in a moment; if nothing moves, read the agent's log"
+_PODS = "see the pods: kubectl get pods -A --field-selector spec.nodeName={node}"
+
+#: By the condition alone: for reasons of which nothing more is known.
+_BY_TYPE: Mapping[str, tuple[str, ...]] = {
+    HEALTH: (_DRIVER, _LOG),
+    LAYOUT: (_LAYOUT, _LOG),
+    SHARING: (_PROFILE, _LOG),
+    MPS: (_LOG,),
+}
+_BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
+    (HEALTH, "CardUnhealthy"): (
+        _DRIVER,
+        "a card comes back by itself once it has proven itself; one that wants a reset or a boot does so after that",
+    ),
+    (HEALTH, "NoCards"): (_DRIVER, "if the node has no cards, take the label off that brought the agent"),
+    (LAYOUT, "LayoutUnknown"): (_LAYOUT, "or write the layout into the ConfigMap; the agent follows at once"),
+    (LAYOUT, "LayoutImpossible"): ("try it: tessera plan mig MODEL PROFILE=COUNT...", _LAYOUT),
+    (LAYOUT, "LayoutsRefused"): (_CHECK, "correct the ConfigMap; the agent follows at once"),
+    (LAYOUT, "LayoutAmbiguous"): ("keep the layout in one file of the ConfigMap; the agent follows at once",),
+    (LAYOUT, "LayoutsUnreadable"): (_RIGHTS,),
+    (LAYOUT, "CardsInUse"): (
+        "wait, or delete the pods that hold what must go; the agent goes on by itself",
+        _PODS,
+        "to have them evicted: tessera install --evict",
+    ),
+    (LAYOUT, "ResetRequired"): (
+        "end what uses the card, or reboot the node: kubectl drain {node} --ignore-daemonsets",
+        "to let the agent reboot nodes: WITH_REBOOT in migManager.env of tessera install --values",
+    ),
+    (LAYOUT, "NvmlFailed"): (_DRIVER, "the agent tries again by itself", _LOG),
+    (SHARING, "ProfileRefused"): (_CHECK, "correct the ConfigMap; the agent follows at once", _PROFILE),
+    (SHARING, "ProfileMissing"): (_PROFILE, "or write the profile into the ConfigMap; the agent follows at once"),
+    (SHARING, "ProfilesUnreadable"): (_RIGHTS,),
+    (SHARING, "CardsInUse"): ("wait, or delete the pods that hold those cards; the agent goes on by itself", _PODS),
+    (SHARING, "ResourceTaken"): ("rename one of both in the sharing profile, as the text says", _CHECK),
+    (SHARING, "KubeletSilent"): ("see that kubelet runs on {node}: journalctl -u kubelet", _LOG),
+    (SHARING, "NvmlFailed"): (_DRIVER, "the agent tries again by itself"),
+    (MPS, "WaitingForClients"): ("wait, or delete the pods that still use the cards as they were", _PODS),
+}
+
+
+def help_about(condition: str, reason: str, node: str) -> tuple[str, ...]:
+    """Steps that would help, or those of waiting where the agent is at it."""
+    if reason.endswith(("Pending", "Rebooting")) or reason in {"Applying", "Starting", "Retrying", "HoldersUnknown"}:
+        return (_WAIT,)
+    steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
+    return tuple(step.format(node=node) for step in steps)

@@ -1,0 +1,237 @@
+"""One node, one answer: whether its cards are as administrators asked, and the first thing that keeps them from it.
+
+The order is node, agent, health of the cards, MIG layout, sharing profile, MPS: whatever comes earlier explains what
+comes later. It rests on what the agent says on the Node object (conditions, labels, the annotation of offers), on the
+node's events and on the agent's pod, not on the cards themselves; what a silent agent said last is marked as that.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.sharing.profiles import PROFILE_LABEL
+from tessera.cli.verdicts.answer import Answer, listed
+from tessera.cli.verdicts.node_help import help_about
+from tessera.cli.verdicts.sight import AGENT_LABEL, View
+from tessera.kube.resources import Condition, Node
+
+#: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.
+AGENT_COMES: Mapping[str, str | None] = {
+    MIG_CONFIG_LABEL: None,
+    "nvidia.com/gpu.present": "true",
+    "feature.node.kubernetes.io/pci-10de.present": "true",
+    "feature.node.kubernetes.io/pci-0302_10de.present": "true",
+}
+_DOMAIN = "nvidia.com/"
+#: Events shown at most.
+_EVENTS = 3
+
+
+class _Aspect(NamedTuple):
+    """Something that a condition of the node is about.
+
+    Attributes:
+        type: of the condition.
+        wrong: how the verdict reads then.
+        title: of its line among the facts.
+    """
+
+    type: str
+    wrong: str
+    title: str
+
+
+_ASPECTS = (
+    _Aspect(HEALTH, "has cards that are not given out", "health"),
+    _Aspect(LAYOUT, "does not have the MIG layout that is asked for", "MIG layout"),
+    _Aspect(SHARING, "is not shared as asked", "sharing"),
+    _Aspect(MPS, "shares cards by MPS, which does not serve", "MPS"),
+)
+
+
+def answer_about_node(view: View, node: Node) -> Answer:
+    """How the cards of a node stand.
+
+    Args:
+        view: what was read: the node's events and, of the pods, at least the agent's on it.
+        node: which.
+    """
+    return _down(view, node) or _without_agent(view, node) or _as_told(view, node)
+
+
+# Before anything is said of cards
+
+
+def _down(view: View, node: Node) -> Answer | None:
+    ready = _condition(node, "Ready")
+    if ready is not None and ready.status == "True":
+        return None
+    said = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
+    return Answer(
+        case="node-down",
+        verdict="is not ready, so nothing on it can be said to be as asked",
+        facts=(said, *_facts(view, node, "when last heard of, ")),
+        help=(f"kubectl describe node {node.metadata.name}",),
+    )
+
+
+def _without_agent(view: View, node: Node) -> Answer | None:
+    fault = view.agent_fault(node.metadata.name)
+    if not fault:
+        return None
+    if not _agent_comes(node) and not _told(node):
+        return Answer(
+            case="no-agent",
+            verdict="has no agent, and no label that says it has a GPU",
+            facts=(f"an agent comes to nodes with one of {', '.join(map(_label_text, AGENT_COMES.items()))}",),
+            help=(f"if it has cards: kubectl label node {node.metadata.name} nvidia.com/gpu.present=true",),
+        )
+    label = "=".join(AGENT_LABEL)
+    return Answer(
+        case="agent-down",
+        verdict="has no agent that runs: nothing about its cards changes until one does",
+        facts=(fault, *_facts(view, node, "as its agent said last, ")),
+        help=(
+            f"see it: kubectl get pods -n tessera-system -l {label} -o wide",
+            f"its log: kubectl logs -n tessera-system -l {label} --prefix",
+        ),
+    )
+
+
+def _agent_comes(node: Node) -> bool:
+    labels = node.metadata.labels
+    return any(name in labels and value in (None, labels[name]) for name, value in AGENT_COMES.items())
+
+
+def _label_text(label: tuple[str, str | None]) -> str:
+    name, value = label
+    return name if value is None else f"{name}={value}"
+
+
+# What the agent says
+
+
+def _as_told(view: View, node: Node) -> Answer:
+    told = _told(node)
+    facts = tuple(_facts(view, node))
+    for aspect in _ASPECTS:
+        found = told.get(aspect.type)
+        if found is not None and found.status == "False":
+            return Answer(
+                case=_words(found.reason),
+                verdict=f"{aspect.wrong} ({found.reason})",
+                facts=_first(facts, aspect.title),
+                help=help_about(found.type, found.reason, node.metadata.name),
+            )
+    for aspect in _ASPECTS:
+        found = told.get(aspect.type)
+        if found is not None and found.status != "True":
+            return Answer(
+                case="changing",
+                verdict=f"is being changed ({found.reason})",
+                facts=_first(facts, aspect.title),
+                help=help_about(found.type, found.reason, node.metadata.name),
+            )
+    if not told:
+        return Answer(
+            case="untold",
+            verdict="has an agent that has said nothing of its cards yet",
+            facts=facts,
+            help=("ask again in a moment; if nothing comes, read the log of the agent's pod",),
+        )
+    return Answer(case="as-asked", verdict=f"is as asked: {_summary(node)}", facts=facts)
+
+
+def _words(reason: str) -> str:
+    """``CardsInUse`` as ``cards-in-use``."""
+    return "".join(f"-{c.lower()}" if c.isupper() else c for c in reason).lstrip("-") or "unknown"
+
+
+def _first(facts: Sequence[str], title: str) -> tuple[str, ...]:
+    """The facts with the one in front that the verdict rests on."""
+    return tuple(sorted(facts, key=lambda fact: not fact.startswith(f"{title}: ")))
+
+
+def _told(node: Node) -> dict[str, Condition]:
+    types = {aspect.type for aspect in _ASPECTS}
+    return {each.type: each for each in node.status.conditions if each.type in types}
+
+
+def _condition(node: Node, kind: str) -> Condition | None:
+    return next((each for each in node.status.conditions if each.type == kind), None)
+
+
+def _summary(node: Node) -> str:
+    """What kubelet gives, in a line."""
+    given = [f"{name} {count}" for name, count in _allocatable(node).items()]
+    on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
+    return listed([*given, *(["slices on demand"] if on_demand else [])]) or "it has no cards to give"
+
+
+def _allocatable(node: Node) -> dict[str, str]:
+    """What kubelet gives of our resources, without the positions that slices on demand may take."""
+    dynamic = {each.resource for each in _offers(node)[0] if each.kind is OfferKind.DYNAMIC_SLICE}
+    found = node.status.allocatable.items()
+    return {name: n for name, n in sorted(found) if name.startswith(_DOMAIN) and name not in dynamic and n != "0"}
+
+
+# Facts
+
+
+def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
+    told = _told(node)
+    for aspect in _ASPECTS:
+        if aspect.type in told:
+            yield f"{aspect.title}: {since}{told[aspect.type].message or told[aspect.type].reason}"
+    yield from _labels(node)
+    yield from _offered(node)
+    if "pods" in view.sight.unseen:
+        yield "you may not list pods: whether an agent runs is not known"
+    for event in view.events_on("Node", node.metadata.name, warnings=True)[-_EVENTS:]:
+        yield view.told(event)
+
+
+def _labels(node: Node) -> Iterator[str]:
+    labels = node.metadata.labels
+    asked = [f"{name}={labels[name]}" for name in (PROFILE_LABEL, MIG_CONFIG_LABEL) if name in labels]
+    state = labels.get(MIG_CONFIG_STATE_LABEL)
+    yield f"labels that ask: {', '.join(asked) or 'none'}{f' (state {state})' if state else ''}"
+
+
+def _offered(node: Node) -> Iterator[str]:
+    offers, fault = _offers(node)
+    if fault:
+        yield fault
+    for each in offers:
+        yield f"offers {each.resource}: {_offer_text(each)}"
+    for resource in sorted({each.resource for each in offers if each.kind is not OfferKind.DYNAMIC_SLICE}):
+        count = sum(each.count for each in offers if each.resource == resource)
+        given = node.status.allocatable.get(resource, "0")
+        if given != str(count):
+            yield f"kubelet gives {given} of the {count} {resource}; the others are unhealthy or not yet free"
+    if not offers:
+        counts = [f"{name} {count}" for name, count in _allocatable(node).items()]
+        yield f"kubelet gives {', '.join(counts) or f'nothing of {_DOMAIN}*'}"
+
+
+def _offers(node: Node) -> tuple[Sequence[NodeOffer], str]:
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
+    try:
+        return (decode_offers(text), "") if text else ((), "")
+    except ValueError as error:
+        return (), str(error)
+
+
+def _offer_text(offer: NodeOffer) -> str:
+    what = {
+        OfferKind.WHOLE: offer.product,
+        OfferKind.SHARE: f"shares of {offer.profile + ' of ' if offer.profile else ''}{offer.product}",
+        OfferKind.SLICE: f"{offer.profile} of {offer.product}",
+        OfferKind.DYNAMIC_SLICE: f"{offer.profile} of {offer.product}, made on demand",
+    }[offer.kind]
+    most = "at most " if offer.kind is OfferKind.DYNAMIC_SLICE else ""
+    divided = f", {offer.replicas} to a device" if offer.replicas > 1 else ""
+    single = ", one to a container" if offer.one_per_request else ""
+    return f"{most}{offer.count}, each {offer.memory_mib} MiB, {what}{divided}{single}"

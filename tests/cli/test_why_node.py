@@ -1,0 +1,244 @@
+"""``tessera why node/NAME``: whether a node's cards are as asked, and what keeps them from it. Plain objects."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.cli.verdicts.answer import Answer, Report, lines
+from tessera.cli.verdicts.nodes import AGENT_COMES, answer_about_node
+from tessera.cli.verdicts.reading import Asked, asked
+from tessera.cli.verdicts.sight import Sight, View
+from tessera.clock import rfc3339
+from tessera.kube.resources import CoreEvent, Node, Pod
+from tessera.lab.manifests import install_manifests
+
+NOW = 1_800_000_000.0
+A100 = "NVIDIA A100-SXM4-40GB"
+SHARED = {"nvidia.com/device-plugin.config": "slice-4", "nvidia.com/gpu.present": "true"}
+HEALTHY = ("GpuHealthy", "True", "CardsHealthy", "nothing is wrong with the node's 4 cards")
+IN_FORCE = ("GpuSharingApplied", "True", "ProfileInForce", 'profile "slice-4" is in force: the node\'s label')
+CUT = ("GpuMigLayoutApplied", "True", "Applied", 'layout "all-1g.5gb" is in force')
+
+Told = tuple[str, str, str, str]
+
+
+def offer(resource: str, kind: OfferKind, count: int, **more: Any) -> NodeOffer:
+    return NodeOffer(
+        resource=resource,
+        kind=kind,
+        product=A100,
+        card_memory_mib=40960,
+        memory_mib=more.pop("memory", 40960),
+        compute_capability="8.0",
+        count=count,
+        **more,
+    )
+
+
+SHARES = offer("nvidia.com/gpu.shared", OfferKind.SHARE, 16, replicas=4, memory=10240, one_per_request=True)
+
+
+def node(
+    *told: Told,
+    labels: Mapping[str, str] = SHARED,
+    gives: Mapping[str, str] | None = None,
+    offers: Sequence[NodeOffer] = (SHARES,),
+    ready: str = "True",
+) -> Node:
+    conditions = [{"type": "Ready", "status": ready, "message": "kubelet stopped posting"}]
+    conditions += [{"type": t, "status": s, "reason": r, "message": m} for t, s, r, m in told]
+    allocatable = {"cpu": "8", **({"nvidia.com/gpu.shared": "16"} if gives is None else gives)}
+    annotations = {OFFERS_ANNOTATION: encode_offers(offers)} if offers else {}
+    metadata = {"name": "n1", "uid": "u1", "labels": labels, "annotations": annotations}
+    body = {"metadata": metadata, "status": {"conditions": conditions, "allocatable": allocatable}}
+    return msgspec.convert(body, Node)
+
+
+def agent(ready: str = "True") -> Pod:
+    body = {
+        "metadata": {
+            "name": "tessera-agent-x",
+            "namespace": "tessera-system",
+            "labels": {"app.kubernetes.io/name": "tessera-agent"},
+        },
+        "spec": {"nodeName": "n1"},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def event(reason: str, ago: float, *, kind: str = "Warning", uid: str = "u1", name: str = "n1") -> CoreEvent:
+    body = {
+        "metadata": {"name": f"{reason}.1", "namespace": "default"},
+        "involvedObject": {"kind": "Node", "name": name, "uid": uid},
+        "type": kind,
+        "reason": reason,
+        "message": f"about {reason}",
+        "lastTimestamp": rfc3339(NOW - ago),
+    }
+    return msgspec.convert(body, CoreEvent)
+
+
+def answer(
+    about: Node, *, pods: Sequence[Pod] | None = None, events: Sequence[CoreEvent] = (), unseen: Sequence[str] = ()
+) -> Answer:
+    running = (agent(),) if pods is None else pods
+    sight = Sight(now=NOW, nodes=(about,), pods=running, events=events, unseen=frozenset({"instaslices", *unseen}))
+    return answer_about_node(View(sight), about)
+
+
+def test_a_node_that_is_as_asked_says_what_it_gives() -> None:
+    found = answer(node(HEALTHY, IN_FORCE))
+    assert (found.case, found.verdict) == ("as-asked", "is as asked: nvidia.com/gpu.shared 16")
+    assert found.help == ()
+    assert found.facts == (
+        "health: nothing is wrong with the node's 4 cards",
+        'sharing: profile "slice-4" is in force: the node\'s label',
+        "labels that ask: nvidia.com/device-plugin.config=slice-4",
+        f"offers nvidia.com/gpu.shared: 16, each 10240 MiB, shares of {A100}, 4 to a device, one to a container",
+    )
+
+
+def test_it_reads_as_an_answer_then_facts() -> None:
+    report = Report(kind="node", namespace="", name="n1", answers=(answer(node(HEALTHY, IN_FORCE)),))
+    first, second, *_ = lines(report)
+    assert first == "node n1: is as asked: nvidia.com/gpu.shared 16"
+    assert second.startswith("  - health: ")
+
+
+#: Condition that is not as asked, the case, and words of what would help.
+WRONG = [
+    (("GpuHealthy", "False", "CardUnhealthy", "GPU 2: XID 79"), "card-unhealthy", "nvidia-smi and dmesg on n1"),
+    (("GpuMigLayoutApplied", "False", "LayoutUnknown", "no x"), "layout-unknown", "label node n1 nvidia.com/mig"),
+    (("GpuMigLayoutApplied", "False", "LayoutImpossible", "9 slots"), "layout-impossible", "tessera plan mig"),
+    (("GpuMigLayoutApplied", "False", "LayoutsRefused", "bad"), "layouts-refused", "tessera config check -"),
+    (("GpuMigLayoutApplied", "False", "LayoutsUnreadable", "no"), "layouts-unreadable", "tessera install"),
+    (("GpuMigLayoutApplied", "False", "ResetRequired", "reset"), "reset-required", "kubectl drain n1"),
+    (("GpuMigLayoutApplied", "False", "Odd", "odd"), "odd", "name another layout"),
+    (("GpuSharingApplied", "False", "ProfileRefused", "bad"), "profile-refused", "tessera config check -"),
+    (("GpuSharingApplied", "False", "ProfileMissing", "none"), "profile-missing", "label node n1 nvidia.com/dev"),
+    (("GpuSharingApplied", "False", "ProfilesUnreadable", "no"), "profiles-unreadable", "tessera install"),
+    (("GpuSharingApplied", "False", "ResourceTaken", "taken"), "resource-taken", "rename"),
+    (("GpuSharingApplied", "False", "KubeletSilent", "silent"), "kubelet-silent", "kubelet runs on n1"),
+    (("GpuMpsReady", "False", "DaemonNotReady", "down"), "daemon-not-ready", "agent's log"),
+    (("GpuMpsReady", "False", "WaitingForClients", "waits"), "waiting-for-clients", "delete the pods"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "case", "words"), WRONG, ids=[case for _, case, _ in WRONG])
+def test_what_is_not_as_asked_comes_first_with_its_text_and_a_way_out(told: Told, case: str, words: str) -> None:
+    others = [each for each in (HEALTHY, IN_FORCE, CUT) if each[0] != told[0]]
+    found = answer(node(*others, told))
+    assert found.case == case
+    assert f"({told[2]})" in found.verdict
+    assert found.facts[0].endswith(f": {told[3]}"), "the verdict's own fact stands in front"
+    assert any(words in each for each in found.help)
+    assert not any("{node}" in each for each in found.help)
+
+
+def test_what_comes_first_explains_what_comes_later() -> None:
+    layout = ("GpuMigLayoutApplied", "False", "NvmlFailed", "no answer")
+    sharing = ("GpuSharingApplied", "False", "CardsInUse", "busy")
+    found = answer(node(HEALTHY, sharing, layout))
+    assert found.case == "nvml-failed"
+    assert found.facts[0] == "MIG layout: no answer"
+    assert "sharing: busy" in found.facts
+
+
+@pytest.mark.parametrize("reason", ["ProfilePending", "CardsInUse"])
+def test_what_is_under_way_is_said_to_be(reason: str) -> None:
+    found = answer(node(HEALTHY, ("GpuSharingApplied", "Unknown", reason, "is next")))
+    assert (found.case, found.verdict) == ("changing", f"is being changed ({reason})")
+    assert found.help
+
+
+def test_a_failure_counts_before_a_change() -> None:
+    pending = ("GpuMigLayoutApplied", "Unknown", "Applying", "at work")
+    assert answer(node(pending, ("GpuSharingApplied", "False", "ProfileMissing", "none"))).case == "profile-missing"
+
+
+def test_a_node_that_is_down_is_that_first() -> None:
+    found = answer(node(IN_FORCE, ready="Unknown"))
+    assert found.case == "node-down"
+    assert found.facts[0] == "kubelet stopped posting"
+    assert found.facts[1].startswith("sharing: when last heard of, ")
+
+
+@pytest.mark.parametrize("pods", [(), (agent("False"),)])
+def test_without_an_agent_what_it_said_last_is_marked(pods: Sequence[Pod]) -> None:
+    found = answer(node(IN_FORCE), pods=pods)
+    assert found.case == "agent-down"
+    assert any(each.startswith("sharing: as its agent said last, ") for each in found.facts)
+    assert "kubectl logs" in found.help[-1]
+
+
+def test_a_node_that_no_agent_is_meant_for_says_which_labels_bring_one() -> None:
+    found = answer(node(labels={}, offers=(), gives={}), pods=())
+    assert found.case == "no-agent"
+    assert "nvidia.com/gpu.present=true" in found.facts[0]
+
+
+def test_the_labels_that_bring_an_agent_are_those_of_the_manifest() -> None:
+    (daemon_set,) = (each for each in install_manifests() if each["kind"] == "DaemonSet")
+    affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    wanted = {}
+    for term in terms:
+        (one,) = term["matchExpressions"]
+        wanted[one["key"]] = one["values"][0] if one["operator"] == "In" else None
+    assert wanted == AGENT_COMES
+
+
+def test_an_agent_that_has_said_nothing_is_waited_for() -> None:
+    assert answer(node(offers=())).case == "untold"
+
+
+def test_slices_on_demand_are_not_counted_by_their_positions() -> None:
+    dynamic = offer("nvidia.com/mig-1g.5gb", OfferKind.DYNAMIC_SLICE, 28, memory=4864, profile="1g.5gb")
+    labels = {"nvidia.com/mig.config": "dynamic", "nvidia.com/mig.config.state": "success"}
+    found = answer(node(HEALTHY, labels=labels, gives={"nvidia.com/mig-1g.5gb": "28"}, offers=(dynamic,)))
+    assert found.verdict == "is as asked: slices on demand"
+    assert "labels that ask: nvidia.com/mig.config=dynamic (state success)" in found.facts
+    assert f"offers nvidia.com/mig-1g.5gb: at most 28, each 4864 MiB, 1g.5gb of {A100}, made on demand" in found.facts
+
+
+def test_what_kubelet_does_not_give_of_an_offer_is_told() -> None:
+    found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/gpu.shared": "12"}))
+    assert "kubelet gives 12 of the 16 nvidia.com/gpu.shared; the others are unhealthy or not yet free" in found.facts
+
+
+def test_without_the_annotation_kubelets_counts_are_told() -> None:
+    assert "kubelet gives nvidia.com/gpu 4" in answer(node(HEALTHY, gives={"nvidia.com/gpu": "4"}, offers=())).facts
+    assert "kubelet gives nothing of nvidia.com/*" in answer(node(HEALTHY, gives={}, offers=())).facts
+
+
+def test_an_annotation_that_is_broken_is_told_and_ends_nothing() -> None:
+    broken = node(HEALTHY)
+    broken.metadata.annotations[OFFERS_ANNOTATION] = "[{}]"
+    found = answer(broken)
+    assert found.case == "as-asked"
+    assert any(OFFERS_ANNOTATION in each and "writes it anew" in each for each in found.facts)
+
+
+def test_the_last_warnings_on_the_node_are_told_whoever_names_it_how() -> None:
+    events = [
+        event("Fine", 1, kind="Normal"),
+        event("Elsewhere", 2, name="n2"),
+        *(event(f"Bad{n}", 60 * n, uid="n1" if n % 2 else "u1") for n in range(3, 7)),
+    ]
+    told = [each for each in answer(node(HEALTHY), events=events).facts if each.startswith("event ")]
+    assert [each.split()[1] for each in told] == ["Bad5", "Bad4", "Bad3"]
+
+
+def test_who_may_not_see_pods_is_told_so() -> None:
+    found = answer(node(HEALTHY, IN_FORCE), pods=(), unseen=("pods",))
+    assert found.case == "as-asked"
+    assert any("may not list pods" in each for each in found.facts)
+
+
+@pytest.mark.parametrize("text", ["node/n1", "nodes/n1", "no/n1", "Node/n1"])
+def test_a_node_is_asked_for_as_kubectl_names_it(text: str) -> None:
+    assert asked(text) == Asked("node", "n1")
