@@ -13,8 +13,6 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
-
 from tessera.agent.mps.exclusive import ExclusiveCards
 from tessera.agent.mps.launcher import Launcher
 from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, edits_of
@@ -23,20 +21,6 @@ from tessera.agent.mps.supervisor import Supervisor
 from tessera.agent.wakeup import Changes
 from tessera.clock import Clock
 from tessera.nvml.worker import AsyncNvml
-
-
-class MpsSummary(msgspec.Struct, frozen=True):
-    """For the node condition ``GpuMpsReady``.
-
-    Attributes:
-        ready: every wanted daemon serves every card of its plan, and no other daemon is left.
-        reason: ``DaemonsReady``, ``DaemonNotReady``, or ``WaitingForClients``: shares are ready, but a change waits.
-        message: one sentence for each resource.
-    """
-
-    ready: bool
-    reason: str
-    message: str
 
 
 class MpsDaemons:
@@ -81,9 +65,15 @@ class MpsDaemons:
             self._wake.notify()
 
     def ready(self, resource: str, gpu: str | None = None) -> bool:
-        """Whether shares of a resource, of one card if one is named, can be used now."""
+        """Whether shares can be used now: those of one card, or of every card that the resource's daemon shall serve.
+
+        A card that is to join a daemon with clients is not ready until these have ended; the others are meanwhile.
+        """
         served = self._supervisors[resource].served if resource in self._supervisors else frozenset()
-        return bool(served) if gpu is None else gpu in served
+        if gpu is not None:
+            return gpu in served
+        plan = (self._wanted or {}).get(resource)
+        return bool(served) and (plan is None or served.issuperset(plan.cards))
 
     def why(self, resource: str) -> str:
         """What is not as asked about a resource's daemon; empty if all is."""
@@ -103,16 +93,12 @@ class MpsDaemons:
         wanted = {card for plan in self._wanted.values() for card in plan.cards}
         return frozenset(self._record.exclusive).difference(wanted)
 
-    def summary(self) -> MpsSummary | None:
-        """How MPS stands; ``None`` where it is not used."""
-        resources = sorted({*(self._wanted or {}), *self._supervisors})
-        if not resources:
-            return None
-        message = "; ".join(f"{each}: {self.why(each) or 'ready'}" for each in resources)
-        if all(not self.why(each) for each in resources):
-            return MpsSummary(True, "DaemonsReady", message)
-        waits = all(self.ready(each) for each in resources)
-        return MpsSummary(False, "WaitingForClients" if waits else "DaemonNotReady", message)
+    def summary(self) -> Mapping[str, str]:
+        """Every resource that has or shall have a daemon, and what is not as asked about it; empty if all is.
+
+        For the node condition ``GpuMpsReady``, which a node has only while this names a resource.
+        """
+        return {each: self.why(each) for each in sorted({*(self._wanted or {}), *self._supervisors})}
 
     async def run(self) -> None:
         """Keeps the daemons as wanted until cancelled. Daemons then go on without the agent."""

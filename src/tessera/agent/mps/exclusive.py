@@ -6,10 +6,12 @@ for another only after it was given back. Only modes that were set here are set 
 which.
 """
 
+import contextlib
 from collections.abc import Collection
 
 from tessera.agent.mps.record import RecordFile
 from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.errors import GpuLost, NotFound, NotSupported
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.worker import AsyncNvml
 
@@ -53,10 +55,14 @@ class ExclusiveCards:
     async def give_back(self, cards: Collection[str]) -> None:
         """Puts cards back into the default mode.
 
+        A card in MIG mode is in it already. One that is lost or was taken out comes back in it: the mode ends with
+        the driver's hold on the card (NVML, on ``nvmlDeviceSetComputeMode``).
+
         Raises:
             NvmlError: a card refuses; it and those after it stay taken.
             OSError: the record cannot be written.
         """
         for card in sorted(cards):
-            await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.DEFAULT)
+            with contextlib.suppress(GpuLost, NotFound, NotSupported):
+                await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.DEFAULT)
             self._record.gave_back(card)

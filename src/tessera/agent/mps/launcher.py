@@ -87,6 +87,6 @@ class Launcher(Protocol):
         """The daemon that a former agent started; ``None`` if it has ended."""
         ...
 
-    async def clear(self, resource: str, mark: DaemonMark) -> None:
+    async def clear(self, mark: DaemonMark) -> None:
         """Ends what a daemon that has ended left behind: servers that still hold its cards."""
         ...

@@ -1,19 +1,16 @@
 """What this node's agent did for MPS, on disk: daemons it started, and cards whose compute mode it changed.
 
-Written before the deed, by atomic rename, so that an agent that is killed at any instruction leaves nothing that the
-next one does not know. What does not survive a crashed machine, daemons and compute modes, does not survive its reboot
-either. A file that cannot be read counts as empty.
+Written before the deed, so that an agent that is killed at any instruction leaves nothing that the next one does not
+know. What a crash of the machine may take from the file, daemons and compute modes, its reboot takes as well.
 """
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from tessera.agent.keptfile import KeptFile
 from tessera.agent.mps.launcher import DaemonMark
-
-_log = logging.getLogger(__name__)
 
 
 class DaemonRecord(msgspec.Struct, frozen=True):
@@ -34,15 +31,15 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class RecordFile:
-    """The record and its file; makes its folder when needed. One agent at a time writes it.
+    """The record and its file. One agent at a time writes it.
 
     Args:
         path: the file.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._record = self._load()
+        self._file = KeptFile(path, _Record)
+        self._record = self._file.load() or _Record()
 
     @property
     def daemons(self) -> Mapping[str, DaemonRecord]:
@@ -74,20 +71,7 @@ class RecordFile:
         """Forgets a card whose compute mode is the default one again."""
         self._save(_Record(self.daemons, {uuid: each for uuid, each in self.exclusive.items() if uuid != card}))
 
-    def _load(self) -> _Record:
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=_Record)
-        except FileNotFoundError:
-            return _Record()
-        except (msgspec.DecodeError, OSError) as error:
-            _log.warning("MPS record %s is unreadable and counts as empty: %s", self._path, error)
-            return _Record()
-
     def _save(self, record: _Record) -> None:
-        if record == self._record:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_bytes(msgspec.json.encode(record))
-        fresh.replace(self._path)
-        self._record = record
+        if record != self._record:
+            self._file.save(record)
+            self._record = record

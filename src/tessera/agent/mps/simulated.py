@@ -139,11 +139,13 @@ class SimulatedLauncher:
 
     Attributes:
         refusal: why no daemon can be started; empty if they can.
+        asked: when it was asked whether any can, in the clock's seconds.
         started: every daemon so far, in order.
     """
 
     def __init__(self, clock: Clock, *, start_seconds: float = 0.0) -> None:
         self.refusal = ""
+        self.asked: list[float] = []
         self.started: list[SimulatedDaemon] = []
         self._clock = clock
         self._start_seconds = start_seconds
@@ -154,6 +156,7 @@ class SimulatedLauncher:
 
     def missing(self) -> str:
         """Why no daemon can be started."""
+        self.asked.append(self._clock.monotonic())
         return self.refusal
 
     async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> SimulatedDaemon:
@@ -175,5 +178,5 @@ class SimulatedLauncher:
         daemon = self.daemon(resource)
         return daemon if daemon is not None and daemon.mark == mark else None
 
-    async def clear(self, resource: str, mark: DaemonMark) -> None:
+    async def clear(self, mark: DaemonMark) -> None:
         """Does nothing: a simulated daemon's servers end with it."""

@@ -121,7 +121,7 @@ class Supervisor:
             return
         if (daemon := self._launcher.find(self._resource, left.mark)) is not None:
             await daemon.end()
-        await self._launcher.clear(self._resource, left.mark)
+        await self._launcher.clear(left.mark)
         self._record.ended(self._resource)
 
     async def _next(self) -> Daemon | None:
@@ -221,7 +221,7 @@ class Supervisor:
         if self._up_since is not None and self._clock.monotonic() - self._up_since >= STABLE:
             self._backoff.reset()
         pause = self._backoff.next()
-        self._tell(frozenset(), f"{text}; next attempt in {pause:.1f} s")
+        self._tell(frozenset(), text)
         until = self._clock.monotonic() + pause
         wanted = self._wanted
         while self._wanted is wanted and (rest := until - self._clock.monotonic()) > 0:

@@ -1,0 +1,240 @@
+"""Control daemons as child processes: NVIDIA's ``nvidia-cuda-mps-control``, kept in the foreground.
+
+How no daemon is ever unknown or doubled:
+
+* the child is a shell that waits for a word before it becomes the daemon. The word is sent after the daemon's mark was
+  written down; an agent that dies in between takes the shell with it, since its input ends;
+* a mark is boot, PID and start time, so it can mean no other process;
+* if something answers in the pipe directory although nobody is recorded, it is told to quit. The binary itself refuses
+  to start beside another one of the same directory.
+
+A daemon has a session and files of its own, so it goes on when the agent ends. What pods could write to is not
+believed: the PID that the daemon itself puts into the pipe directory is never read.
+
+Folders: the pipe directory can be entered by all and written to by the daemon alone, which opens its sockets to all
+users itself. It is never removed, since containers hold it mounted. The shared memory is what ``/dev/shm`` is: open to
+all, each file its owner's. The daemon and the containers have to see the same one.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tessera.agent.memory.processes import ProcessId, ProcessTable
+from tessera.agent.mps.child import END_TIMEOUT, ChildDaemon, end_session
+from tessera.agent.mps.control import QUIT
+from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.plan import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
+from tessera.agent.mps.sessions import alive, boot_id, reap, send
+
+BINARY = "nvidia-cuda-mps-control"
+#: Where the binary is in a driver's root and on a host.
+_FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin", "opt/bin")
+#: How long an answer to a command may take, seconds.
+CONTROL_TIMEOUT = 5.0
+#: What the daemon says is kept here, in its log folder.
+_OUTPUT = "output.log"
+#: Becomes the daemon once it reads a line; ends when its input does.
+_SHELL = ("/bin/sh", "-c", 'read -r go && exec "$0" -f </dev/null')
+#: Of the agent's own environment, what a program of the driver may need.
+_PASSED = ("PATH", "LD_LIBRARY_PATH")
+
+
+def find_binary(driver_root: Path = Path("/"), search: str | None = None) -> Path | None:
+    """The control binary: in ``search`` (a ``PATH``) first, then in the driver's root; ``None`` if there is none.
+
+    Args:
+        driver_root: where the driver's files are, as seen here.
+        search: the environment's ``PATH`` unless given.
+    """
+    folders = [Path(each) for each in (os.environ.get("PATH", "") if search is None else search).split(":") if each]
+    for folder in (*folders, *(driver_root / each for each in _FOLDERS)):
+        if os.access(folder / BINARY, os.X_OK):
+            return folder / BINARY
+    return None
+
+
+class ChildLauncher:
+    """Starts daemons as processes.
+
+    Args:
+        root: the MPS root as this process sees it.
+        binary: the control binary; looked for at each start when not given.
+        driver_root: where the driver's files are, as seen here.
+        shm: the shared memory of this process, which the daemons inherit.
+        environment: of this process.
+        control_timeout: how long an answer to a command may take, seconds.
+        end_timeout: how long a daemon may take to end after each of quit, SIGTERM and SIGKILL, seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        root: Path,
+        binary: Path | None = None,
+        driver_root: Path = Path("/"),
+        shm: Path = Path("/dev/shm"),  # noqa: S108 - a mount point, not a temporary file
+        environment: Mapping[str, str] | None = None,
+        control_timeout: float = CONTROL_TIMEOUT,
+        end_timeout: float = END_TIMEOUT,
+    ) -> None:
+        self._paths = MpsPaths(root)
+        self._binary = binary
+        self._driver_root = driver_root
+        self._shm = shm
+        found = os.environ if environment is None else environment
+        self._environment = {name: found[name] for name in _PASSED if name in found}
+        self._control_timeout = control_timeout
+        self._end_timeout = end_timeout
+        self._table = ProcessTable()
+
+    def missing(self) -> str:
+        """What stands in the way of any daemon on this node; empty if nothing does."""
+        if self._find_binary() is None:
+            return (
+                f"{BINARY} is neither in PATH nor in the driver's root {self._driver_root}; it comes with the driver"
+                " (capability `compute` of NVIDIA's container runtime, package nvidia-compute-utils)"
+            )
+        self._paths.shm.mkdir(parents=True, exist_ok=True)
+        if not self._shm.exists() or not self._paths.shm.samefile(self._shm):
+            return (
+                f"{self._shm} is not {self._paths.shm}, which containers get as theirs; MPS needs the same for daemon"
+                f" and clients: mount {self._paths.shm} at {self._shm} in the agent's container"
+            )
+        return ""
+
+    async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> ChildDaemon:
+        """Starts a daemon.
+
+        Raises:
+            LaunchFailed: it cannot be started.
+            OSError: folders or the mark cannot be written.
+        """
+        binary = self._find_binary()
+        if binary is None:
+            raise LaunchFailed(self.missing())
+        self._make_folders(spec.resource)
+        await self._quit_unknown(spec.resource)
+        process, word = self._spawn(spec, binary)
+        daemon = self._daemon(spec.resource, process)
+        try:
+            note(daemon.mark)
+            os.write(word, b"\n")
+        except OSError:
+            send(process, signal.SIGKILL)
+            await daemon.ended()
+            raise
+        finally:
+            os.close(word)
+        return daemon
+
+    def find(self, resource: str, mark: DaemonMark) -> ChildDaemon | None:
+        """The daemon of a mark; ``None`` if it has ended."""
+        process = _parse(mark)
+        return self._daemon(resource, process) if process is not None and alive(process) else None
+
+    async def clear(self, mark: DaemonMark) -> None:
+        """Ends the servers that a daemon left behind.
+
+        Raises:
+            OSError: a signal is not allowed.
+        """
+        process = _parse(mark)
+        if process is not None and not alive(process):
+            reap(process.pid)
+            await end_session(process)
+
+    def _find_binary(self) -> Path | None:
+        return self._binary or find_binary(self._driver_root, self._environment.get("PATH", ""))
+
+    def _make_folders(self, resource: str) -> None:
+        for folder in (self._paths.pipe(resource), self._paths.log(resource)):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._paths.shm.chmod(0o1777)
+
+    async def _quit_unknown(self, resource: str) -> None:
+        if (self._paths.pipe(resource) / "control").exists():
+            try:
+                await self._control(resource, QUIT)
+            except ControlFailed:  # nobody answers: what lies there is left of a daemon that has ended
+                return
+
+    def _spawn(self, spec: DaemonSpec, binary: Path) -> tuple[ProcessId, int]:
+        """The shell that waits, and where the word is to be written."""
+        output = os.open(self._output(spec.resource), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        awaited, word = os.pipe()
+        try:
+            pid = os.posix_spawn(
+                _SHELL[0],
+                [*_SHELL, str(binary)],
+                {**self._variables(spec.resource), "CUDA_VISIBLE_DEVICES": ",".join(spec.cards)},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, awaited, 0),
+                    (os.POSIX_SPAWN_DUP2, output, 1),
+                    (os.POSIX_SPAWN_DUP2, output, 2),
+                ],
+                setsid=True,
+            )
+        except BaseException:
+            os.close(word)
+            raise
+        finally:
+            os.close(awaited)
+            os.close(output)
+        process = self._table.identify(pid)
+        assert process is not None  # a child keeps its PID until it is reaped
+        return process, word
+
+    def _daemon(self, resource: str, process: ProcessId) -> ChildDaemon:
+        mark = DaemonMark(f"{boot_id()}/{process.pid}/{process.start}")
+        return ChildDaemon(
+            process,
+            mark,
+            control=lambda command: self._control(resource, command),
+            output=self._output(resource),
+            end_timeout=self._end_timeout,
+        )
+
+    async def _control(self, resource: str, command: str) -> str:
+        binary = self._find_binary()
+        if binary is None:
+            raise ControlFailed(self.missing())
+        client = await asyncio.create_subprocess_exec(
+            str(binary),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=self._variables(resource),
+        )
+        try:
+            async with asyncio.timeout(self._control_timeout):
+                answer, _ = await client.communicate(f"{command}\n".encode())
+        except TimeoutError:
+            raise ControlFailed(
+                f"the MPS daemon of {resource} does not answer `{command}` within {self._control_timeout:g} s"
+            ) from None
+        finally:
+            if client.returncode is None:
+                client.kill()
+                await client.wait()
+        text = answer.decode(errors="replace").strip()
+        if client.returncode:
+            raise ControlFailed(f"the MPS daemon of {resource} refuses `{command}`: {text or 'no reason given'}")
+        return text
+
+    def _variables(self, resource: str) -> dict[str, str]:
+        pipe, log = str(self._paths.pipe(resource)), str(self._paths.log(resource))
+        return {**self._environment, PIPE_VARIABLE: pipe, LOG_VARIABLE: log}
+
+    def _output(self, resource: str) -> Path:
+        return self._paths.log(resource) / _OUTPUT
+
+
+def _parse(mark: DaemonMark) -> ProcessId | None:
+    """The process of a mark; ``None`` if it is of another boot, or none of ours."""
+    match mark.split("/"):
+        case (boot, pid, start) if boot == boot_id() and pid.isdigit() and start.isdigit():
+            return ProcessId(int(pid), int(start))
+    return None

@@ -1,0 +1,101 @@
+"""A node that shares simulated cards by MPS, on virtual time."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.mps.launcher import Launcher
+from tessera.agent.mps.plan import MpsPlan
+from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
+from tessera.agent.wakeup import Changes
+from tessera.api.sharing.mps import client_share
+from tessera.clock import LoopClock
+from tessera.lab.virtualtime import run_virtual
+from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.interface import GpuUuid
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+SHARED = "nvidia.com/gpu.shared"
+OTHER = "nvidia.com/a100.shared"
+#: Seconds within which anything that is waited for happens.
+SOON = 120.0
+
+
+class MpsNode:
+    """A node of some A100; its agent can be stopped and started, its daemons and cards stay."""
+
+    def __init__(self, folder: Path, *, cards: int = 2, start_seconds: float = 0.0) -> None:
+        self.clock = LoopClock(epoch=0)
+        self.machine = SimulatedMachine(f"{cards}xA100-40GB", seed="mps")
+        self.launcher = SimulatedLauncher(self.clock, start_seconds=start_seconds)
+        self.changes = Changes()
+        self.state_file = folder / "mps.json"
+        self.cards: list[str] = list(self.machine.uuids())
+        self.daemons = self._agent(self.launcher)
+        self._task: asyncio.Task[None] | None = None
+
+    def _agent(self, launcher: Launcher) -> MpsDaemons:
+        return MpsDaemons(
+            hardware=InlineNvml(self.machine, self.clock),
+            launcher=launcher,
+            state_file=self.state_file,
+            host_root=Path("/run/nvidia/mps"),
+            changes=self.changes,
+            clock=self.clock,
+            rng=random.Random(1),
+        )
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self.daemons.run())
+
+    async def stop(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def restart(self) -> None:
+        """The agent dies and another one starts; it does not know yet what is wanted."""
+        await self.stop()
+        self.daemons = self._agent(self.launcher)
+        self.start()
+
+    def plan(self, *numbers: int, replicas: int = 4) -> MpsPlan:
+        return MpsPlan({self.cards[number]: client_share(40960, replicas) for number in numbers}, replicas)
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        assert await self.changes.until(holds, SOON), self.daemons.summary()
+
+    async def until_ready(self, resource: str = SHARED) -> SimulatedDaemon:
+        await self.until(lambda: self.daemons.ready(resource))
+        daemon = self.launcher.daemon(resource)
+        assert daemon is not None
+        return daemon
+
+    def mode(self, number: int) -> ComputeMode:
+        return self.machine.compute_mode(GpuUuid(self.cards[number]))
+
+
+Story = Callable[[MpsNode], Awaitable[None]]
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Plays a story on a node whose agent runs."""
+
+    def play_one(story: Callable[[MpsNode], Coroutine[Any, Any, None]], **options: Any) -> None:
+        async def scene() -> None:
+            node = MpsNode(tmp_path, **options)
+            node.start()
+            await story(node)
+            await node.stop()
+
+        run_virtual(scene())
+
+    return play_one

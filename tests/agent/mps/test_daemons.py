@@ -1,0 +1,380 @@
+"""How the daemons of a node are kept, on simulated cards and virtual time."""
+
+import asyncio
+import itertools
+
+import pytest
+from tests.agent.mps.conftest import OTHER, SHARED, MpsNode, Play
+
+from tessera.agent.mps.launcher import DaemonMark, DaemonSpec
+from tessera.agent.mps.supervisor import LONGEST_PAUSE, QUESTION_INTERVAL, SHORTEST_PAUSE, STABLE
+from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.errors import NoPermission
+from tessera.nvml.interface import GpuUuid
+
+DEFAULT, EXCLUSIVE = ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS
+
+
+def test_a_daemon_has_its_cards_to_itself_and_its_limits_set_before_a_share_is_ready(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        daemon = await node.until_ready()
+
+        assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
+        assert daemon.spec == DaemonSpec(SHARED, tuple(node.cards))
+        assert daemon.limits == dict.fromkeys(node.cards, "10240M")
+        assert daemon.thread_percent == "25"
+        assert node.daemons.summary() == {SHARED: ""}
+
+    play(story)
+
+
+def test_a_card_without_a_plan_is_left_alone(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(1)})
+        await node.until_ready()
+
+        assert (node.mode(0), node.mode(1)) == (DEFAULT, EXCLUSIVE)
+
+    play(story)
+
+
+def test_no_share_is_ready_while_the_daemon_starts(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        await asyncio.sleep(2)
+
+        assert not node.daemons.ready(SHARED)
+        assert node.daemons.why(SHARED) == "the MPS daemon is being started"
+        await node.until_ready()
+
+    play(story, start_seconds=3.0)
+
+
+def test_a_daemon_that_dies_takes_its_shares_with_it_until_another_one_serves_with_the_same_limits(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        first = await node.until_ready()
+        first.die("signal SIGSEGV")
+        await node.until(lambda: not node.daemons.ready(SHARED))
+
+        assert "the MPS daemon ended: signal SIGSEGV" in node.daemons.why(SHARED)
+        second = await node.until_ready()
+        assert (second.limits, second.thread_percent) == (first.limits, first.thread_percent)
+        assert node.mode(0) == EXCLUSIVE
+
+    play(story)
+
+
+def test_the_death_of_one_daemon_concerns_no_other(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
+        dies, stays = await node.until_ready(SHARED), await node.until_ready(OTHER)
+        dies.die()
+        await node.until(lambda: not node.daemons.ready(SHARED))
+
+        assert node.daemons.ready(OTHER)
+        await node.until_ready(SHARED)
+        assert stays.alive
+
+    play(story)
+
+
+def test_a_daemon_that_does_not_answer_any_more_is_replaced(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        silent = await node.until_ready()
+        silent.hung = True
+        asked = node.clock.monotonic()
+        await node.until(lambda: not node.daemons.ready(SHARED))
+
+        assert node.clock.monotonic() - asked <= 2 * QUESTION_INTERVAL
+        assert "does not answer `get_server_list`" in node.daemons.why(SHARED)
+        assert await node.until_ready() is not silent
+        assert not silent.alive
+
+    play(story)
+
+
+def test_a_daemon_that_cannot_be_started_is_tried_with_longer_and_longer_pauses(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.launcher.refusal = "nvidia-cuda-mps-control is not installed"
+        node.daemons.want({SHARED: node.plan(0)})
+        await asyncio.sleep(300)
+
+        assert node.daemons.why(SHARED) == "nvidia-cuda-mps-control is not installed"
+        pauses = [round(later - sooner, 3) for sooner, later in itertools.pairwise(node.launcher.asked)]
+        assert pauses == sorted(pauses)
+        assert pauses[0] >= SHORTEST_PAUSE
+        assert pauses[-1] == LONGEST_PAUSE
+        node.launcher.refusal = ""
+        await node.until_ready()
+
+    play(story)
+
+
+def test_a_daemon_that_was_up_for_long_starts_again_soon(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        for _ in range(8):
+            (await node.until_ready()).die()
+            await node.until(lambda: not node.daemons.ready(SHARED))
+        daemon = await node.until_ready()
+        await asyncio.sleep(STABLE + 1)
+        daemon.die()
+        died = node.clock.monotonic()
+        await node.until(lambda: not node.daemons.ready(SHARED))
+        await node.until_ready()
+
+        assert node.clock.monotonic() - died <= 1.0
+
+    play(story)
+
+
+def test_other_limits_are_set_while_the_daemon_runs(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        daemon = await node.until_ready()
+        daemon.connect()
+        node.daemons.want({SHARED: node.plan(0, replicas=8)})
+        await asyncio.sleep(1)
+
+        (server,) = daemon.servers.values()
+        assert (daemon.limits, daemon.thread_percent) == ({node.cards[0]: "5120M"}, "12")
+        assert (server.limits, server.thread_percent) == ({node.cards[0]: "5120M"}, "12")
+        assert node.launcher.started == [daemon]
+        assert node.daemons.ready(SHARED)
+
+    play(story)
+
+
+def test_other_cards_need_another_daemon(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        first = await node.until_ready()
+        node.daemons.want({SHARED: node.plan(1)})
+        await node.until(lambda: node.daemons.ready(SHARED, node.cards[1]))
+
+        assert not first.alive
+        assert (node.mode(0), node.mode(1)) == (DEFAULT, EXCLUSIVE)
+
+    play(story)
+
+
+def test_a_card_joins_when_no_client_is_disturbed_by_it(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        first = await node.until_ready()
+        client = first.connect()
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        await node.until(lambda: bool(node.daemons.why(SHARED)))
+
+        assert "waits until its 1 clients have ended" in node.daemons.why(SHARED)
+        assert [node.daemons.ready(SHARED, card) for card in node.cards] == [True, False]
+        assert not node.daemons.ready(SHARED)
+        first.disconnect(client)
+        second = await node.until_ready()
+        assert second.spec.cards == tuple(node.cards)
+
+    play(story)
+
+
+def test_a_daemon_that_is_not_wanted_any_more_ends_and_gives_its_cards_back(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        daemon = await node.until_ready()
+        node.daemons.want({})
+        await node.until(lambda: not node.daemons.summary())
+
+        assert not daemon.alive
+        assert (node.mode(0), node.mode(1)) == (DEFAULT, DEFAULT)
+        assert node.daemons.fenced == frozenset()
+
+    play(story)
+
+
+def test_cards_are_fenced_until_the_clients_of_an_unwanted_daemon_have_ended(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        daemon = await node.until_ready()
+        client = daemon.connect()
+        node.daemons.want({})
+        await asyncio.sleep(60)
+
+        assert daemon.alive
+        assert node.daemons.fenced == {node.cards[0]}
+        daemon.disconnect(client)
+        await node.until(lambda: not node.daemons.fenced)
+        assert node.mode(0) == DEFAULT
+
+    play(story)
+
+
+def test_a_card_goes_from_one_resource_to_another_without_two_daemons_on_it(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        first = await node.until_ready()
+        client = first.connect()
+        node.daemons.want({OTHER: node.plan(0)})
+        await node.until(lambda: "is still served" in node.daemons.why(OTHER))
+
+        assert node.launcher.daemon(OTHER) is None
+        first.disconnect(client)
+        await node.until_ready(OTHER)
+        assert not first.alive
+        assert node.mode(0) == EXCLUSIVE
+
+    play(story)
+
+
+def test_two_resources_exchange_their_cards(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
+        await node.until_ready(SHARED)
+        await node.until_ready(OTHER)
+        node.daemons.want({SHARED: node.plan(1), OTHER: node.plan(0)})
+        await node.until(lambda: node.daemons.ready(SHARED) and node.daemons.ready(OTHER))
+
+        serving = {each.spec.resource: each.spec.cards for each in node.launcher.started if each.alive}
+        assert serving == {SHARED: (node.cards[1],), OTHER: (node.cards[0],)}
+
+    play(story)
+
+
+def test_a_card_that_refuses_its_mode_keeps_its_shares_unready_and_says_why(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.machine.fail("set_compute_mode", NoPermission)
+        node.daemons.want({SHARED: node.plan(0)})
+        await node.until(lambda: "set_compute_mode" in node.daemons.why(SHARED))
+
+        assert node.launcher.started == []
+        await node.until_ready()
+
+    play(story)
+
+
+def test_a_lost_card_does_not_keep_the_others_from_being_served(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        await node.until_ready()
+        node.machine.lose(GpuUuid(node.cards[0]))
+        node.daemons.want({SHARED: node.plan(1)})
+        await asyncio.sleep(1)
+
+        assert (await node.until_ready()).spec.cards == (node.cards[1],)
+        assert node.daemons.fenced == frozenset()
+
+    play(story)
+
+
+def test_an_agent_that_starts_again_takes_its_daemons_over(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        daemon = await node.until_ready()
+        daemon.connect()
+        await node.restart()
+        await asyncio.sleep(60)
+        assert daemon.alive
+        node.daemons.want({SHARED: node.plan(0, replicas=2)})
+        await node.until_ready()
+
+        assert node.launcher.started == [daemon]
+        assert daemon.limits == {node.cards[0]: "20480M"}
+
+    play(story)
+
+
+def test_an_agent_that_starts_again_replaces_a_daemon_that_died_meanwhile(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        daemon = await node.until_ready()
+        await node.restart()
+        daemon.die()
+        node.daemons.want({SHARED: node.plan(0)})
+
+        assert await node.until_ready() is not daemon
+
+    play(story)
+
+
+def test_an_agent_that_starts_again_undoes_what_is_not_wanted_any_more(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
+        left, died = await node.until_ready(SHARED), await node.until_ready(OTHER)
+        await node.restart()
+        died.die()
+        node.daemons.want({})
+        await asyncio.sleep(1)
+
+        assert not left.alive
+        assert (node.mode(0), node.mode(1)) == (DEFAULT, DEFAULT)
+
+    play(story)
+
+
+#: With every step slowed down to a second, some moment of each step until the shares are ready.
+MOMENTS = [0.5 + number for number in range(10)]
+
+
+def slowed(node: MpsNode) -> None:
+    for operation in ("compute_mode", "set_compute_mode"):
+        node.machine.slow(operation, 1.0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_agent_killed_at_any_moment_leaves_nothing_that_the_next_one_does_not_undo(
+    play: Play, moment: float
+) -> None:
+    async def story(node: MpsNode) -> None:
+        slowed(node)
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        await asyncio.sleep(moment)
+        await node.restart()
+        node.daemons.want({})
+        await asyncio.sleep(60)
+
+        assert node.launcher.daemon(SHARED) is None
+        assert (node.mode(0), node.mode(1)) == (DEFAULT, DEFAULT)
+        assert node.daemons.summary() == {}
+
+    play(story, start_seconds=1.0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_agent_killed_at_any_moment_is_followed_by_one_that_goes_on(play: Play, moment: float) -> None:
+    async def story(node: MpsNode) -> None:
+        slowed(node)
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        await asyncio.sleep(moment)
+        await node.restart()
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        daemon = await node.until_ready()
+
+        assert node.launcher.started == [daemon]
+        assert daemon.limits == dict.fromkeys(node.cards, "10240M")
+        assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
+
+    play(story, start_seconds=1.0)
+
+
+def test_a_mode_that_somebody_else_set_is_left_alone(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.machine.set_compute_mode(GpuUuid(node.cards[1]), EXCLUSIVE)
+        node.daemons.want({SHARED: node.plan(0)})
+        await node.until_ready()
+        node.daemons.want({})
+        await asyncio.sleep(1)
+
+        assert (node.mode(0), node.mode(1)) == (DEFAULT, EXCLUSIVE)
+
+    play(story)
+
+
+def test_a_mark_that_is_not_the_daemons_finds_nothing(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        await node.until_ready()
+
+        assert node.launcher.find(SHARED, DaemonMark("simulated/99")) is None
+
+    play(story)
