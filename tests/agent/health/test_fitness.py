@@ -42,7 +42,7 @@ def xid(number: int, gi: int | None = None) -> Happened:
 
 
 def out(devices: list[Device], gpus: list[Gpu], health: Health) -> list[str]:
-    return sorted(name for name, verdict in verdicts(devices, gpus, health).items() if not verdict.healthy)
+    return sorted(name for name, verdict in verdicts(devices, gpus, health.verdict).items() if not verdict.healthy)
 
 
 def test_a_bad_card_takes_all_its_shares_along_and_no_other() -> None:

@@ -152,7 +152,7 @@ def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:
 
 async def unfit(agent: Agent, *devices: Device) -> set[str]:
     gpus = gpus_of((await read_stock(agent.hardware)).cards)
-    return {name for name, verdict in verdicts(devices, gpus, agent.watch.health).items() if not verdict.healthy}
+    return {name for name, verdict in verdicts(devices, gpus, agent.watch.verdict).items() if not verdict.healthy}
 
 
 def test_a_double_bit_error_takes_all_four_shares_of_its_card_and_no_other(node: Node) -> None:

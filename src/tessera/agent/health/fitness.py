@@ -4,27 +4,27 @@ A bad card takes all its shares and MIG devices along, a bad instance all the sh
 An entry whose card or instance is not there any more is not fit.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from tessera.agent.health.marks import Health, Scope, Verdict
+from tessera.agent.health.marks import Scope, Verdict
 from tessera.agent.health.policy import Reaction
 from tessera.api.sharing.devices import Device, Gpu
 
 _GONE = Verdict(Reaction.DRAIN, "the device is no longer there")
 
 
-def verdicts(devices: Iterable[Device], gpus: Iterable[Gpu], health: Health) -> dict[str, Verdict]:
+def verdicts(devices: Iterable[Device], gpus: Iterable[Gpu], verdict: Callable[[Scope], Verdict]) -> dict[str, Verdict]:
     """The verdict on each entry, by its id.
 
     Args:
         devices: the entries of one or more resources.
         gpus: the node's cards as they are now.
-        health: what is known of them.
+        verdict: what is thought of a card or an instance.
     """
     scopes: dict[str, Scope] = {}
     for gpu in gpus:
         scopes[gpu.uuid] = Scope(gpu.uuid)
         for mig in gpu.mig_devices:
             scopes[mig.uuid] = Scope(gpu.uuid, mig.gi_id, mig.ci_id)
-    judged = {uuid: health.verdict(scope) for uuid, scope in scopes.items()}
+    judged = {uuid: verdict(scope) for uuid, scope in scopes.items()}
     return {device.id: judged.get(device.uuid, _GONE) for device in devices}
