@@ -155,7 +155,7 @@ def test_a_node_that_gives_out_good_and_bad_under_one_name_is_not_meant() -> Non
 
 
 def test_what_a_node_has_none_of_is_no_offer() -> None:
-    assert "no node of the cluster offers GPUs" in refused(need(1), whole_card("empty", A100, 0))
+    assert "the cluster offers no GPUs" in refused(need(1), whole_card("empty", A100, 0))
 
 
 def test_the_reason_names_the_choice_what_was_asked_and_the_next_larger() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.instaslice import Instaslice
-from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.admission import Refused, patch
-from tessera.webhook.capabilities import Capabilities, dynamic_profiles, static_profiles
+from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.gpu_nodes import GpuNode
+from tessera.webhook.operations import applied as with_patch
 from tessera.webhook.review import Reviewer, ReviewError
 
 A100 = Capabilities(dynamic=frozenset({"1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"}))
@@ -28,21 +28,8 @@ def asking(limits: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"resources": {"limits": limits, "requests": dict(limits)}, **more}
 
 
-def applied(pod: dict[str, Any], capabilities: Capabilities = A100) -> dict[str, Any]:
-    """The pod after the patch; only ``add`` of members and list items is known here."""
-    result: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(pod))
-    for operation in patch(pod, capabilities):
-        assert operation["op"] == "add"
-        *path, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
-        at: Any = result
-        for part in path:
-            at = at[int(part)] if isinstance(at, list) else at[part]
-        if isinstance(at, list):
-            assert last == "-"
-            at.append(operation["value"])
-        else:
-            at[last] = operation["value"]
-    return result
+def applied(pod: dict[str, Any], capabilities: Capabilities = A100) -> Any:
+    return with_patch(pod, patch(pod, capabilities))
 
 
 def test_a_pod_gets_the_gate_and_the_quota_and_nothing_else() -> None:
@@ -212,31 +199,63 @@ def test_a_pod_that_its_author_bound_is_refused() -> None:
 
 def test_profiles_of_two_worlds_are_refused() -> None:
     capabilities = Capabilities(dynamic=A100.dynamic, static=frozenset({"1g.12gb"}))
-    with pytest.raises(Refused, match="no single node has both"):
+    with pytest.raises(Refused, match="a pod gets its slices from one of them"):
         patch(pod(asking({"nvidia.com/mig-1g.12gb": "1"}), asking({"nvidia.com/mig-1g.5gb": "1"})), capabilities)
 
 
-def test_capabilities_follow_the_objects_and_the_nodes() -> None:
-    table = {"1g.5gb+me": {"placements": [{"size": 1, "start": 0}], "giProfileId": 20, "ciProfileId": 0}}
-    gpu = {"gpuUuid": "GPU-1", "gpuName": "A100", "gpuMemory": "40Gi"}
-    item = msgspec.convert(
-        {"metadata": {"name": "n"}, "status": {"nodeResources": {"nodeGpus": [gpu], "migPlacement": table}}}, Instaslice
-    )
-    assert dynamic_profiles([item]) == {"1g.5gb.me"}
-    resources = msgspec.structs.replace(item.status.node_resources, node_gpus=())
-    lost = msgspec.structs.replace(item, status=msgspec.structs.replace(item.status, node_resources=resources))
-    assert dynamic_profiles([lost]) == {"1g.5gb.me"}, "a card that does not answer for a while may be waited for"
+HALF = {"nvidia.com/mig.config": "dynamic-half"}
+ON_DEMAND = GpuNode(name="on-demand", labels={"nvidia.com/mig.config": "dynamic"}, dynamic=frozenset({"3g.20gb"}))
+FIXED = GpuNode(name="fixed", labels={"nvidia.com/mig.config": "all-3g.20gb", "rack": "a"}, fixed=ON_DEMAND.dynamic)
+BOTH = GpuNode(name="both", labels=HALF, dynamic=frozenset({"3g.20gb"}), fixed=frozenset({"1g.5gb"}))
+EVERY = Capabilities.of([ON_DEMAND, FIXED, BOTH])
 
-    def node(name: str, labels: dict[str, str], **allocatable: str) -> Node:
-        named = {f"nvidia.com/mig-{key}": value for key, value in allocatable.items()}
-        return Node(metadata=ObjectMeta(name=name, labels=labels), status=NodeStatus(allocatable=named))
 
-    nodes = [
-        node("fixed", {"nvidia.com/mig.config": "all-1g.5gb"}, a="7", b="0"),
-        node("plain", {}, c="1"),
-        node("ours", {"nvidia.com/mig.config": "dynamic"}, d="7"),
-    ]
-    assert static_profiles(nodes) == {"a", "c"}
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def config(sign: str, *values: str) -> dict[str, Any]:
+    test = {"key": "nvidia.com/mig.config", "operator": sign}
+    return {"matchExpressions": [{**test, "values": list(values)} if values else test]}
+
+
+@pytest.mark.parametrize(
+    ("profile", "where", "gated"),
+    [
+        pytest.param("3g.20gb", {}, True, id="on demand goes first"),
+        pytest.param("1g.5gb", {}, False, id="the fixed cards of a node of both kinds"),
+        pytest.param("3g.20gb", {"nodeSelector": HALF}, True, id="a node of both kinds"),
+        pytest.param("3g.20gb", {"nodeSelector": {"rack": "a"}}, False, id="any label of the fixed node"),
+        pytest.param("3g.20gb", required(config("In", "all-3g.20gb", "all-1g.5gb")), False, id="affinity to layouts"),
+        pytest.param("3g.20gb", required(config("NotIn", "dynamic", "dynamic-half")), False, id="affinity away"),
+        pytest.param("3g.20gb", required(config("In", "dynamic-half")), True, id="affinity to cards on demand"),
+        pytest.param("3g.20gb", required(config("In", "all-3g.20gb"), config("Exists")), True, id="an alternative"),
+        pytest.param("3g.20gb", {"nodeSelector": {"rack": "b"}}, True, id="no node of today, of any kind"),
+        pytest.param(
+            "3g.20gb",
+            {"nodeSelector": {"rack": "b", "nvidia.com/mig.config": "all-balanced"}},
+            False,
+            id="no node of today, of a fixed kind",
+        ),
+        pytest.param(
+            "3g.20gb",
+            {"nodeSelector": {"rack": "b"}, **required(config("DoesNotExist"), config("NotIn", "dynamic"))},
+            False,
+            id="no node of today, not on demand",
+        ),
+        pytest.param(
+            "3g.20gb", required(config("In", "dynamic-tomorrow")), True, id="no node of today, of a kind on demand"
+        ),
+        pytest.param("3g.20gb", required({}), True, id="a term that no node fulfils"),
+    ],
+)
+def test_the_nodes_that_the_author_leaves_decide_whether_a_slice_is_on_demand(
+    profile: str, where: dict[str, Any], gated: bool
+) -> None:
+    after = applied(pod(asking({f"nvidia.com/mig-{profile}": "1"}), **where), EVERY)
+    assert ("schedulingGates" in after["spec"]) == gated
+    assert patch(after, EVERY) in ([], ())
 
 
 def request(body: dict[str, Any] | None, operation: str = "CREATE") -> bytes:

@@ -8,7 +8,7 @@ A key that is nearly one of these is refused, since a requirement that nobody re
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
@@ -36,12 +36,15 @@ class RequirementError(ValueError):
     """An annotation cannot be understood; the text is written for the pod's author."""
 
 
-def requirements_of(annotations: Mapping[str, str], resources: Iterable[str] = ()) -> Requirements | None:
+def requirements_of(
+    annotations: Mapping[str, str], resources: Iterable[str] = (), gpus: Collection[str] = GPU_RESOURCES
+) -> Requirements | None:
     """The requirements of a pod, ``None`` if it has none.
 
     Args:
         annotations: the pod's.
         resources: names of the resources that its containers ask for.
+        gpus: names of resources that are GPUs, beside those of MIG slices.
 
     Raises:
         RequirementError: a value is not of its form, a key is nearly one of ours, or GPUs are asked for by name too.
@@ -51,7 +54,7 @@ def requirements_of(annotations: Mapping[str, str], resources: Iterable[str] = (
     if not any(key in annotations for key in KEYS):
         return None
     for resource in resources:
-        if resource in GPU_RESOURCES or resource.startswith(MIG_RESOURCE_PREFIX):
+        if resource in gpus or resource.startswith(MIG_RESOURCE_PREFIX):
             written = next(key for key in KEYS if key in annotations)
             raise RequirementError(
                 f'annotation {written} and a container\'s resource "{resource}" both say which GPU the pod gets; '

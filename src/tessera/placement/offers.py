@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from fractions import Fraction
+from types import MappingProxyType
 
 import msgspec
 
@@ -27,6 +28,7 @@ from tessera.mig.names import parse_profile_name
 from tessera.placement.requirements import GIB, Requirements, gib, is_product
 
 _SUFFIXES = ("", "-me", "+gfx", "+me", "+me.all")
+_NONE: Mapping[str, Collection[str]] = MappingProxyType({})
 #: Lines of a refusal that list what the cluster has.
 _LISTED = 8
 
@@ -216,8 +218,21 @@ def unmet(requirements: Requirements, offer: Offer) -> tuple[str, ...]:
     return tuple(name for name, holds in verdicts.items() if not holds)
 
 
-def choose(requirements: Requirements, offers: Iterable[Offer]) -> Choice | Impossible:
-    """The smallest offer that fulfils the requirements, or why there is none."""
+def choose(
+    requirements: Requirements,
+    offers: Iterable[Offer],
+    *,
+    undescribed: Mapping[str, Collection[str]] = _NONE,
+    where: str = "the cluster",
+) -> Choice | Impossible:
+    """The smallest offer that fulfils the requirements, or why there is none.
+
+    Args:
+        requirements: what a pod needs.
+        offers: what the nodes have.
+        undescribed: nodes that give out a resource without saying of which cards, by resource; they are never meant.
+        where: whose offers these are, for a refusal.
+    """
     every = sorted(
         (offer for offer in offers if offer.count > 0), key=lambda each: (each.cost, each.resource, each.node)
     )
@@ -231,15 +246,16 @@ def choose(requirements: Requirements, offers: Iterable[Offer]) -> Choice | Impo
         if not any(unmet(requirements, other) for other in by_name[offer.node, offer.resource])
     ]
     if not sure:
-        return Impossible(_refusal(requirements, every, fitting))
+        return Impossible(_refusal(requirements, every, fitting, where))
     best = sure[0]
     meant = [offer for offer in sure if offer.resource == best.resource and offer.cost == best.cost]
     alike = [each for each in every if each.resource == best.resource]
     nodes = {each.node for each in meant}
+    unknown = set(undescribed.get(best.resource, ())) - nodes
     others = {each.node for each in alike} - nodes
     return Choice(
         resource=best.resource,
-        kept_by=_kept_by(nodes, others, every),
+        kept_by=KeptBy.NODES if unknown else _kept_by(nodes, others, every),
         # A node that has the resource of several cards, all of them sufficient, is still meant.
         products=tuple(sorted({each.card.product for each in alike if each.node in nodes})),
         nodes=tuple(sorted(nodes)),
@@ -265,9 +281,9 @@ def _reason(requirements: Requirements, best: Offer, sure: Sequence[Offer]) -> s
     return f"{best} is the smallest that fulfils {requirements or 'no requirement'}{following}"
 
 
-def _refusal(requirements: Requirements, every: Sequence[Offer], fitting: Sequence[Offer]) -> str:
+def _refusal(requirements: Requirements, every: Sequence[Offer], fitting: Sequence[Offer], where: str) -> str:
     if not every:
-        return f"{requirements}: no node of the cluster offers GPUs; is the agent running on them?"
+        return f"{requirements}: {where} offers no GPUs; is the agent running on its nodes?"
     if fitting:
         why = (
             f"{fitting[0]} on node {fitting[0].node} would do, but that node gives out other cards under the same name;"
@@ -275,7 +291,7 @@ def _refusal(requirements: Requirements, every: Sequence[Offer], fitting: Sequen
         )
     else:
         why = _what_is_missing(requirements, every)
-    return f"no GPU of the cluster fulfils {requirements}: {why}. The cluster has {_list(every)}"
+    return f"no GPU of {where} fulfils {requirements}: {why}. {where[0].upper()}{where[1:]} has {_list(every)}"
 
 
 def _what_is_missing(requirements: Requirements, every: Sequence[Offer]) -> str:

@@ -4,6 +4,7 @@ Rules:
 
 - A pod without a MIG request is never changed, and one that asks for a slice gets exactly two things: the scheduling
   gate, and per container that asks the quota resource, in limits and requests.
+- A pod that only nodes with a fixed layout can serve, among those that its author leaves, is left to them.
 - The patch is computed against what the pod already has, so a second call (reinvocation) patches nothing.
 - The quota is ours to compute: a value that the author wrote is replaced, else the quota could be bypassed.
 - A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
@@ -18,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.names import GATE, MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.mig.names import parse_profile_name
 from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.operations import Operation
+from tessera.webhook.restriction import may_be_on_demand
 
 Json = Mapping[str, Any]
-#: One operation of a JSON patch (RFC 6902).
-Operation = dict[str, Any]
 
 
 class Refused(Exception):  # noqa: N818 - a verdict, not a fault
@@ -51,7 +52,7 @@ def patch(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
         held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
         raise Refused(f"{error}") from None
-    if not asking or _for_static_nodes(pod, asking, capabilities):
+    if not asking or _for_static_nodes(pod["spec"], asking, capabilities):
         return ()
     _refuse_bound(pod["spec"])
     charges = _charges(asking, held, pod["spec"])
@@ -80,16 +81,22 @@ def _slices(container: Json, *, init: bool) -> ContainerSlices:
     )
 
 
-def _for_static_nodes(pod: Json, asking: Sequence[Asking], capabilities: Capabilities) -> bool:
+def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities) -> bool:
     """Whether nodes with a fixed layout are to serve the pod.
+
+    The nodes decide that its author leaves; if none of those has what it asks for, all.
 
     Raises:
         Refused: no node can.
     """
-    config = ((pod.get("spec") or {}).get("nodeSelector") or {}).get(MIG_CONFIG_LABEL)
     profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
+    left = capabilities.left_by(spec)
+    if any(profiles.keys() <= node.dynamic for node in left):
+        return False
+    if any(profiles.keys() <= node.fixed for node in left):
+        return True
     fixed = profiles.keys() <= capabilities.static
-    if fixed and config not in {None, MIG_CONFIG_DYNAMIC}:
+    if fixed and not may_be_on_demand(spec):
         return True
     if profiles.keys() <= capabilities.possible and (capabilities.dynamic or not fixed):
         return False
@@ -100,7 +107,7 @@ def _for_static_nodes(pod: Json, asking: Sequence[Asking], capabilities: Capabil
     on_demand = sorted(profiles.keys() & capabilities.possible)
     raise Refused(
         f"asks for {_named(sorted(profiles))}, but {_named(on_demand)} is cut on demand and the rest stands on nodes "
-        "with a fixed MIG layout; no single node has both: use profiles of one kind"
+        "with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
     )
 
 

@@ -1,4 +1,4 @@
-"""AdmissionReview v1: the envelope around :mod:`tessera.webhook.admission`.
+"""AdmissionReview v1: the envelope around :mod:`tessera.webhook.decision`.
 
 :class:`Reviewer` is what both the TLS server and a control plane in the same process call: bytes in, bytes out. It
 reads the capabilities at each call, so that a card that just appeared counts at once.
@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
-from tessera.webhook.admission import Refused, patch
+from tessera.webhook.admission import Refused
 from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.decision import decide
 
 
 class ReviewError(ValueError):
@@ -88,7 +89,7 @@ class Reviewer:
 
     def _verdict(self, pod: dict[str, Any]) -> dict[str, Any]:
         try:
-            operations = patch(pod, self._capabilities())
+            operations = decide(pod, self._capabilities())
         except Refused as error:
             self._counted("refused")
             return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}

@@ -3,15 +3,15 @@
 import asyncio
 import random
 
-from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
-from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
-from tessera.kube.resources import NODES, Node
-from tessera.webhook.capabilities import Capabilities, dynamic_profiles, static_profiles
+from tessera.kube.resources import NODES
+from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.certificates import Certificate
+from tessera.webhook.gpu_nodes import GpuNodes
 from tessera.webhook.keeper import Keeper
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.review import Reviewer
@@ -40,7 +40,8 @@ class Webhook:
         self._options = options
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        self._capabilities: Capabilities | None = None
+        self._gpus = GpuNodes()
+        self._capabilities = (self._gpus.version, Capabilities())
         self._reviewer = Reviewer(self.capabilities)
         self._context = server_context()
         self._trusted = asyncio.Event()
@@ -55,13 +56,12 @@ class Webhook:
         return self._reviewer.review(body)
 
     def capabilities(self) -> Capabilities:
-        """What the cluster's cards can do now."""
-        if self._capabilities is None:
-            self._capabilities = Capabilities(
-                dynamic=dynamic_profiles(self._objects.cache.values()),
-                static=static_profiles(self._nodes.cache.values()),
-            )
-        return self._capabilities
+        """What the cluster's cards can do now; summed up anew when that has changed."""
+        version, known = self._capabilities
+        if version != self._gpus.version:
+            known = Capabilities.of(self._gpus.values())
+            self._capabilities = (self._gpus.version, known)
+        return known
 
     @property
     def unready(self) -> str:
@@ -72,8 +72,8 @@ class Webhook:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        self._objects.add_handler(self._forget)
-        self._nodes.add_handler(self._forget)
+        self._objects.add_handler(self._gpus.instaslice_changed)
+        self._nodes.add_handler(self._gpus.node_changed)
         options = self._options
         async with asyncio.TaskGroup() as group:
             group.create_task(self._objects.run())
@@ -92,7 +92,3 @@ class Webhook:
     def _serve(self, certificate: Certificate) -> None:
         load(self._context, certificate)
         self._trusted.set()
-
-    def _forget(self, _event: Event[Instaslice] | Event[Node]) -> None:
-        """The capabilities are summed up anew at the next review."""
-        self._capabilities = None

@@ -1,8 +1,9 @@
-"""Turns a pod's requirements into the resource that fulfils them: pod and offers in, patch out.
+"""Turns a pod's requirements into the resource that fulfils them: pod and cluster in, patch out.
 
 Rules:
 
 - A pod without requirements is not changed.
+- Offers count of the nodes that the author leaves by node selector and required node affinity.
 - The container that ``kubectl.kubernetes.io/default-container`` names gets the resource, else the first one.
 - A restriction to nodes is added to what the author wrote, never put in its place: every alternative of a required node
   affinity gets it as well.
@@ -12,33 +13,35 @@ Rules:
 What the chosen resource itself entails, a gate and a charge for a slice on demand, is decided after this.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import HOSTNAME_LABEL
+from tessera.api.names import GPU_RESOURCES, HOSTNAME_LABEL
 from tessera.api.products import count_label
 from tessera.api.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
-from tessera.placement.offers import Choice, Impossible, KeptBy, Offer, choose
+from tessera.placement.offers import Choice, Impossible, KeptBy, choose
+from tessera.placement.requirements import Requirements
+from tessera.webhook.admission import Refused
+from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.gpu_nodes import GpuNode
+from tessera.webhook.operations import Operation, added
+from tessera.webhook.restriction import required_terms, restricted
 
 Json = Mapping[str, Any]
-Operation = dict[str, Any]
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+_SELECTED = "the part of the cluster that the pod's node selector and affinity leave"
 
 
-class NotTranslated(Exception):  # noqa: N818 - a verdict, not a fault
-    """The pod must not be created; the text is shown to its author."""
-
-
-def translate(pod: Json, offers: Iterable[Offer]) -> Sequence[Operation]:
+def translate(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
     """The operations of a JSON patch that give a pod the smallest offer it can work with.
 
     Args:
         pod: as it is to be created.
-        offers: what the cluster's nodes have.
+        capabilities: what the cluster has.
 
     Raises:
-        NotTranslated: an annotation is wrong, or nothing of the cluster fulfils them.
+        Refused: an annotation is wrong, or nothing of the cluster fulfils them.
     """
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     spec = pod.get("spec") or {}
@@ -46,15 +49,18 @@ def translate(pod: Json, offers: Iterable[Offer]) -> Sequence[Operation]:
     if annotations.get(CHOSEN) in asked:
         return ()
     try:
-        requirements = requirements_of(annotations, asked)
+        requirements = requirements_of(annotations, asked, _gpu_resources(capabilities))
     except RequirementError as error:
-        raise NotTranslated(str(error)) from None
+        raise Refused(str(error)) from None
     if requirements is None:
         return ()
-    choice = choose(requirements, offers)
-    if isinstance(choice, Impossible):
-        raise NotTranslated(choice.text)
-    return [*_resource(spec, annotations, choice.resource), *_affinity(spec, choice), *_record(choice)]
+    nodes = capabilities.left_by(spec)
+    choice = _choice(requirements, nodes, "the cluster" if not restricted(spec) else _SELECTED)
+    return [
+        *_resource(spec, annotations, choice.resource),
+        *_affinity(spec, _expressions(choice, nodes)),
+        *_record(choice),
+    ]
 
 
 def _asked(spec: Json) -> list[str]:
@@ -63,33 +69,59 @@ def _asked(spec: Json) -> list[str]:
     return [name for field in fields for name in field or ()]
 
 
+def _gpu_resources(capabilities: Capabilities) -> frozenset[str]:
+    return frozenset(GPU_RESOURCES).union(offer.resource for node in capabilities.nodes for offer in node.offers)
+
+
+def _choice(requirements: Requirements, nodes: Sequence[GpuNode], where: str) -> Choice:
+    undescribed: dict[str, list[str]] = {}
+    for node in nodes:
+        for resource in node.undescribed:
+            undescribed.setdefault(resource, []).append(node.name)
+    offers = [offer for node in nodes for offer in node.compared]
+    choice = choose(requirements, offers, undescribed=undescribed, where=where)
+    if isinstance(choice, Impossible):
+        raise Refused(choice.text)
+    return choice
+
+
 def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
     containers = spec.get("containers") or [{}]
     names = [container.get("name") for container in containers]
     default = annotations.get(DEFAULT_CONTAINER)
     index = names.index(default) if default in names else 0
-    path = f"/spec/containers/{index}/resources"
+    path = ("spec", "containers", str(index), "resources")
     present = containers[index].get("resources")
     if present is None:
-        return [{"op": "add", "path": path, "value": {"limits": {resource: "1"}, "requests": {resource: "1"}}}]
-    return [
-        {"op": "add", "path": f"{path}/{field}", "value": {**(present.get(field) or {}), resource: "1"}}
-        for field in ("limits", "requests")
-    ]
+        return [added(path, {"limits": {resource: "1"}, "requests": {resource: "1"}})]
+    return [added((*path, field), {**(present.get(field) or {}), resource: "1"}) for field in ("limits", "requests")]
 
 
-def _affinity(spec: Json, choice: Choice) -> list[Operation]:
-    """Required node affinity: its terms are alternatives, so each is crossed with each alternative of ours."""
+def _expressions(choice: Choice, nodes: Sequence[GpuNode]) -> Sequence[Json]:
+    """The tests of which one must hold on a pod's node; none if every node will do."""
     if choice.kept_by is KeptBy.NOTHING:
+        return ()
+    meant = [node for node in nodes if node.name in choice.nodes]
+    keys = [count_label(product) for product in choice.products]
+    if choice.kept_by is KeptBy.PRODUCT and all(node.labels.keys() & set(keys) for node in meant):
+        return [{"key": key, "operator": "Exists"} for key in keys]
+    names = sorted(node.labels.get(HOSTNAME_LABEL, node.name) for node in meant)
+    return [{"key": HOSTNAME_LABEL, "operator": "In", "values": names}]
+
+
+def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
+    """Required node affinity: its terms are alternatives, so each is crossed with each alternative of ours."""
+    if not ours:
         return []
     affinity = dict(spec.get("affinity") or {})
     node = dict(affinity.get("nodeAffinity") or {})
-    required = node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    ours = _expressions(choice)
-    terms = [each for term in required.get("nodeSelectorTerms") or () for each in _crossed(term, ours)]
-    terms = terms or [{"matchExpressions": [expression]} for expression in ours]
+    theirs = required_terms(spec)
+    if theirs is None:
+        terms: list[Json] = [{"matchExpressions": [expression]} for expression in ours]
+    else:
+        terms = [each for term in theirs for each in _crossed(term, ours)]
     node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
-    return [{"op": "add", "path": "/spec/affinity", "value": {**affinity, "nodeAffinity": node}}]
+    return [added(("spec", "affinity"), {**affinity, "nodeAffinity": node})]
 
 
 def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
@@ -100,15 +132,9 @@ def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:
     return [{**term, "matchExpressions": [*written, expression]} for expression in ours]
 
 
-def _expressions(choice: Choice) -> list[Json]:
-    if choice.kept_by is KeptBy.PRODUCT:
-        return [{"key": count_label(product), "operator": "Exists"} for product in choice.products]
-    return [{"key": HOSTNAME_LABEL, "operator": "In", "values": list(choice.nodes)}]
-
-
 def _record(choice: Choice) -> list[Operation]:
     """The pod has annotations: its requirements stand there."""
     return [
-        {"op": "add", "path": "/metadata/annotations/" + key.replace("/", "~1"), "value": value}
+        added(("metadata", "annotations", key), value)
         for key, value in ((CHOSEN, choice.resource), (CHOSEN_REASON, choice.reason))
     ]

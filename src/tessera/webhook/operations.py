@@ -1,0 +1,50 @@
+"""What a verdict does to a pod, as operations of a JSON patch (RFC 6902).
+
+Only ``add`` is ever used: it sets a member or, at ``-``, appends to a list. Nothing that an author wrote is removed.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+#: One operation.
+Operation = dict[str, Any]
+
+
+def added(path: Sequence[str], value: Any) -> Operation:
+    """Sets the member at a path, whose parts are given as they are in the object."""
+    return {
+        "op": "add",
+        "path": "".join("/" + part.replace("~", "~0").replace("/", "~1") for part in path),
+        "value": value,
+    }
+
+
+def applied(document: Any, operations: Sequence[Operation]) -> Any:
+    """The object after the operations; the one given, and all that it holds, stays as it is.
+
+    Raises:
+        LookupError: a parent is missing.
+        ValueError: an operation is not ``add``.
+    """
+    for operation in operations:
+        if operation["op"] != "add":
+            raise ValueError(f"operation {operation['op']}: only add is applied here")
+        document = _with(document, [_part(text) for text in operation["path"].split("/")[1:]], operation["value"])
+    return document
+
+
+def _part(text: str) -> str:
+    return text.replace("~1", "/").replace("~0", "~")
+
+
+def _with(at: Any, path: Sequence[str], value: Any) -> Any:
+    """A copy of the object in which only what lies on the path is new."""
+    if not path:
+        return value
+    head, rest = path[0], path[1:]
+    if isinstance(at, list):
+        if head == "-":
+            return [*at, value]
+        index = int(head)
+        return [*at[:index], _with(at[index], rest, value), *at[index + 1 :]]
+    return {**at, head: _with(at[head], rest, value) if rest else value}
