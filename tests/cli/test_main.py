@@ -21,6 +21,8 @@ def test_an_overview_loads_click_and_nothing_of_the_clusters(arguments: list[str
     assert not imported(*arguments) & {*HEAVY, "msgspec", "asyncio"}
 
 
-@pytest.mark.parametrize("command", ["map", "why", "lab", "controller", "webhook", "agent"])
+@pytest.mark.parametrize(
+    "command", ["map", "why", "plan", "config", "install", "lab", "controller", "webhook", "agent"]
+)
 def test_a_commands_help_loads_nothing_that_only_its_work_needs(command: str) -> None:
     assert not imported(command, "--help") & HEAVY

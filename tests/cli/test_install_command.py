@@ -1,0 +1,94 @@
+"""``tessera install`` as a command: what it prints, and what it refuses before it asks any cluster."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tessera.cli.main import main
+
+ARTICLE = """\
+mig: {strategy: mixed}
+driver: {version: "510.47.03"}
+migManager: {config: {name: nvidia-mig-config}}
+devicePlugin: {config: {name: nvidia-time-slicing-config}}
+"""
+POLICY = """\
+apiVersion: nvidia.com/v1
+kind: ClusterPolicy
+metadata: {name: cluster-policy}
+spec: {mig: {strategy: single}, devicePlugin: {config: {name: plugin-config, default: any}}}
+status: {namespace: gpu-operator}
+"""
+
+
+def arguments(text: str) -> list[str]:
+    (daemon_set,) = (each for each in yaml.safe_load_all(text) if each["kind"] == "DaemonSet")
+    found: list[str] = daemon_set["spec"]["template"]["spec"]["containers"][0]["args"]
+    return found
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> Path:
+    file = tmp_path / "values.yaml"
+    file.write_text(ARTICLE)
+    return file
+
+
+def test_manifests_are_printed_and_notes_stand_apart(values: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--values", str(values), "-n", "kube-system", "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert "--sharing-config=kube-system/nvidia-time-slicing-config" in arguments(told.out)
+    assert "--mig-strategy=mixed" in arguments(told.out)
+    assert told.err.splitlines()[0].startswith("note: driver: no effect: ")
+
+
+def test_without_values_nothing_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--image", "example.com/tessera:2", "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert "image: example.com/tessera:2" in told.out
+    assert told.err == ""
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_cluster_policy_from_kubectl_knows_its_namespace(
+    listed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document: Any = yaml.safe_load(POLICY)
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [document]} if listed else document)
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert main(["install", "--values", "-", "-o", "yaml"]) == 0
+    found = arguments(capsys.readouterr().out)
+    assert {"--sharing-config=gpu-operator/plugin-config", "--sharing-default=any"} <= set(found)
+
+
+def test_mistakes_are_told_with_their_paths_and_nothing_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("migManger: {}\nmig: {strategy: two}\n")
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.splitlines() == [
+        f"error: {file} has mistakes, nothing was changed:",
+        "  migManger: unknown; did you mean migManager?",
+        '  mig.strategy: must be none, single or mixed, not "two"',
+    ]
+
+
+def test_several_policies_are_not_guessed_among(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(POLICY)] * 2}))
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 1
+    assert "must be a values file or a ClusterPolicy" in capsys.readouterr().err
+
+
+def test_where_there_is_no_cluster_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    assert main(["install", "--kubeconfig", str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,61 @@
+"""What ``tessera install`` applies is valid on every supported Kubernetes, and grants what its options need."""
+
+from collections.abc import Sequence
+
+import kubernetes_validate
+import pytest
+import yaml
+from tests.deploy.conftest import ROOT, Installation, Obj
+from tests.deploy.test_objects import SUPPORTED
+from tests.deploy.test_rights import SOURCE, granted
+
+from tessera.api.documents import load
+from tessera.api.values import settings_from
+from tessera.cli.installation.manifests import Choices, manifests
+from tessera.lab.manifests import install_manifests
+
+VALUES = """
+mig: {strategy: mixed}
+migManager: {config: {name: layouts, default: all-disabled}, env: [{name: WITH_REBOOT, value: "true"}]}
+devicePlugin:
+  mps: {root: /srv/mps}
+  env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13"}, {name: DEVICE_LIST_STRATEGY, value: envvar}]
+  config: {create: true, name: profiles, default: none, data: {none: "version: v1"}}
+"""
+
+
+def installed(*, evict: bool) -> Installation:
+    eviction = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text()))
+    choices = Choices(settings=settings_from(load(VALUES)), namespace="kube-system", evict=evict)
+    return Installation("installed", manifests(install_manifests(), eviction, choices))
+
+
+def changed() -> Sequence[Obj]:
+    plain = install_manifests()
+    return [each for each in installed(evict=True).objects if each not in plain]
+
+
+@pytest.mark.parametrize("version", SUPPORTED)
+@pytest.mark.parametrize("manifest", changed(), ids=lambda each: f"{each['kind']}-{each['metadata']['name']}")
+def test_every_object_that_differs_is_valid_with_no_unknown_field(manifest: Obj, version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_every_binding_joins_a_role_and_an_account_that_exist() -> None:
+    installation = installed(evict=True)
+    for binding in installation.of_kind("RoleBinding", "ClusterRoleBinding"):
+        role, namespace = binding["roleRef"], binding["metadata"].get("namespace")
+        assert installation.one(role["kind"], role["name"], namespace)
+        for subject in binding["subjects"]:
+            assert installation.one(subject["kind"], subject["name"], subject["namespace"])
+
+
+def test_the_option_adds_the_right_to_evict_which_the_agent_uses_and_no_other() -> None:
+    plain, more = (set(granted(installed(evict=evict), "tessera-agent")) for evict in (False, True))
+    assert more - plain == {("create", "pods/eviction")}
+    assert any("client.evict" in file.read_text() for file in (SOURCE / "agent").rglob("*.py"))
+
+
+def test_the_values_change_which_config_maps_are_read_and_no_other_right() -> None:
+    before = set(granted(Installation("deploy", install_manifests()), "tessera-agent"))
+    assert set(granted(installed(evict=False), "tessera-agent")) == before
