@@ -14,6 +14,7 @@ import msgspec
 from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, answer, unique
 from tessera.agent.sharing.cdi_specs import CdiSpecs
 from tessera.agent.sharing.preference import preferred
+from tessera.agent.sharing.refusals import fence
 from tessera.agent.wakeup import Changes
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device as Entry
@@ -46,6 +47,7 @@ class SharedPlugin:
 
     Args:
         resource: the extended resource.
+        fenced: UUIDs of cards and MIG devices that nothing may be given of, as of now.
         edits: what a client of the resource's MPS daemon needs.
         cdi: where sets of devices are defined.
         given: told of every entry that is given out, as resource and ids.
@@ -59,12 +61,14 @@ class SharedPlugin:
         self,
         resource: str,
         *,
+        fenced: Callable[[], frozenset[str]],
         edits: Callable[[str], ClientEdits],
         cdi: CdiSpecs,
         given: Callable[[str, Sequence[str]], None],
         listed: Callable[[], None],
     ) -> None:
         self._resource = resource
+        self._fenced = fenced
         self._edits = edits
         self._cdi = cdi
         self._given = given
@@ -167,8 +171,9 @@ class SharedPlugin:
             check_request(self.terms.offered, ids)
         except RequestRefused as error:
             raise PluginError(str(error)) from error
-        for each in ids:
-            if why := self.terms.refused.get(each):
-                raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")
         known = {device.id: device for device in self.terms.offered.devices}
+        fenced = self._fenced()
+        for each in ids:
+            if why := self.terms.refused.get(each) or fence(known[each], fenced):
+                raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")
         return [known[each] for each in ids]

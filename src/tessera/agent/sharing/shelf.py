@@ -2,57 +2,45 @@
 
 Whatever changes, the same is worked out again from the start: what is offered (``offering.py``), which entries must not
 be given out now, and so what each resource's plugin lists and gives (``plugin.py``, ``serving.py``). An entry is out
-while its device is unfit or fenced, while a pod holds the device under another name (``exclusion.py``), while its MPS
-daemon is not ready, and while its device nodes are not known.
+while its device is unfit or fenced off, while a pod holds the device under another name (``occupancy.py``), while its
+MPS daemon is not ready, and while its device nodes are not known.
 
 Order of a change: what is no longer offered is no longer given, at once; then kubelet is asked who holds what; then the
-CDI file has the new devices; then the new lists go out. Kubelet's answer may lack a container that was given something
-a moment ago, so what was given in the last :data:`ADMISSION` seconds counts as held.
-
-Nothing is offered before kubelet has said once who holds what. It is asked when the offer or the node's pods change,
-not at every change.
+CDI file has the new devices; then the new lists go out. Nothing is offered before kubelet has said once who holds what.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
+from tessera.agent.health.fitness import verdicts
 from tessera.agent.health.marks import Scope, Verdict
 from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.settings.wishes import SharingWish
 from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
-from tessera.agent.sharing.exclusion import Entry, Held, blocked, held_by
-from tessera.agent.sharing.holders import Holder, Holders
+from tessera.agent.sharing.exclusion import Entry
+from tessera.agent.sharing.holders import Holders
+from tessera.agent.sharing.occupancy import Occupancy
 from tessera.agent.sharing.offering import InForce, Objection, offering
 from tessera.agent.sharing.plugin import SharedPlugin, Terms
-from tessera.agent.sharing.readings import Readings
+from tessera.agent.sharing.readings import RETRY, Readings
+from tessera.agent.sharing.refusals import Grounds, refusals
 from tessera.agent.sharing.serving import Serving
-from tessera.agent.sharing.stale import GRACE, OfferedNames, stale_resources
+from tessera.agent.sharing.stale import OfferedNames
 from tessera.agent.stock import StockCard, gpus_of
 from tessera.agent.wakeup import Changes
-from tessera.api.names import PodUid
-from tessera.api.sharing.config import MigStrategy, SharingKind
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered, device_of
+from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.clock import Clock
-from tessera.kube.errors import ApiError
 from tessera.kube.resources import Node
 from tessera.kubelet.seam import Device as ListedDevice
 from tessera.kubelet.seam import Kubelet
 from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
-
-#: Seconds from Allocate until the container is certainly among those that kubelet lists, and its pod among the live.
-ADMISSION = 15.0
-#: Seconds before a kubelet that did not answer is asked again.
-ASK_AGAIN = 0.5
-#: Seconds before device nodes that could not be read, or a name that could not be removed, are tried again.
-RETRY = 30.0
 
 
 class MpsSeam(Protocol):
@@ -62,8 +50,8 @@ class MpsSeam(Protocol):
         """Says which daemons shall run, by resource."""
         ...
 
-    def ready(self, resource: str, /) -> bool:
-        """Whether the daemon of a resource serves clients."""
+    def ready(self, resource: str, gpu: str, /) -> bool:
+        """Whether the daemon of a resource serves clients of a card."""
         ...
 
     def why(self, resource: str, /) -> str:
@@ -73,14 +61,6 @@ class MpsSeam(Protocol):
     def edits(self, resource: str, /) -> ClientEdits:
         """What its clients need."""
         ...
-
-
-class Given(msgspec.Struct, frozen=True):
-    """Entries of one resource that a container was given, and when by the monotonic clock."""
-
-    resource: str
-    ids: tuple[str, ...]
-    since: float
 
 
 class Shelf:
@@ -138,13 +118,11 @@ class Shelf:
         self._fenced = fenced
         self._slicers = taken
         self._mps = mps
-        self._holders = holders
+        self._occupancy = Occupancy(holders, changes.notify, clock)
         self._options = options
         self._cdi = CdiSpecs(cdi_dir)
         self._readings = Readings(hardware, clock)
-        self._names = OfferedNames(names_file)
-        self._node = node
-        self._forget = forget
+        self._names = OfferedNames(names_file, node=node, forget=forget, clock=clock)
         self._changes = changes
         self._clock = clock
 
@@ -153,16 +131,17 @@ class Shelf:
         self._stock: Sequence[StockCard] = ()
         self._in_force: InForce | None = None
         self._refusal: Objection | None = None
-        self._asked_about: tuple[frozenset[PodUid], Offer] | None = None
-        self._held: Mapping[str, tuple[Holder, ...]] | None = None
-        self._silent: str | None = None
-        self._given: list[Given] = []
         self._blocked: Mapping[Entry, str] = {}
         self._unfit: Mapping[Entry, str] = {}
+        self._unwritten: str | None = None
         self._serving: Serving | None = None
-        self._forget_at = 0.0
 
     # What others may know ---------------------------------------------------------------------------------------
+
+    @property
+    def in_force(self) -> InForce | None:
+        """What is offered and by which profile; ``None`` before that was worked out once."""
+        return self._in_force
 
     @property
     def offer(self) -> Offer:
@@ -189,12 +168,19 @@ class Shelf:
         return self._unfit
 
     @property
+    def lately_given(self) -> frozenset[str]:
+        """UUIDs of devices given out so lately that kubelet may not tell who holds them."""
+        return self._occupancy.lately_given
+
+    @property
     def problem(self) -> Objection | None:
         """Why the node does not offer what it was asked for; ``None`` if it does."""
         if self._refusal is not None:
             return self._refusal
-        if self._silent is not None:
-            return Objection("KubeletSilent", self._silent)
+        if self._occupancy.silent is not None:
+            return Objection("KubeletSilent", self._occupancy.silent)
+        if self._unwritten is not None:
+            return Objection("CdiFailed", self._unwritten)
         if self._serving is not None and self._serving.refused:
             return Objection("ResourceRefused", "; ".join(self._serving.refused.values()))
         if self._options_now.uses_cdi and self._readings.failed:
@@ -218,14 +204,23 @@ class Shelf:
         before = (self.problem, self.offer)
         self._decide(serving)
         await self._readings.read(self._stock)
-        waits = [await self._ask(), self._readings.retry_in()]
-        if self._held is not None:
-            self._define()
-            waits.append(serving.show(self._lists(serving)))
-        waits += [await self._remove_stale(), self._given_until()]
+        waits = [await self._occupancy.ask(self.offer), self._readings.retry_in()]
+        if self._occupancy.known:
+            waits.append(self._put_out(serving))
+        waits.append(await self._names.remove_stale(self.offer.resources.keys() | self._slicers()))
         if (self.problem, self.offer) != before:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
+
+    def _put_out(self, serving: Serving) -> float | None:
+        """Defines the devices and lists them; what cannot be defined is not listed anew."""
+        try:
+            self._cdi.publish(self._devices(), self._occupancy.sets())
+        except OSError as error:
+            self._unwritten = f"{self._cdi.path} cannot be written, so that no change is offered: {error}"
+            return RETRY
+        self._unwritten = None
+        return serving.show(self._lists(serving))
 
     def _decide(self, serving: Serving) -> None:
         """Works out the offer; what is not in it any more is not given out from now on."""
@@ -245,42 +240,17 @@ class Shelf:
         for name, plugin in serving.plugins.items():
             offered = self.offer.resources.get(name) or Offered(name=name, devices=())
             plugin.terms = self._terms(offered, plugin.terms.refused)
-        self._names.offered(self.offer.resources.keys(), self._clock.now())
-
-    async def _ask(self) -> float | None:
-        """Learns who holds what, if that may be news; returns when to ask again if there was no answer."""
-        about = (self._holders.live(), self.offer)
-        now = self._clock.monotonic()
-        settled = [each for each in self._given if now - each.since >= ADMISSION]
-        if about == self._asked_about and not settled:
-            return None
-        try:
-            self._held = await self._holders.now()
-        except ConnectionError as error:
-            self._silent = f"kubelet does not say which pods hold devices, so that no change is made: {error}"
-            return ASK_AGAIN
-        self._asked_about, self._silent = about, None
-        self._given = [each for each in self._given if each not in settled]
-        return None
-
-    def _define(self) -> None:
-        """Puts the devices into the CDI file."""
-        devices = [
-            CdiDevice(uuid=uuid, index=index, files=self._readings.files.get(uuid, ()))
-            for uuid, index in _devices(self._gpus)
-            if uuid not in self._readings.failed
-        ]
-        self._cdi.publish(devices, self._sets())
+        self._names.offered(self.offer.resources.keys())
 
     def _lists(self, serving: Serving) -> dict[str, tuple[SharedPlugin, tuple[ListedDevice, ...]]]:
         """What each resource lists; its plugin gives out the same."""
-        self._blocked = blocked(self.offer, [*held_by(self._held or {}), *self._lately_given()], self._parents())
-        judged = self._judged()
+        self._blocked = self._occupancy.blocked(self.offer, self._parents())
+        grounds = self._grounds()
         numa = {card.uuid: card.info.numa_node for card in self._stock}
         unfit: dict[Entry, str] = {}
         lists: dict[str, tuple[SharedPlugin, tuple[ListedDevice, ...]]] = {}
         for name, offered in self.offer.resources.items():
-            refused = self._refused(offered, judged)
+            refused = refusals(offered, grounds)
             unfit |= {(name, entry): why for entry, why in refused.items()}
             plugin = serving.ensure(name)
             plugin.terms = self._terms(offered, refused)
@@ -288,76 +258,23 @@ class Shelf:
         self._unfit = unfit
         return lists
 
-    def _refused(self, offered: Offered, judged: Mapping[str, str]) -> dict[str, str]:
-        """The entries of one resource that must not be given out now."""
-        by_mps = ""
-        if any(each.kind is SharingKind.MPS for each in offered.devices) and not self._mps.ready(offered.name):
-            by_mps = f"its MPS daemon is not ready: {self._mps.why(offered.name)}"
-        found: dict[str, str] = {}
-        for each in offered.devices:
-            why = judged.get(each.uuid) or self._blocked.get((offered.name, each.id))
-            why = why or (by_mps if each.kind is SharingKind.MPS else "")
-            if why:
-                found[each.id] = why
-        return found
-
-    def _judged(self) -> dict[str, str]:
-        """Why a card or MIG device is not to be given out, by its UUID; those that may be are missing."""
-        fenced, found = self._fenced(), dict(self._readings.failed) if self._options_now.uses_cdi else {}
-        lost = {card.uuid for card in self._stock if card.info.lost}
-        for gpu in self._gpus:
-            scopes = {gpu.uuid: Scope(gpu.uuid)}
-            scopes |= {mig.uuid: Scope(gpu.uuid, mig.gi_id, mig.ci_id) for mig in gpu.mig_devices}
-            for uuid, scope in scopes.items():
-                verdict = self._verdict(scope)
-                if not verdict.healthy:
-                    found[uuid] = verdict.text
-                elif gpu.uuid in lost:
-                    found[uuid] = "the card fell off the bus; drain the node and reboot it"
-                elif not fenced.isdisjoint({uuid, gpu.uuid}):
-                    found[uuid] = "it is kept free, since its card's MIG layout is about to change"
-        return found
-
-    # What was given lately --------------------------------------------------------------------------------------
-
-    def _note_given(self, resource: str, ids: Sequence[str]) -> None:
-        self._given.append(Given(resource, tuple(ids), self._clock.monotonic()))
-        self._changes.notify()
-
-    def _lately_given(self) -> list[Held]:
-        return [
-            Held(resource=each.resource, id=entry, who="a pod that is being admitted")
-            for each in self._given
-            for entry in each.ids
-        ]
-
-    def _given_until(self) -> float | None:
-        """When kubelet is to be asked about what was given lately, in seconds; ``None`` if nothing was."""
-        oldest = min((each.since for each in self._given), default=None)
-        return None if oldest is None else max(0.0, oldest + ADMISSION - self._clock.monotonic())
-
-    # Names that kubelet does not forget -------------------------------------------------------------------------
-
-    async def _remove_stale(self) -> float | None:
-        """Removes what was offered once from the Node; returns when there may be more to remove."""
-        node, now = self._node(), self._clock.now()
-        former = {
-            name: since for name, since in self._names.former.items() if node and node.status.capacity.get(name) == "0"
-        }
-        if node is None or not former:
-            return None
-        served = self.offer.resources.keys() | self._slicers()
-        names = stale_resources(node, former, served, now)
-        if names and self._clock.monotonic() >= self._forget_at:
-            self._forget_at = self._clock.monotonic() + RETRY
-            try:
-                await self._forget(names)
-            except (ApiError, ConnectionError, TimeoutError) as error:
-                _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
-                return RETRY
-            self._names.removed(names, now)
-        return min(
-            (max(RETRY, since + GRACE - now) for name, since in former.items() if name not in served), default=None
+    def _grounds(self) -> Grounds:
+        """What speaks against giving out entries now."""
+        entries = [device for offered in self.offer.resources.values() for device in offered.devices]
+        judged = verdicts(entries, self._gpus, self._verdict)
+        plans = {} if self._in_force is None else self._in_force.plans
+        return Grounds(
+            unhealthy={entry: verdict.text for entry, verdict in judged.items() if not verdict.healthy},
+            unreadable=self._readings.failed if self._options_now.uses_cdi else {},
+            lost=frozenset(card.uuid for card in self._stock if card.info.lost),
+            fenced=self._fenced(),
+            blocked=self._blocked,
+            waiting={
+                (name, card): f"its MPS daemon is not ready: {self._mps.why(name)}"
+                for name, plan in plans.items()
+                for card in plan.cards
+                if not self._mps.ready(name, card)
+            },
         )
 
     # Small parts ------------------------------------------------------------------------------------------------
@@ -368,7 +285,12 @@ class Shelf:
 
     def _plugin(self, resource: str) -> SharedPlugin:
         return SharedPlugin(
-            resource, edits=self._mps.edits, cdi=self._cdi, given=self._note_given, listed=self._changes.notify
+            resource,
+            fenced=self._fenced,
+            edits=self._mps.edits,
+            cdi=self._cdi,
+            given=self._occupancy.given,
+            listed=self._changes.notify,
         )
 
     def _terms(self, offered: Offered, refused: Mapping[str, str]) -> Terms:
@@ -384,23 +306,14 @@ class Shelf:
         """The card of each MIG device."""
         return {mig.uuid: gpu.uuid for gpu in self._gpus for mig in gpu.mig_devices}
 
-    def _sets(self) -> list[frozenset[str]]:
-        """Devices that a container has together."""
-        found: dict[tuple[str, ...], set[str]] = {}
-        for device, holders in (self._held or {}).items():
-            for each in holders:
-                found.setdefault((each.pod, each.container, each.resource), set()).add(device)
-        return [frozenset(each) for each in found.values()] + [
-            frozenset(map(device_of, each.ids)) for each in self._given
-        ]
-
-
-def _devices(gpus: Sequence[Gpu]) -> Iterator[tuple[str, str]]:
-    """UUID and index of every card and MIG device."""
-    for gpu in gpus:
-        yield gpu.uuid, str(gpu.index)
-        for mig in gpu.mig_devices:
-            yield mig.uuid, f"{gpu.index}:{mig.index}"
+    def _devices(self) -> list[CdiDevice]:
+        """Every card and MIG device whose nodes are known."""
+        found = []
+        for gpu in self._gpus:
+            found.append((gpu.uuid, str(gpu.index)))
+            found += [(mig.uuid, f"{gpu.index}:{mig.index}") for mig in gpu.mig_devices]
+        files = self._readings.files
+        return [CdiDevice(uuid=uuid, index=index, files=files[uuid]) for uuid, index in found if uuid in files]
 
 
 def _listed(entry: Device, refused: Mapping[str, str], numa_node: int | None) -> ListedDevice:

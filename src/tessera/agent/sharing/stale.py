@@ -9,16 +9,23 @@ Only names that this agent has offered itself are ever removed. They are kept in
 outlast the agent.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tessera.agent.keptfile import KeptFile
+from tessera.clock import Clock
+from tessera.kube.errors import ApiError
 from tessera.kube.resources import Node
+
+_log = logging.getLogger(__name__)
 
 #: Seconds after which a resource that nobody serves may be removed: kubelet's grace period of 5 min
 #: (``endpointStopGracePeriod``) and some rounds of its node status, each 10 s.
 GRACE = 360.0
+#: Seconds before a removal that failed is tried again.
+RETRY = 30.0
 
 
 def stale_resources(node: Node, former: Mapping[str, float], served: Collection[str], now: float) -> tuple[str, ...]:
@@ -47,36 +54,67 @@ def forget_patch(names: Iterable[str]) -> dict[str, Any]:
 
 
 class OfferedNames:
-    """Which resources this node's agents have offered, on disk.
+    """Which resources this node's agents have offered, on disk, and what of them is to be removed from the node.
 
     Args:
         path: the file.
+        node: the Node object as last seen.
+        forget: removes resources from its capacity and allocatable.
+        clock: the time.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        node: Callable[[], Node | None],
+        forget: Callable[[Sequence[str]], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
         self._file: KeptFile[dict[str, float | None]] = KeptFile(path, dict[str, float | None])
+        #: By name: since when it is not offered any more; ``None`` while it is.
         self._ended = self._file.load() or {}
+        self._node = node
+        self._forget = forget
+        self._clock = clock
+        self._next = 0.0
 
-    @property
-    def former(self) -> Mapping[str, float]:
-        """Names that are not offered, with the time since when; seconds since 1970."""
-        return {name: since for name, since in self._ended.items() if since is not None}
-
-    def offered(self, names: Collection[str], now: float) -> None:
-        """Says what is offered now; what was offered before and is not among it is former from now on.
-
-        Raises:
-            OSError: the file cannot be written.
-        """
+    def offered(self, names: Collection[str]) -> None:
+        """Says what is offered now; what was offered before and is not among it is former from now on."""
+        now = self._clock.now()
         ended = {name: now for name, since in self._ended.items() if since is None and name not in names}
         self._ended |= ended | dict.fromkeys(names)
-        self._file.save(self._ended)
+        self._save()
 
-    def removed(self, names: Iterable[str], now: float) -> None:
-        """Says that names were removed from the node; should they come back, it is after another while.
+    async def remove_stale(self, served: Collection[str]) -> float | None:
+        """Removes what is to be removed.
 
-        Raises:
-            OSError: the file cannot be written.
+        Args:
+            served: resources that a plugin serves now, on either side of the node.
+
+        Returns:
+            Seconds until something may be removed; ``None`` if there is nothing to wait for.
         """
-        self._ended |= dict.fromkeys(names, now)
-        self._file.save(self._ended)
+        node, now = self._node(), self._clock.now()
+        if node is None:
+            return None
+        former = {name: since for name, since in self._ended.items() if since is not None}
+        names = stale_resources(node, former, served, now)
+        if names and now >= self._next:
+            self._next = now + RETRY
+            try:
+                await self._forget(names)
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
+                return RETRY
+            # Should a name come back, it is after another while.
+            self._ended |= dict.fromkeys(names, now)
+            self._save()
+        shown = [since for name, since in former.items() if name not in served and name in node.status.capacity]
+        return min((max(RETRY, since + GRACE - now) for since in shown), default=None)
+
+    def _save(self) -> None:
+        try:
+            self._file.save(self._ended)
+        except OSError as error:
+            _log.warning("resources that were offered are not kept, and may stay on the node with 0: %s", error)

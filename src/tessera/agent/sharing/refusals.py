@@ -1,0 +1,54 @@
+"""Why an entry is not given out now: every ground there is, and which of them is told. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.agent.sharing.exclusion import Entry
+from tessera.api.sharing.config import SharingKind
+from tessera.api.sharing.devices import Device, Offered
+
+_LOST = "the card fell off the bus; drain the node and reboot it"
+_FENCED = "it is kept free, since the layout of its card is about to change"
+
+
+class Grounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What speaks against giving out entries.
+
+    Attributes:
+        unhealthy: by entry: what is thought of its device.
+        unreadable: by UUID: why a device's nodes are not known.
+        lost: cards that fell off the bus.
+        fenced: cards and MIG devices that nothing may be given of.
+        blocked: by resource and entry: which pod holds the device under another name.
+        waiting: by resource and card: why the resource's MPS daemon does not serve clients there.
+    """
+
+    unhealthy: Mapping[str, str] = {}
+    unreadable: Mapping[str, str] = {}
+    lost: frozenset[str] = frozenset()
+    fenced: frozenset[str] = frozenset()
+    blocked: Mapping[Entry, str] = {}
+    waiting: Mapping[tuple[str, str], str] = {}
+
+
+def refusals(offered: Offered, grounds: Grounds) -> dict[str, str]:
+    """The entries of a resource that must not be given out now, each with the first reason in the order above."""
+    found = {device.id: _why(offered.name, device, grounds) for device in offered.devices}
+    return {entry: why for entry, why in found.items() if why}
+
+
+def fence(device: Device, fenced: frozenset[str]) -> str:
+    """Why a fence keeps a device from being given out; empty if none does."""
+    return "" if fenced.isdisjoint({device.uuid, device.gpu}) else _FENCED
+
+
+def _why(resource: str, device: Device, grounds: Grounds) -> str:
+    return (
+        grounds.unhealthy.get(device.id)
+        or grounds.unreadable.get(device.uuid)
+        or (_LOST if device.gpu in grounds.lost else "")
+        or fence(device, grounds.fenced)
+        or grounds.blocked.get((resource, device.id))
+        or (grounds.waiting.get((resource, device.gpu), "") if device.kind is SharingKind.MPS else "")
+    )
