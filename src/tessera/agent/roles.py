@@ -6,14 +6,11 @@ there is gone. So a card is never cut under a pod, whatever the node's label say
 which card is kept in a file: a process that starts again does not take a card from the other side by mistake.
 """
 
-import logging
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
-import msgspec
-
-_log = logging.getLogger(__name__)
+from tessera.agent.keptfile import KeptFile
 
 
 class Role(Enum):
@@ -34,10 +31,9 @@ class Roles:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._file = KeptFile(path, dict[str, Role])
         self._wanted: dict[str, Role] = {}
-        self._held = _read(path)
-        self._saved = dict(self._held)
+        self._held = self._file.load() or {}
         self.decided = False
 
     def begin(self, held: Mapping[str, Role]) -> None:
@@ -98,20 +94,4 @@ class Roles:
         return frozenset(uuid for uuid in known if self.role(uuid) is role)
 
     def _save(self) -> None:
-        if self._held == self._saved:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_bytes(msgspec.json.encode(self._held))
-        fresh.replace(self._path)
-        self._saved = dict(self._held)
-
-
-def _read(path: Path) -> dict[str, Role]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Role])
-    except FileNotFoundError:
-        return {}
-    except (OSError, msgspec.DecodeError) as error:
-        _log.warning("%s is unreadable; cards belong to whom the node's layout gives them: %s", path, error)
-        return {}
+        self._file.save(dict(sorted(self._held.items())))

@@ -15,7 +15,7 @@ from tessera.api.mig_layouts import MigCard
 from tessera.api.sharing.devices import Gpu, MigDevice
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_product
-from tessera.nvml.attributes import CardAttributes, MigAttributes
+from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, Instance
 from tessera.nvml.worker import AsyncNvml
@@ -30,6 +30,7 @@ class StockCard(msgspec.Struct, frozen=True, kw_only=True):
         geometry: what it can be cut into; ``None`` for a card without MIG, and for an unknown one while MIG is off.
         attributes: what does not change while the driver runs; ``None`` if it cannot be read.
         mig_attributes: of its MIG devices, by UUID.
+        links: its NVLinks that are up.
     """
 
     info: GpuInfo
@@ -37,6 +38,7 @@ class StockCard(msgspec.Struct, frozen=True, kw_only=True):
     geometry: Geometry | None = None
     attributes: CardAttributes | None = None
     mig_attributes: Mapping[str, MigAttributes] = {}
+    links: tuple[NvLink, ...] = ()
 
     @property
     def uuid(self) -> str:
@@ -106,9 +108,11 @@ async def _card(hardware: AsyncNvml, info: GpuInfo) -> StockCard:
     geometry = _known_geometry(info)
     attributes: CardAttributes | None = None
     mig: dict[str, MigAttributes] = {}
+    links: tuple[NvLink, ...] = ()
     if not info.lost:
         try:
             attributes = await hardware.attributes(info.uuid)
+            links = tuple(await hardware.nvlinks(info.uuid))
             if info.mig_enabled:
                 geometry = geometry_of(info, await hardware.gi_profiles(info.uuid))
                 instances = tuple(await hardware.instances(info.uuid))
@@ -116,7 +120,9 @@ async def _card(hardware: AsyncNvml, info: GpuInfo) -> StockCard:
                     mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
         except (NvmlError, ValueError):
             pass  # It is listed as far as it was read; health and layouts find out themselves what is wrong with it.
-    return StockCard(info=info, instances=instances, geometry=geometry, attributes=attributes, mig_attributes=mig)
+    return StockCard(
+        info=info, instances=instances, geometry=geometry, attributes=attributes, mig_attributes=mig, links=links
+    )
 
 
 def _known_geometry(info: GpuInfo) -> Geometry | None:
