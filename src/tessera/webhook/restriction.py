@@ -10,15 +10,10 @@ A pod's JSON is read as the API server hands it over, its types already checked 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.selectors import Requirement, operator
 
 Json = Mapping[str, Any]
-
-
-def is_on_demand(config: str) -> bool:
-    """Whether a value of ``nvidia.com/mig.config`` gives cards to on-demand slicing: ``dynamic``, ``dynamic-half``."""
-    return config == MIG_CONFIG_DYNAMIC or config.startswith(MIG_CONFIG_DYNAMIC + "-")
 
 
 def required_terms(spec: Json) -> Sequence[Json] | None:
