@@ -168,6 +168,14 @@ class Shelf:
         return self._unfit
 
     @property
+    def serves(self) -> bool:
+        """Whether kubelet has taken the list of everything that is offered, and nothing else is listed."""
+        if self._serving is None or self._in_force is None or not self._occupancy.known:
+            return False
+        plugins = self._serving.plugins
+        return plugins.keys() == self.offer.resources.keys() and all(each.listed for each in plugins.values())
+
+    @property
     def lately_given(self) -> frozenset[str]:
         """UUIDs of devices given out so lately that kubelet may not tell who holds them."""
         return self._occupancy.lately_given

@@ -1,0 +1,300 @@
+"""One node's static side: simulated cards, kubelet's device manager, and a shelf that can be ended."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.agent.health.marks import Scope, Verdict
+from tessera.agent.health.policy import Reaction
+from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, edits_of
+from tessera.agent.settings.wishes import SharingWish
+from tessera.agent.sharing.answers import AnswerOptions
+from tessera.agent.sharing.holders import Holders
+from tessera.agent.sharing.shelf import Shelf
+from tessera.agent.sharing.stale import forget_patch
+from tessera.agent.stock import StockTaker
+from tessera.agent.wakeup import Changes
+from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.grammar import parse_profile
+from tessera.clock import Clock, LoopClock
+from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources import Node, NodeStatus, Pod
+from tessera.kubelet.direct import DirectBus
+from tessera.kubelet.seam import Kubelet
+from tessera.lab.kubelet.cdi import CdiRegistry
+from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
+from tessera.lab.kubelet.plugins import DeviceManager
+from tessera.lab.virtualtime import run_virtual
+from tessera.mig.models import model_by_short_name
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+
+#: The profiles of the article that this follows, and one without a new name.
+SLICE_4 = """
+version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    resources: [{name: nvidia.com/gpu, replicas: 4}]
+"""
+SLICE_4_SAME_NAME = SLICE_4.replace("renameByDefault: true", "renameByDefault: false")
+WHOLE = "version: v1\n"
+
+
+class FakeDaemons:
+    """MPS daemons that are ready when a test says so."""
+
+    def __init__(self) -> None:
+        self.plans: Mapping[str, MpsPlan] = {}
+        self.is_ready = True
+
+    def want(self, plans: Mapping[str, MpsPlan], /) -> None:
+        self.plans = plans
+
+    def ready(self, resource: str, gpu: str, /) -> bool:
+        return self.is_ready and gpu in self.plans[resource].cards
+
+    def why(self, _resource: str, /) -> str:
+        return "it has ended and is started again"
+
+    def edits(self, resource: str, /) -> MpsEdits:
+        return edits_of(resource, MpsPaths(Path("/run/nvidia/mps")))
+
+
+class Scene:
+    """One node."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cards: str = "4xA100-40GB",
+        *,
+        strategy: MigStrategy = MigStrategy.MIXED,
+        options: AnswerOptions | None = None,
+        clock: Clock | None = None,
+        seam: Kubelet | None = None,
+        mig: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.clock: Clock = clock or LoopClock(1_700_000_000.0)
+        self.machine = SimulatedMachine(cards, seed="node-1", mig=mig)
+        self.hardware = InlineNvml(self.machine, self.clock)
+        self.changes = Changes()
+        self.stocktaker = StockTaker(self.hardware, self.changes)
+        self.bus = DirectBus()
+        self.seam: Kubelet = seam or self.bus
+        self.strategy = strategy
+        self.options = options or AnswerOptions()
+        self.wish = SharingWish()
+        self.settled: list[str] = []
+        self.bad: dict[Scope, str] = {}
+        self.fenced: frozenset[str] = frozenset()
+        self.taken: frozenset[str] = frozenset()
+        self.forgotten: list[str] = []
+        self.daemons = FakeDaemons()
+        self.pods: dict[str, dict[str, Any]] = {}
+        #: Every allocatable that kubelet ever had, in order, without repetitions.
+        self.seen: list[dict[str, int]] = []
+        self.kubelet = DeviceManager(
+            clock=self.clock,
+            checkpoint=MemoryCheckpoint(),
+            on_change=self._counted,
+            running_pods=lambda: [(pod, PodUid(pod["metadata"]["uid"])) for pod in self.pods.values()],
+        )
+        self.cdi = CdiRegistry([folder / "cdi"])
+        self.shelf = self.make_shelf()
+        self.tasks: list[asyncio.Task[None]] = []
+
+    def make_shelf(self) -> Shelf:
+        return Shelf(
+            kubelet=self.seam,
+            cards=lambda: self.stocktaker.stock.cards,
+            wish=lambda: self.wish,
+            settled=lambda name, _text: self.settled.append(name),
+            mig_strategy=self.strategy,
+            verdict=self.verdict,
+            fenced=lambda: self.fenced,
+            taken=lambda: self.taken,
+            mps=self.daemons,
+            hardware=self.hardware,
+            holders=Holders(self.seam, self.live),
+            options=self.options,
+            cdi_dir=self.folder / "cdi",
+            names_file=self.folder / "names.json",
+            node=self.node,
+            forget=self.forget,
+            changes=self.changes,
+            clock=self.clock,
+        )
+
+    # What surrounds the shelf -----------------------------------------------------------------------------------
+
+    def verdict(self, scope: Scope) -> Verdict:
+        worst = next((text for bad, text in self.bad.items() if bad.covers(scope)), "")
+        return Verdict(Reaction.RESET, worst, 0.0) if worst else Verdict()
+
+    def live(self) -> Sequence[Pod]:
+        return [
+            Pod(metadata=ObjectMeta(name=name, namespace="default", uid=pod["metadata"]["uid"]))
+            for name, pod in self.pods.items()
+            if not pod["over"]
+        ]
+
+    def node(self) -> Node:
+        capacity, allocatable = self.kubelet.ledger.counts()
+        kept = dict.fromkeys(self.seen_names() - set(self.forgotten), "0")
+        return Node(
+            metadata=ObjectMeta(name="node-1"),
+            status=NodeStatus(
+                capacity=kept | {name: str(count) for name, count in capacity.items()},
+                allocatable=kept | {name: str(count) for name, count in allocatable.items()},
+            ),
+        )
+
+    async def forget(self, names: Sequence[str]) -> None:
+        self.forgotten += forget_patch(names)["status"]["capacity"]
+
+    def seen_names(self) -> set[str]:
+        return {name for counts in self.seen for name in counts}
+
+    def _counted(self) -> None:
+        _, allocatable = self.kubelet.ledger.counts()
+        if not self.seen or self.seen[-1] != allocatable:
+            self.seen.append(allocatable)
+
+    # The story --------------------------------------------------------------------------------------------------
+
+    async def begin(self, profile: str | None = None) -> None:
+        """Kubelet and the shelf are up."""
+        if profile is not None:
+            self.follow(profile)
+        await self.stocktaker.refresh()
+        self.bus.start(self.kubelet.registered, self.kubelet)
+        self.start()
+
+    def start(self) -> None:
+        self.tasks.append(asyncio.create_task(self.shelf.run()))
+
+    def follow(self, text: str, name: str = "") -> None:
+        """The node's label or the ConfigMap's content changes."""
+        self.wish = SharingWish(name=name or "profile", text=text, profile=parse_profile(text))
+        self.changes.notify()
+
+    async def restart_shelf(self) -> None:
+        """The agent is ended and started again."""
+        await self.end_shelf()
+        self.shelf = self.make_shelf()
+        self.start()
+
+    async def end_shelf(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        self.tasks.clear()
+
+    async def end(self) -> None:
+        failed = [task.exception() for task in self.tasks if task.done() and not task.cancelled()]
+        await self.end_shelf()
+        await self.kubelet.stop()
+        assert failed == []
+
+    async def until(self, holds: Callable[[], bool], seconds: float = 60.0) -> None:
+        """Looks until something holds; virtual time passes in between."""
+        deadline = self.clock.monotonic() + seconds
+        while not holds():
+            assert self.clock.monotonic() < deadline, f"it did not come about: {self.allocatable}; {self.shelf.problem}"
+            await self.clock.sleep(0.02)
+
+    async def offers(self, **counts: int) -> None:
+        """Kubelet comes to count these, by the resources' short names with ``_`` for ``.``, and no others."""
+        wanted = {f"nvidia.com/{name.replace('_', '.')}": count for name, count in counts.items()}
+        await self.until(lambda: {name: count for name, count in self.allocatable.items() if count} == wanted)
+
+    @property
+    def allocatable(self) -> dict[str, int]:
+        return self.kubelet.ledger.counts()[1]
+
+    def uuid(self, index: int) -> str:
+        return self.machine.uuids()[index]
+
+    async def admit(self, name: str, *containers: Mapping[str, int]) -> None:
+        """A pod is bound to the node and kubelet admits it."""
+        spec = {
+            "containers": [
+                {"name": f"c{number}", "resources": {"limits": {each: str(count) for each, count in asked.items()}}}
+                for number, asked in enumerate(containers)
+            ]
+        }
+        metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+        self.pods[name] = {"metadata": metadata, "spec": spec, "over": False}
+        self.changes.notify()
+        try:
+            await self.kubelet.allocate(self.pods[name], PodUid(f"uid-{name}"))
+        except DeviceRefusal:
+            del self.pods[name]
+            raise
+
+    def finish(self, name: str) -> None:
+        """All containers of a pod have ended; kubelet still lists it."""
+        self.pods[name]["over"] = True
+        self.kubelet.release(PodUid(f"uid-{name}"))
+        self.changes.notify()
+
+    def devices(self, name: str, container: str = "c0") -> list[str]:
+        held = self.kubelet.ledger.holdings(PodUid(f"uid-{name}"), container)
+        return [device for each in held for device in each.device_ids]
+
+    def env(self, name: str, container: str = "c0") -> Mapping[str, str]:
+        """The variables of a container: Allocate's, then CDI's."""
+        answers = self.kubelet.allocations(PodUid(f"uid-{name}"), container)
+        merged: dict[str, str] = {}
+        for each in answers:
+            merged |= each.envs
+        return {**merged, **self.cdi.edits([cdi for each in answers for cdi in each.cdi_devices]).env}
+
+    async def cut(self, index: int, *profiles: tuple[str, int]) -> None:
+        """Somebody cuts a card: profiles with their starts."""
+        gpu = self.machine.uuids()[index]
+        self.machine.set_mig_mode(gpu, True)
+        geometry = model_by_short_name("A100-40GB").geometry
+        for profile, start in profiles:
+            gi_id = self.machine.create_gpu_instance(gpu, profile, start)
+            self.machine.create_compute_instance(gpu, gi_id, geometry.profile(profile).ci_profile_index)
+        await self.stocktaker.refresh()
+
+    def mig_uuids(self, index: int) -> list[str]:
+        found = self.machine.instances(self.machine.uuids()[index])
+        return [compute.mig_uuid for each in found for compute in each.compute_instances]
+
+
+Story = Callable[[Scene], Awaitable[None]]
+
+
+def _play(folder: Path, story: Story, cards: str = "4xA100-40GB", **options: Any) -> None:
+    async def whole() -> None:
+        scene = Scene(folder, cards, **options)
+        try:
+            await story(scene)
+        finally:
+            await scene.end()
+
+    run_virtual(whole())
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Plays a story on a fresh node, on virtual time, and ends everything."""
+    return functools.partial(_play, tmp_path)
+
+
+@pytest.fixture
+def make_scene() -> type[Scene]:
+    """For stories on real time."""
+    return Scene
