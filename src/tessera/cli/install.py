@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -129,14 +130,14 @@ async def _install(
         missing = await missing_namespace(client, choices)
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
             raise Failure(f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n')
-        same = 0
+        counts = Counter[bool]()
         async for done in apply_all(client, SystemClock(), objects, dry=dry):
-            if done.result == "unchanged":
-                same += 1
-            else:
+            changed = done.result != "unchanged"
+            counts[changed] += 1
+            if changed:
                 print(f"{done.name} {done.result}{trial}", flush=True)
-        print(f"{same} objects unchanged{trial}")
+        print(f"{counts[False]} objects unchanged{trial}")
         async for warning in warnings(client, choices):
             click.echo(f"warning: {warning}", err=True)
-    if not dry:
+    if counts[True] and not dry:
         print("\nSee it start: kubectl rollout status -n tessera-system daemonset/tessera-agent")

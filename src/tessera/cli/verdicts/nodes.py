@@ -167,7 +167,7 @@ def _summary(node: Node) -> str:
     """What kubelet gives, in a line."""
     given = [f"{name} {count}" for name, count in _allocatable(node).items()]
     on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
-    return listed([*given, *(["slices on demand"] if on_demand else [])]) or "it has no cards to give"
+    return listed([*given, *(["slices on demand"] if on_demand else [])]) or "it has nothing to give"
 
 
 def _allocatable(node: Node) -> dict[str, str]:
