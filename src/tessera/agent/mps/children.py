@@ -152,6 +152,7 @@ class ChildLauncher:
     def _make_folders(self, resource: str) -> None:
         for folder in (self._paths.pipe(resource), self._paths.log(resource)):
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self._paths.shm.mkdir(parents=True, exist_ok=True)
         self._paths.shm.chmod(0o1777)
 
     async def _quit_unknown(self, resource: str) -> None:

@@ -1,0 +1,124 @@
+"""A machine with a driver that brings a stand-in for NVIDIA's control binary; run as a module it is an agent.
+
+``python -m tests.agent.mps.host FOLDER`` supervises a daemon and says when it is ready. With ``unnoted`` behind it, it
+dies by SIGKILL after the daemon's process was made and before its mark was written down, and says the mark.
+"""
+
+import asyncio
+import os
+import random
+import shlex
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tessera.agent.memory.processes import ProcessId
+from tessera.agent.mps.children import BINARY, ChildLauncher
+from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.mps.launcher import DaemonMark, DaemonSpec
+from tessera.agent.mps.plan import MpsPlan
+from tessera.agent.mps.record import RecordFile
+from tessera.agent.wakeup import Changes
+from tessera.api.sharing.mps import client_share
+from tessera.clock import SystemClock
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+RESOURCE = "nvidia.com/gpu.shared"
+STAND_IN = Path(__file__).parent / "stand_in.py"
+#: Seconds within which anything that is waited for happens, on a busy machine too.
+SOON = 30.0
+
+
+class Host:
+    """A machine with a driver that brings the control binary, and a folder for MPS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "mps"
+        self.binary = folder / "bin" / BINARY
+        self.binary.parent.mkdir(exist_ok=True)
+        self.binary.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS {shlex.quote(str(STAND_IN))} "$@"\n')
+        self.binary.chmod(0o755)
+        self.machine = SimulatedMachine("A100-40GB", seed="mps", state=folder / "cards.json")
+        self.card: str = self.machine.uuids()[0]
+        self.state_file = folder / "mps.json"
+        self.changes = Changes()
+
+    def launcher(self, *, control_timeout: float = SOON, end_timeout: float = SOON) -> ChildLauncher:
+        return ChildLauncher(
+            root=self.root,
+            binary=self.binary,
+            shm=self.root / "shm",
+            control_timeout=control_timeout,
+            end_timeout=end_timeout,
+        )
+
+    def plan(self, replicas: int = 4) -> dict[str, MpsPlan]:
+        return {RESOURCE: MpsPlan({self.card: client_share(40960, replicas)}, replicas)}
+
+    @asynccontextmanager
+    async def agent(self) -> AsyncIterator[MpsDaemons]:
+        clock = SystemClock()
+        daemons = MpsDaemons(
+            hardware=InlineNvml(self.machine, clock),
+            launcher=self.launcher(),
+            state_file=self.state_file,
+            host_root=self.root,
+            changes=self.changes,
+            clock=clock,
+            rng=random.Random(1),
+        )
+        task = asyncio.create_task(daemons.run())
+        try:
+            yield daemons
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        assert await self.changes.until(holds, SOON), f"processes {self.running()}"
+
+    def process(self) -> ProcessId:
+        """The daemon on record."""
+        _, pid, start = RecordFile(self.state_file).daemons[RESOURCE].mark.split("/")
+        return ProcessId(int(pid), int(start))
+
+    def commands(self) -> list[str]:
+        return (self.root / RESOURCE / "log/commands.log").read_text().splitlines()
+
+    def running(self) -> list[int]:
+        """Processes that have this host's pipe directory in their environment."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                environment = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+            except OSError:
+                continue
+            if f"CUDA_MPS_PIPE_DIRECTORY={self.root}".encode() in environment:
+                found.append(int(entry.name))
+        return found
+
+
+async def supervise(host: Host) -> None:
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
+        print("ready", flush=True)  # noqa: T201 - what the test waits for
+        await asyncio.Event().wait()
+
+
+def die_unnoted(mark: DaemonMark) -> None:
+    print(mark, flush=True)  # noqa: T201 - what the test waits for
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def start_unnoted(host: Host) -> None:
+    await host.launcher().start(DaemonSpec(RESOURCE, (host.card,)), die_unnoted)
+
+
+if __name__ == "__main__":
+    here = Host(Path(sys.argv[1]))
+    asyncio.run(start_unnoted(here) if sys.argv[2:] == ["unnoted"] else supervise(here))

@@ -1,0 +1,244 @@
+"""Daemons as real processes; a script plays NVIDIA's binary."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.agent.mps.host import RESOURCE, SOON, Host
+
+from tessera.agent.memory.processes import ProcessId, ProcessTable
+from tessera.agent.mps.child import ChildDaemon
+from tessera.agent.mps.children import BINARY, ChildLauncher, find_binary
+from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.record import RecordFile
+from tessera.agent.mps.sessions import alive, wait_end
+from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.interface import GpuUuid
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path)
+    yield host
+    for pid in host.running():
+        os.kill(pid, signal.SIGKILL)
+
+
+def identified(pid: int) -> ProcessId:
+    process = ProcessTable().identify(pid)
+    assert process is not None
+    return process
+
+
+async def started(host: Host, launcher: ChildLauncher) -> ChildDaemon:
+    """A daemon that answers."""
+    daemon = await launcher.start(DaemonSpec(RESOURCE, (host.card,)), lambda _: None)
+    await answering(daemon)
+    return daemon
+
+
+async def answering(daemon: ChildDaemon) -> None:
+    async with asyncio.timeout(SOON):
+        while True:
+            try:
+                await daemon.control("get_server_list")
+            except ControlFailed:
+                continue
+            return
+
+
+async def ask(host: Host, command: str) -> str:
+    daemon = host.launcher().find(RESOURCE, RecordFile(host.state_file).daemons[RESOURCE].mark)
+    assert daemon is not None
+    return await daemon.control(command)
+
+
+async def test_a_daemon_gets_its_cards_and_its_limits(host: Host) -> None:
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
+
+    assert (host.root / RESOURCE / "log/environment.log").read_text() == host.card
+    assert [command for command in host.commands() if command.startswith("set")] == [
+        f"set_default_device_pinned_mem_limit {host.card} 10240M",
+        "set_default_active_thread_percentage 25",
+    ]
+
+
+async def test_folders_are_open_as_far_as_clients_need_it(host: Host) -> None:
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
+
+    modes = {
+        name: (host.root / name).stat().st_mode & 0o7777 for name in (f"{RESOURCE}/pipe", f"{RESOURCE}/log", "shm")
+    }
+    assert modes == {f"{RESOURCE}/pipe": 0o755, f"{RESOURCE}/log": 0o755, "shm": 0o1777}
+
+
+async def test_a_killed_daemon_is_replaced_and_its_servers_go_with_it(host: Host) -> None:
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
+        first = host.process()
+        server = identified(int(await ask(host, "start_server")))
+        os.kill(first.pid, signal.SIGKILL)
+        await host.until(lambda: not agent.ready(RESOURCE))
+        why = agent.why(RESOURCE)
+        await host.until(lambda: agent.ready(RESOURCE))
+
+        assert "the MPS daemon ended: signal SIGKILL" in why
+        assert not alive(server)
+        assert host.process() != first
+
+
+async def test_a_daemon_goes_on_when_its_agent_stops_and_the_next_one_takes_it_over(host: Host) -> None:
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
+        first = host.process()
+    assert alive(first)
+    async with host.agent() as agent:
+        agent.want(host.plan(replicas=2))
+        await host.until(lambda: agent.ready(RESOURCE))
+
+        assert host.process() == first
+        assert host.commands()[-2:] == ["set_default_active_thread_percentage 50", "get_server_list"]
+
+
+async def test_a_killed_agent_leaves_a_daemon_that_the_next_one_takes_over(host: Host) -> None:
+    killed = await agent_process(host)
+    assert await said(killed) == "ready"
+    first = host.process()
+    killed.kill()
+    await killed.wait()
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
+
+        assert host.process() == first
+        assert host.machine.compute_mode(GpuUuid(host.card)) is ComputeMode.EXCLUSIVE_PROCESS
+
+
+async def test_what_a_killed_agent_left_is_ended_when_it_is_not_wanted_any_more(host: Host) -> None:
+    killed = await agent_process(host)
+    await said(killed)
+    killed.kill()
+    await killed.wait()
+    async with host.agent() as agent:
+        agent.want({})
+        await host.until(lambda: host.machine.compute_mode(GpuUuid(host.card)) is ComputeMode.DEFAULT)
+
+    assert host.running() == []
+    assert RecordFile(host.state_file).daemons == {}
+
+
+async def test_no_daemon_comes_of_an_agent_that_is_killed_before_it_has_noted_it(host: Host) -> None:
+    killed = await agent_process(host, "unnoted")
+    _, pid, start = (await said(killed)).split("/")
+    await killed.wait()
+    await wait_end(ProcessId(int(pid), int(start)))
+
+    assert host.running() == []
+    assert not (host.root / RESOURCE / "pipe/control").exists()
+
+
+async def agent_process(host: Host, *arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "tests.agent.mps.host", str(host.folder), *arguments),
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+    )
+
+
+async def said(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(SOON):
+        return (await process.stdout.readline()).decode().strip()
+
+
+async def test_a_daemon_that_nobody_noted_is_told_to_quit_before_another_one_starts(host: Host) -> None:
+    unknown = await started(host, host.launcher())
+    daemon = await started(host, host.launcher())
+
+    assert not alive(identity(unknown))
+    assert alive(identity(daemon))
+    await daemon.end()
+
+
+async def test_nothing_is_started_when_it_cannot_be_noted(host: Host) -> None:
+    def refuse(_: DaemonMark) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        await host.launcher().start(DaemonSpec(RESOURCE, (host.card,)), refuse)
+
+    assert host.running() == []
+
+
+async def test_a_daemon_that_does_not_quit_is_ended_by_signals(host: Host) -> None:
+    launcher = host.launcher(control_timeout=0.05, end_timeout=0.05)
+    daemon = await started(host, host.launcher())
+    stopped = launcher.find(RESOURCE, daemon.mark)
+    assert stopped is not None
+    os.kill(daemon.pid, signal.SIGSTOP)
+
+    with pytest.raises(ControlFailed, match=r"does not answer `get_server_list` within 0\.05 s"):
+        await stopped.control("get_server_list")
+    await stopped.end()
+    assert not alive(identity(daemon))
+
+
+async def test_the_last_words_of_a_daemon_are_told(host: Host) -> None:
+    first = await started(host, host.launcher())
+    host.binary.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
+    other = await host.launcher().start(DaemonSpec("nvidia.com/other", (host.card,)), lambda _: None)
+
+    assert await other.ended() == "exit status 3, after it said: no such device"
+    assert alive(identity(first))
+
+
+def test_a_mark_of_another_boot_or_of_no_process_finds_nothing(host: Host) -> None:
+    mine = identified(os.getpid())
+    for mark in ("", f"another-boot/{mine.pid}/{mine.start}", "nonsense"):
+        assert host.launcher().find(RESOURCE, DaemonMark(mark)) is None
+
+
+async def test_without_the_binary_it_says_where_it_comes_from(host: Host, tmp_path: Path) -> None:
+    launcher = ChildLauncher(root=host.root, driver_root=tmp_path / "driver", environment={"PATH": ""})
+
+    assert launcher.missing().startswith("nvidia-cuda-mps-control is neither in PATH nor in the driver's root")
+    with pytest.raises(LaunchFailed, match="it comes with the driver"):
+        await launcher.start(DaemonSpec(RESOURCE, (host.card,)), lambda _: None)
+
+
+def test_the_binary_is_found_in_the_path_or_in_the_drivers_root(host: Host, tmp_path: Path) -> None:
+    installed = tmp_path / "driver/usr/bin" / BINARY
+    installed.parent.mkdir(parents=True)
+    installed.touch(0o755)
+
+    assert find_binary(tmp_path / "driver", str(host.binary.parent)) == host.binary
+    assert find_binary(tmp_path / "driver", "/nowhere") == installed
+    assert find_binary(tmp_path / "elsewhere", "/nowhere") is None
+
+
+def test_daemon_and_clients_have_to_share_their_memory(host: Host, tmp_path: Path) -> None:
+    other = tmp_path / "other-shm"
+    other.mkdir()
+    launcher = ChildLauncher(root=host.root, binary=host.binary, shm=other)
+
+    assert f"mount {host.root}/shm at {other} in the agent's container" in launcher.missing()
+    assert host.launcher().missing() == ""
+
+
+def identity(daemon: ChildDaemon) -> ProcessId:
+    _, pid, start = daemon.mark.split("/")
+    return ProcessId(int(pid), int(start))
