@@ -9,10 +9,10 @@ from tests.conformance.conftest import MERGE, Api, configmap
 
 from tessera.clock import SystemClock
 from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, Conflict
+from tessera.kube.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.lease import LeaderElector
-from tessera.kube.resources import CONFIGMAPS, LEASES
+from tessera.kube.resources import CONFIGMAPS, LEASES, NODES
 
 
 async def test_a_repeated_event_raises_the_count_of_the_first(
@@ -88,3 +88,42 @@ async def test_capacity_of_a_node_is_added_and_taken_away_beside_the_kubelet_s(
     taken = {"status": {"capacity": {thing: None}, "allocatable": {thing: None, "example.com/never": None}}}
     changed = (await api("PATCH", f"{path}/status", taken, content=MERGE)).ok()["status"]
     assert changed["capacity"] == changed["allocatable"] == figures
+
+
+async def test_labels_and_conditions_of_a_node_stand_beside_the_kubelet_s_and_go_when_no_longer_applied(
+    api: Api, client: Client, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    path = f"/api/v1/nodes/{unique}"
+    cleanup(path)
+    node = {"metadata": {"name": unique, "labels": {"asked": "for"}}, "spec": {"unschedulable": True}}
+    uid = (await api("POST", "/api/v1/nodes", node)).ok()["metadata"]["uid"]
+    time = "2026-01-01T00:00:00Z"
+    fields = {"status": "True", "reason": "R", "message": "m", "lastTransitionTime": time, "lastHeartbeatTime": time}
+    ready = {"type": "Ready", **fields}
+    strategic = "application/strategic-merge-patch+json"
+    (await api("PATCH", f"{path}/status", {"status": {"conditions": [ready]}}, content=strategic)).ok()
+
+    async def tell(labels: dict[str, str], *types: str) -> None:
+        meta = {"uid": uid}
+        await client.apply(NODES, unique, {"metadata": {**meta, "labels": labels}})
+        conditions = [{"type": each, **fields} for each in types]
+        body = {"metadata": meta, "status": {"conditions": conditions}}
+        await client.apply(NODES, unique, body, subresource="status")
+
+    async def shown() -> tuple[set[str], set[str]]:
+        found = (await api("GET", path)).ok()
+        labels = {name for name in found["metadata"]["labels"] if "." not in name}
+        return labels, {each["type"] for each in found["status"]["conditions"]}
+
+    await tell({"one": "1", "two": "2"}, "GpuHealthy", "GpuMpsReady")
+    assert await shown() == ({"asked", "one", "two"}, {"Ready", "GpuHealthy", "GpuMpsReady"})
+    beat = {"status": {"conditions": [{**ready, "reason": "Beat"}]}}
+    (await api("PATCH", f"{path}/status", beat, content=strategic)).ok()
+    await tell({"two": "2"}, "GpuHealthy")
+    assert await shown() == ({"asked", "two"}, {"Ready", "GpuHealthy"})
+
+
+async def test_who_names_a_node_by_its_uid_never_makes_one(client: Client, unique: str) -> None:
+    for subresource, refusal in ((None, Conflict), ("status", NotFound)):
+        with pytest.raises(refusal):
+            await client.apply(NODES, unique, {"metadata": {"uid": "gone"}}, subresource=subresource)
