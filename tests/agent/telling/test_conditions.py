@@ -74,6 +74,11 @@ def test_sharing(wish: SharingWish, in_force: str, objection: dict[str, Any], ex
     assert (found.status, found.reason, found.message) == expected
 
 
+def test_what_is_offered_shows_that_new_content_of_a_profile_is_in_force() -> None:
+    found = sharing_condition(WISH, "slice-4", counts={"nvidia.com/mig-1g.5gb": 7, "nvidia.com/gpu.shared": 16})
+    assert found.message.endswith("default; offered: 16 nvidia.com/gpu.shared, 7 nvidia.com/mig-1g.5gb")
+
+
 @pytest.mark.parametrize(
     ("layout", "status", "reason"),
     [

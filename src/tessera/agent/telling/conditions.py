@@ -51,13 +51,19 @@ class LayoutTold(Protocol):
 
 
 def sharing_condition(
-    wish: SharingWish, in_force: str, *, problem: str | None = None, problem_reason: str | None = None
+    wish: SharingWish,
+    in_force: str,
+    *,
+    counts: Mapping[str, int] | None = None,
+    problem: str | None = None,
+    problem_reason: str | None = None,
 ) -> NodeCondition:
     """Whether the sharing profile that was asked for is in force.
 
     Args:
         wish: what was asked for.
         in_force: name of the profile that what is offered follows; empty for none.
+        counts: what is offered, by resource; so that a profile whose content changed is seen to be in force.
         problem: why the wish cannot be offered on these cards; ``None`` if it can.
         problem_reason: the same as a word; ``ProfileRefused`` unless given.
     """
@@ -69,7 +75,9 @@ def sharing_condition(
     if wish.name != in_force:
         coming = f'profile "{wish.name}" ({wish.reason})' if wish.name else f"no profile ({wish.reason})"
         return NodeCondition(SHARING, "Unknown", "ProfilePending", f"{coming} is next; {now}")
-    return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", f"{now}: {wish.reason}")
+    offered = ", ".join(f"{count} {resource}" for resource, count in sorted((counts or {}).items()))
+    text = f"{now}: {wish.reason}" + (f"; offered: {offered}" if offered else "")
+    return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", text)
 
 
 def layout_condition(told: LayoutTold) -> NodeCondition | None:
