@@ -168,7 +168,21 @@ def test_a_process_without_a_proven_pod_is_never_touched() -> None:
 
 def test_a_pod_that_was_not_given_the_card_is_told_of_once_and_not_touched() -> None:
     turns = run(watch(Mode.KILL), *[card(use(1, 39.9, THIRD))] * 5)
-    assert turns == [[(Act.STRANGER, THIRD)], [], [], [], []]
+    assert turns == [[], [], [(Act.STRANGER, THIRD)], [], []]
+
+
+def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> None:
+    early = card(use(1, 5, THIRD))
+    watched = watch(Mode.KILL)
+    turns = [watched.decide(sample(turn, early)) for turn in range(2)]
+    turns += [watched.decide(sample(turn, early, tenants=(tenant(THIRD),))) for turn in range(2, 5)]
+    assert turns == [()] * 5
+
+
+def test_a_pod_that_is_being_deleted_is_not_evicted_again_but_its_processes_end() -> None:
+    leaving = (tenant(HOG, leaving=True),)
+    assert (Act.EVICT, HOG) not in run(watch(Mode.EVICT), *[FAR_OVER] * 3, tenants=leaving)[2]
+    assert (Act.TERMINATE, HOG) in run(watch(Mode.KILL), *[FAR_OVER] * 3, tenants=leaving)[2]
 
 
 def test_nothing_is_evicted_while_the_api_server_does_not_answer() -> None:

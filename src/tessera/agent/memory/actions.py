@@ -33,7 +33,7 @@ class Outcome(Enum):
     WITHIN_LIMIT = "within-limit"
     #: The card cannot be read, or its numbers cannot be true.
     UNREADABLE = "unreadable"
-    #: The kernel did not let us.
+    #: The kernel did not let us, or knows no pidfds.
     NOT_PERMITTED = "not-permitted"
 
 
@@ -60,7 +60,7 @@ async def carry_out(decision: Decision, *, processes: ProcessTable, read_card: R
             if against is not None:
                 return against
             return Outcome.SENT if held.send(number) else Outcome.ENDED
-    except PermissionError:
+    except OSError:
         return Outcome.NOT_PERMITTED
 
 

@@ -171,7 +171,8 @@ class Judge:
         self.rules = rules
         self._watched: dict[Key, _Watched] = {}
         self._acted: dict[str, float] = {}
-        self._strangers: set[Key] = set()
+        #: Samples in a row in which a pod used a card that it was not given.
+        self._strangers: dict[Key, int] = {}
 
     def decide(self, sample: Sample) -> tuple[Decision, ...]:
         """What to do after this sample, in the order of cards; per card at most one eviction or signal."""
@@ -182,7 +183,7 @@ class Judge:
         used = {card.device: used_by_pod(card.uses) for card in readable}
         seen = {(device, pod) for device, pods in used.items() for pod in pods}
         self._watched = {key: each for key, each in self._watched.items() if key in seen and key in tenants}
-        self._strangers &= seen
+        self._strangers = {key: count for key, count in self._strangers.items() if key in seen and key not in tenants}
         decisions: list[Decision] = []
         for card in readable:
             decisions += self._of_card(card, used[card.device], tenants, sample)
@@ -203,8 +204,8 @@ class Judge:
         return decisions if victim is None else [*decisions, victim]
 
     def _stranger(self, device: str, pod: PodUid, amount: int) -> Iterable[Decision]:
-        if (device, pod) not in self._strangers:
-            self._strangers.add((device, pod))
+        count = self._strangers[device, pod] = self._strangers.get((device, pod), 0) + 1
+        if count == self.rules.samples:
             yield Decision(act=Act.STRANGER, device=device, pod=pod, used=amount, limit=0)
 
     def _watch(self, device: str, pod: PodUid, now: float) -> _Watched:

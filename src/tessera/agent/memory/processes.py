@@ -139,7 +139,7 @@ class ProcessTable:
     def _read(self, pid: int, name: str) -> str | None:
         try:
             return (self._proc / str(pid) / name).read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
+        except OSError:  # it has ended, or is hidden from us: either way nothing is proven
             return None
 
     @contextmanager

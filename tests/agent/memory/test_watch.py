@@ -1,0 +1,185 @@
+"""The watch on shared cards over time: what it reads, what it shows, whom it tells."""
+
+import asyncio
+import os
+import signal
+
+from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
+
+from tessera.agent.memory.limits import Mode
+from tessera.agent.memory.tenants import ENFORCEMENT, LIMIT
+from tessera.nvml.errors import GpuLost
+
+
+def test_a_hog_is_shown_at_the_first_sample_and_told_of_at_the_third(node: Node) -> None:
+    async def story() -> None:
+        (hog, _) = await hog_and_neighbour(node)
+        await asyncio.sleep(5.1)
+        assert (node.memory("used", "hog"), node.memory("limit", "hog")) == (25, 10)
+        assert (node.memory("used", "neighbour"), node.memory("limit", "neighbour")) == (8, 10)
+        assert node.told == []
+        await asyncio.sleep(10)
+        text = f"uses 25.00 GiB of {node.gpu}, its limit there is 10.00 GiB; processes {hog.pid} (25.00 GiB)"
+        assert node.told == [("hog", "GpuMemoryLimitExceeded", text)]
+        await asyncio.sleep(100)
+        assert len(node.told) == 1
+        assert hog.poll() is None
+        assert node.gauge("tessera_memory_decisions_total", act="exceeded", outcome="told") == 1
+
+    play(node, Mode.OBSERVE, story)
+
+
+def test_whoever_comes_near_is_warned_from_warn_on(node: Node) -> None:
+    async def story() -> None:
+        await hog_and_neighbour(node, hog=9.5, neighbour=9)
+        await asyncio.sleep(30)
+        assert node.reasons() == [("hog", "GpuMemoryNearLimit"), ("neighbour", "GpuMemoryNearLimit")]
+
+    play(node, Mode.WARN, story)
+
+
+def test_off_reads_no_card(node: Node) -> None:
+    async def story() -> None:
+        await hog_and_neighbour(node)
+        calls = node.hardware.calls
+        await asyncio.sleep(600)
+        assert node.hardware.calls == calls
+
+    play(node, Mode.OFF, story)
+
+
+def test_cards_that_nobody_shares_are_not_read(node: Node) -> None:
+    async def story() -> None:
+        node.process(None, 30)
+        await asyncio.sleep(600)
+        assert node.hardware.calls == 0
+        await node.share(2, devices="[1]")
+        calls = node.hardware.calls
+        await asyncio.sleep(61)
+        assert node.hardware.calls - calls <= 4, "two calls a sample, and nobody holds a share"
+
+    play(node, Mode.KILL, story)
+
+
+def test_a_process_that_no_pod_is_proven_for_is_counted_and_left_alone(node: Node) -> None:
+    async def story() -> None:
+        await hog_and_neighbour(node, hog=5)
+        alone = node.process(None, 25)
+        await asyncio.sleep(60)
+        assert alone.poll() is None
+        assert node.told == []
+        assert node.gauge("tessera_memory_unproven_bytes", gpu=node.gpu) == 25 * GIB
+
+    play(node, Mode.KILL, story)
+
+
+def test_pids_of_another_namespace_concern_nobody(node: Node) -> None:
+    """NVML lists PIDs that this /proc does not have, as where the agent is not in the host's PID namespace."""
+
+    async def story() -> None:
+        await hog_and_neighbour(node, hog=5)
+        node.hold(2**22 - 1, 25)
+        await asyncio.sleep(60)
+        assert node.told == []
+        assert node.gauge("tessera_memory_unproven_bytes", gpu=node.gpu) == 25 * GIB
+
+    play(node, Mode.KILL, story)
+
+
+def test_a_pod_that_was_given_no_part_of_the_card_is_told_and_left_alone(node: Node) -> None:
+    async def story() -> None:
+        await hog_and_neighbour(node, hog=5)
+        stranger = node.process(await node.pod("stranger", f"{node.other}::0"), 25)
+        await asyncio.sleep(100)
+        assert stranger.poll() is None
+        assert node.reasons() == [("stranger", "GpuMemoryWithoutShare")]
+        assert (node.memory("used", "stranger"), node.memory("limit", "stranger")) == (25, 0)
+
+    play(node, Mode.KILL, story)
+
+
+def test_nothing_is_decided_while_kubelet_does_not_say_who_holds_what(node: Node) -> None:
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node)
+        await asyncio.sleep(12)
+        node.kubelet_answers = False
+        await asyncio.sleep(60)
+        assert hog.poll() is None
+        node.kubelet_answers = True
+        await asyncio.sleep(70)
+        assert hog.wait(10) == -signal.SIGTERM
+
+    play(node, Mode.KILL, story)
+
+
+def test_a_card_that_cannot_be_read_decides_nothing(node: Node) -> None:
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node)
+        node.machine.fail("processes", GpuLost, times=None)
+        await asyncio.sleep(60)
+        assert hog.poll() is None
+        assert node.told == []
+
+    play(node, Mode.KILL, story)
+
+
+def test_who_opted_out_is_told_and_left_alone(node: Node) -> None:
+    async def story() -> None:
+        await node.share(4)
+        hog = node.process(await node.pod("hog", f"{node.gpu}::0", annotations={ENFORCEMENT: "off"}), 25)
+        await asyncio.sleep(100)
+        assert hog.poll() is None
+        assert ("hog", "GpuMemoryLimitExceeded") in node.reasons()
+
+    play(node, Mode.KILL, story)
+
+
+def test_a_limit_that_is_none_is_told_once(node: Node) -> None:
+    async def story() -> None:
+        await node.share(4)
+        await node.pod("odd", f"{node.gpu}::0", annotations={LIMIT: "plenty"})
+        await asyncio.sleep(100)
+        assert node.reasons() == [("odd", "GpuMemoryLimitRefused")]
+
+    play(node, Mode.OBSERVE, story)
+
+
+def test_a_profile_that_divides_the_card_anew_makes_no_hog_also_after_a_restart(node: Node) -> None:
+    async def story() -> None:
+        await hog_and_neighbour(node, hog=9.9, neighbour=9.9)
+        await asyncio.sleep(6)
+        await node.share(8)
+        again = node.watch(Mode.OBSERVE)
+        for _ in range(5):
+            await again.look()
+        assert node.reasons() == []
+        assert node.memory("limit", "hog") == 10
+
+    play(node, Mode.OBSERVE, story)
+
+
+def test_pods_that_still_hold_shares_are_watched_after_the_card_is_shared_no_more(node: Node) -> None:
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node, hog=5)
+        await asyncio.sleep(6)
+        await node.share(2, devices="[1]")
+        node.machine.set_process_memory(hog.pid, 25 * GIB)
+        await asyncio.sleep(16)
+        assert hog.wait(10) == -signal.SIGTERM
+
+    play(node, Mode.KILL, story)
+
+
+def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
+    own = node.proc.folder / str(os.getpid())
+    own.mkdir()
+    (own / "stat").symlink_to("/proc/self/stat")
+    (own / "cgroup").write_text(f"0::/kubepods/pod{STRANGER}/{CONTAINER}\n")
+
+    async def story() -> None:
+        await hog_and_neighbour(node, hog=5)
+        node.process(STRANGER, 2)
+        await asyncio.sleep(60)
+        assert node.gauge("tessera_memory_decisions_total", act="stranger", outcome="noted") is None
+
+    play(node, Mode.OBSERVE, story)
