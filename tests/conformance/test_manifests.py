@@ -94,10 +94,13 @@ async def test_applied_twice_they_change_nothing(
         assert settled(first) == settled(second)
 
 
-async def test_the_webhook_is_asked_about_pods_with_slices_only(
+async def test_the_webhook_is_asked_about_no_other_pods(
     api: Api, core: str, namespace: str, unique: str, cleanup: Callable[[str], None]
 ) -> None:
+    """Nobody answers behind the service, so who is asked about is refused."""
     path, body = own(shipped("MutatingWebhookConfiguration"), namespace, unique)
+    for hook in body["webhooks"]:
+        hook["failurePolicy"] = "Fail"
     cleanup(path)
     (await api("PATCH", f"{path}?fieldManager=installer", body, content=APPLY)).ok()
     slices = gated_pod("a", limits={resource_of("1g.5gb"): "1"})
@@ -119,7 +122,16 @@ async def test_the_webhook_is_asked_about_pods_with_slices_only(
     init["spec"]["initContainers"] = [{**slices["spec"]["containers"][0], "name": "first"}]
     (await created(init)).refused(500, "InternalError")
     (await created(gated_pod("c"))).ok()
-    (await created(gated_pod("d", limits={"cpu": "1", "nvidia.com/gpu": "1"}))).ok()
+    (await created(gated_pod("d", limits={"cpu": "2", "nvidia.com/gpu": "1"}))).ok()
+    (await created(gated_pod("e", limits={"nvidia.com/gpu.shared": 1, "example.com/gpu": 2}))).ok()
+    several = await created(gated_pod("f", limits={"nvidia.com/gpu": 2}))
+    assert 'failed calling webhook "requests.tessera.dev"' in several.refused(500, "InternalError")
+    annotated = gated_pod("g")
+    annotated["metadata"]["annotations"] = {"example.com/ecc": "true"}
+    (await created(annotated)).ok()
+    annotated["metadata"]["annotations"]["tessera.dev/ecc"] = "true"
+    asked = await created(annotated)
+    assert 'failed calling webhook "requirements.tessera.dev"' in asked.refused(500, "InternalError")
 
 
 async def test_the_quota_counts_gigabytes_of_slices(api: Api, core: str) -> None:
