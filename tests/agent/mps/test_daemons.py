@@ -66,6 +66,18 @@ def test_a_daemon_that_dies_takes_its_shares_with_it_until_another_one_serves_wi
     play(story)
 
 
+def test_a_share_that_is_not_ready_always_has_a_reason(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        assert node.daemons.why(SHARED) == "the MPS daemon does not serve all cards of its plan yet"
+        await node.until_ready()
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        assert not node.daemons.ready(SHARED, node.cards[1])
+        assert node.daemons.summary() == {SHARED: "the MPS daemon does not serve all cards of its plan yet"}
+
+    play(story)
+
+
 def test_the_death_of_one_daemon_concerns_no_other(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
@@ -167,14 +179,29 @@ def test_a_card_joins_when_no_client_is_disturbed_by_it(play: Play) -> None:
         first = await node.until_ready()
         client = first.connect()
         node.daemons.want({SHARED: node.plan(0, 1)})
-        await node.until(lambda: bool(node.daemons.why(SHARED)))
+        await node.until(lambda: "waits until its 1 clients have ended" in node.daemons.why(SHARED))
 
-        assert "waits until its 1 clients have ended" in node.daemons.why(SHARED)
         assert [node.daemons.ready(SHARED, card) for card in node.cards] == [True, False]
         assert not node.daemons.ready(SHARED)
         first.disconnect(client)
         second = await node.until_ready()
         assert second.spec.cards == tuple(node.cards)
+
+    play(story)
+
+
+def test_cards_are_exchanged_for_others_when_the_clients_have_ended(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        first = await node.until_ready()
+        client = first.connect()
+        node.daemons.want({SHARED: node.plan(1, replicas=2)})
+        await node.until(lambda: "waits until" in node.daemons.why(SHARED))
+
+        assert first.limits == {node.cards[0]: "10240M"}
+        assert node.daemons.fenced == {node.cards[0]}
+        first.disconnect(client)
+        assert (await node.until_ready()).limits == {node.cards[1]: "20480M"}
 
     play(story)
 

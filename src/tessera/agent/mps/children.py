@@ -27,6 +27,7 @@ from tessera.agent.mps.child import END_TIMEOUT, ChildDaemon, end_session
 from tessera.agent.mps.control import QUIT
 from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
 from tessera.agent.mps.plan import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
+from tessera.agent.mps.selinux import open_to_containers
 from tessera.agent.mps.sessions import alive, boot_id, reap, send
 
 BINARY = "nvidia-cuda-mps-control"
@@ -154,6 +155,8 @@ class ChildLauncher:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._paths.shm.mkdir(parents=True, exist_ok=True)
         self._paths.shm.chmod(0o1777)
+        open_to_containers(self._paths.shm)
+        open_to_containers(self._paths.pipe(resource))
 
     async def _quit_unknown(self, resource: str) -> None:
         if (self._paths.pipe(resource) / "control").exists():

@@ -77,9 +77,10 @@ class MpsDaemons:
 
     def why(self, resource: str) -> str:
         """What is not as asked about a resource's daemon; empty if all is."""
-        if resource in self._supervisors:
-            return self._supervisors[resource].why
-        return "the MPS daemon is being started" if resource in (self._wanted or {}) else ""
+        if resource in self._supervisors and (why := self._supervisors[resource].why):
+            return why
+        asked = resource in (self._wanted or {})
+        return "" if self.ready(resource) or not asked else "the MPS daemon does not serve all cards of its plan yet"
 
     def edits(self, resource: str) -> MpsEdits:
         """What a container of the resource gets, besides its devices, to be a client."""

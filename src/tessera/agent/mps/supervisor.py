@@ -203,9 +203,10 @@ class Supervisor:
                     self._tell(frozenset(), "the MPS daemon is being changed")
                     return
                 waits = _waiting(cards, wanted, connected)
-            if wanted is not None and wanted != in_force:
-                await set_limits(daemon, _only(wanted, cards))
-                in_force = wanted
+            limits = _only(wanted, cards)
+            if limits is not None and limits != in_force:
+                await set_limits(daemon, limits)
+                in_force = limits
             self._check_alive(ended)
             self._tell(frozenset(cards), waits)
             await self._wake.wait(seen, max(0.0, asked + QUESTION_INTERVAL - self._clock.monotonic()))
@@ -235,9 +236,10 @@ class Supervisor:
             self._told.notify()
 
 
-def _only(plan: MpsPlan, cards: tuple[str, ...]) -> MpsPlan:
-    """A plan as far as it concerns these cards; what is asked of all of them stays."""
-    return MpsPlan({card: share for card, share in plan.devices.items() if card in cards}, plan.replicas)
+def _only(plan: MpsPlan | None, cards: tuple[str, ...]) -> MpsPlan | None:
+    """A plan as far as it concerns these cards; ``None`` if it does not."""
+    shares = {} if plan is None else {card: share for card, share in plan.devices.items() if card in cards}
+    return MpsPlan(shares, plan.replicas) if plan is not None and shares else None
 
 
 def _waiting(cards: tuple[str, ...], wanted: MpsPlan | None, connected: int) -> str:
