@@ -6,9 +6,10 @@ import pytest
 
 from tessera.api.documents import FileRefused, load
 from tessera.api.operator.keys import POLICY, VALUES
+from tessera.api.operator.settings import NamedConfig, OperatorSettings
 from tessera.api.operator.without_effect import COMPONENTS
 from tessera.api.sharing.config import MigStrategy
-from tessera.api.values import NamedConfig, OperatorSettings, settings_from
+from tessera.api.values import settings_from
 
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
 ARTICLE = """\
@@ -219,13 +220,34 @@ def test_free_values_stand_below_other_charts_and_helms_own_key() -> None:
 
 
 def test_every_component_is_followed_or_has_its_reason() -> None:
-    assert {"mig", "migManager", "devicePlugin", "gfd"} | set(COMPONENTS) == set(VALUES)
+    assert {"mig", "migManager", "devicePlugin", "gfd", "cdi", "hostPaths"} | set(COMPONENTS) == set(VALUES)
     assert set(POLICY) < set(VALUES)
 
 
 def test_what_is_off_or_empty_is_not_reported() -> None:
     text = "dcgm: {enabled: false, image: i}\ntoolkit: {env: [], resources: {}}\ncdi: {enabled: null}"
     assert set(notes(read(text + "\nmig: {strategy: none}"))) == {"migManager.config.default"}
+
+
+def test_components_of_virtual_machines_are_reported_where_there_are_any() -> None:
+    vfio = "vfioManager: {enabled: true}\nmig: {strategy: none}\nmigManager: {config: {default: all-disabled}}\n"
+    assert notes(read(vfio)) == {}
+    assert set(notes(read(f"{vfio}sandboxWorkloads: {{enabled: true}}"))) == {"sandboxWorkloads", "vfioManager"}
+
+
+def test_cdi_is_on_here_so_only_its_absence_is_reported() -> None:
+    assert "cdi.enabled" not in notes(read("cdi: {enabled: true}"))
+    assert "through CDI" in notes(read("cdi: {enabled: false}"))["cdi.enabled"]
+
+
+def test_kubelets_folder_is_followed_and_those_of_host_and_driver_are_as_they_are() -> None:
+    settings = read(
+        "hostPaths: {rootFS: /, driverInstallDir: /run/nvidia/driver, kubeletRootDir: /var/lib/k0s/kubelet}"
+    )
+    assert settings.kubelet_root == "/var/lib/k0s/kubelet"
+    assert "hostPaths" not in notes(settings)
+    assert "rootFS" in notes(read("hostPaths: {rootFS: /host}"))["hostPaths"]
+    assert "begin it with /" in problems("hostPaths: {kubeletRootDir: kubelet}")[0]
 
 
 def test_keys_beside_those_that_count_are_reported_by_reason() -> None:

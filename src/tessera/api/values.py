@@ -22,7 +22,8 @@ import msgspec
 from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, shown
 from tessera.api.mig_layouts import parse_layouts
 from tessera.api.operator.keys import POLICY, VALUES, checked
-from tessera.api.operator.without_effect import COMPONENTS, GROUPS, MIG_ENV, PLUGIN_ENV
+from tessera.api.operator.settings import DEVICE_ID_STRATEGIES, NamedConfig, OperatorSettings
+from tessera.api.operator.without_effect import COMPONENTS, GROUPS, MIG_ENV, OF_SANDBOXES, PLUGIN_ENV, USUAL_PATHS
 from tessera.api.sharing.config import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.grammar import parse_profile
 
@@ -31,14 +32,8 @@ from tessera.api.sharing.grammar import parse_profile
 CHART_STRATEGY = MigStrategy.SINGLE
 POLICY_STRATEGY = MigStrategy.NONE
 
-#: Where Tessera runs, and its own ConfigMaps there, which count where the file names none.
-SYSTEM_NAMESPACE = "tessera-system"
-OWN_PROFILES = "sharing-profiles"
-OWN_LAYOUTS = "mig-layouts"
-
 POLICY_API = "nvidia.com/v1"
 POLICY_KIND = "ClusterPolicy"
-DEVICE_ID_STRATEGIES = ("uuid", "index")
 
 _HEALTH_ENV = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 _SPECS = "PASS_DEVICE_SPECS"
@@ -48,50 +43,6 @@ _FOLLOWED_ENV = ("DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "MIG_STRATEGY", "
 _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
            **dict.fromkeys(("0", "f", "F", "false", "FALSE", "False", ""), False)}  # fmt: skip
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
-
-
-class NamedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A ConfigMap that the settings name.
-
-    Attributes:
-        name: empty for Tessera's own.
-        default: the entry for nodes without a label; empty for none.
-        data: what the ConfigMap is to hold; None where somebody else makes it.
-    """
-
-    name: str = ""
-    default: str = ""
-    data: Mapping[str, str] | None = None
-
-
-class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What Tessera follows.
-
-    Attributes:
-        mig_strategy: how cards in MIG mode are advertised.
-        sharing: the sharing profiles.
-        layouts: the MIG layouts.
-        mig_reboot: a node may be rebooted for a change of layout.
-        device_list_strategies: how containers learn of their devices; None for the agent's default.
-        device_id_strategy: of :data:`DEVICE_ID_STRATEGIES`; None for the agent's default.
-        pass_device_specs: device nodes are named in the answers to kubelet too.
-        mps_root: the folder of the MPS daemons on the host; None for the agent's default.
-        health: the environment variables that choose which errors count, with their values.
-        namespace: where the operator runs, if the file knows.
-        notices: what has no effect, or another one than upstream.
-    """
-
-    mig_strategy: MigStrategy
-    sharing: NamedConfig = NamedConfig()
-    layouts: NamedConfig = NamedConfig()
-    mig_reboot: bool = False
-    device_list_strategies: tuple[str, ...] | None = None
-    device_id_strategy: str | None = None
-    pass_device_specs: bool = False
-    mps_root: str | None = None
-    health: Mapping[str, str] = {}
-    namespace: str = ""
-    notices: tuple[Notice, ...] = ()
 
 
 def settings_from(document: Any) -> OperatorSettings:
@@ -140,6 +91,7 @@ class _Reading:
             else self._choice(ids, _env_path("DEVICE_ID_STRATEGY"), *DEVICE_ID_STRATEGIES),
             pass_device_specs=self._truth(plugin_env.get(_SPECS, ""), _env_path(_SPECS)),
             mps_root=self._mps_root(plugin_env),
+            kubelet_root=self._folder("hostPaths.kubeletRootDir", self._text("hostPaths", "kubeletRootDir")),
             health={name: plugin_env[name] for name in _HEALTH_ENV if name in plugin_env},
         )
         self._others()
@@ -157,6 +109,9 @@ class _Reading:
     def _under(self, component: str, key: str) -> Mapping[str, Any]:
         value = self.fields.get(component, {}).get(key)
         return value if isinstance(value, Mapping) else {}
+
+    def _text(self, component: str, key: str) -> str:
+        return str(self.fields.get(component, {}).get(key, ""))
 
     def _env(self, component: str) -> Mapping[str, str]:
         return self._under(component, "env")
@@ -204,7 +159,7 @@ class _Reading:
             self._note("migManager.enabled", text)
             return NamedConfig()
         if not config.default:
-            text = "not set: cards of nodes without a label stay as they are; NVIDIA's chart has all-disabled here"
+            text = "not set: cards of nodes without a label stay as they are; NVIDIA's operator takes MIG off them"
             self._note("migManager.config.default", text)
         return config
 
@@ -253,18 +208,25 @@ class _Reading:
 
     def _mps_root(self, env: Mapping[str, str]) -> str | None:
         written = self._under("devicePlugin", "mps").get("root")
-        path = "devicePlugin.mps.root" if written else _env_path("MPS_ROOT")
-        root: str = written or env.get("MPS_ROOT", "")
-        if root and not root.startswith("/"):
-            self.found.add(self._at(path), f'"{root}" is no folder of the host; begin it with /')
-        return root or None
+        if written:
+            return self._folder("devicePlugin.mps.root", written)
+        return self._folder(_env_path("MPS_ROOT"), env.get("MPS_ROOT", ""))
+
+    def _folder(self, path: str, folder: str) -> str | None:
+        if folder and not folder.startswith("/"):
+            self.found.add(self._at(path), f'"{folder}" is no folder of the host; begin it with /')
+        return folder or None
 
     # What is not
 
     def _others(self) -> None:
         for component, value in self.fields.items():
-            if component in COMPONENTS and _asks(value) and not self._off_as_here(value):
+            if component in COMPONENTS and _asks(value) and not self._as_here(component, value):
                 self._note(component, f"no effect: {COMPONENTS[component]}")
+        if self._off("cdi"):
+            self._note("cdi.enabled", "no effect: devices are handed over through CDI, but for DEVICE_LIST_STRATEGY")
+        if any(self._text("hostPaths", key) not in {"", usual} for key, usual in USUAL_PATHS.items()):
+            self._note("hostPaths", f"no effect: {', '.join(USUAL_PATHS)}; the host's files are used where they are")
         for component in ("devicePlugin", "gfd", "migManager"):
             self._groups(component, self.fields.get(component, {}))
         if self._off("gfd"):
@@ -274,8 +236,10 @@ class _Reading:
         self._unfollowed("devicePlugin", PLUGIN_ENV, _FOLLOWED_ENV)
         self._unfollowed("migManager", MIG_ENV, ("WITH_REBOOT",))
 
-    @staticmethod
-    def _off_as_here(value: Any) -> bool:
+    def _as_here(self, component: str, value: Any) -> bool:
+        """Whether what is asked for is nothing, by this switch or by that of all virtual machines."""
+        if component in OF_SANDBOXES and self.fields.get("sandboxWorkloads", {}).get("enabled") is not True:
+            return True
         return isinstance(value, Mapping) and (value.get("enabled") is False or value.get("deployCR") is False)
 
     def _groups(self, component: str, fields: Mapping[str, Any]) -> None:

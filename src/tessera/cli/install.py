@@ -76,7 +76,7 @@ def command(
 
 
 def _choices(values: Path | None, namespace: str | None, image: str, evict: bool, memory_limits: str) -> "Choices":
-    from tessera.api.values import SYSTEM_NAMESPACE
+    from tessera.api.operator.settings import SYSTEM_NAMESPACE
     from tessera.cli.installation.manifests import Choices
 
     settings = None if values is None else _settings(values)

@@ -195,7 +195,7 @@ def test_config_maps_that_are_still_to_come_are_told(place: Any) -> None:
         await namespace(client, "gpu")
         await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": "profiles"}}, "gpu")
         (told,) = [each async for each in warnings(client, choices(ARTICLE, namespace="gpu"))]
-        assert told.startswith("ConfigMap gpu/layouts is not there yet")
+        assert told.startswith("ConfigMap gpu/layouts is not there; only the generated layouts are known")
 
     asyncio.run(scenario())
 

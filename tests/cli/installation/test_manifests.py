@@ -85,6 +85,15 @@ def test_the_folder_of_the_mps_daemons_is_that_of_the_host() -> None:
     assert volumes["mps"] == mounts["mps"] == "/srv/mps"
 
 
+def test_another_folder_of_kubelets_moves_its_pod_resources_and_no_device_plugins() -> None:
+    before, after = made(), made("hostPaths: {kubeletRootDir: /var/lib/k0s/kubelet/}")
+    found = options(after)
+    mounts = {each["name"]: each["mountPath"] for each in container(after)["volumeMounts"]}
+    assert str(found.pod_resources) == mounts["pod-resources"] == "/var/lib/k0s/kubelet/pod-resources"
+    assert found.plugin_dir == options(before).plugin_dir
+    assert mounts["device-plugins"] == str(found.plugin_dir)
+
+
 def test_an_option_stands_once_among_the_arguments() -> None:
     for objects in (made("{}"), made(ARTICLE, namespace="gpu", evict=True)):
         names = [each.partition("=")[0] for each in container(objects)["args"]]
@@ -92,7 +101,8 @@ def test_an_option_stands_once_among_the_arguments() -> None:
 
 
 def test_a_config_map_without_a_name_is_tesseras_own() -> None:
-    found = options(made("{}", namespace="kube-system"))
+    found, plain = options(made("{}", namespace="kube-system")), options(made())
+    assert (found.sharing_config, found.mig_config) == (plain.sharing_config, plain.mig_config)
     assert (found.sharing_config.namespace, found.sharing_config.name) == ("tessera-system", "sharing-profiles")
     assert (found.mig_config.namespace, found.mig_config.name) == ("tessera-system", "mig-layouts")
 

@@ -15,7 +15,6 @@ _VGPU = "vGPU devices are not made"
 #: Components.
 COMPONENTS: Mapping[str, str] = {
     "ccManager": "the mode of confidential computing is left as it is",
-    "cdi": "devices are handed over through CDI unless devicePlugin.env sets DEVICE_LIST_STRATEGY",
     "clusterPolicy": "Tessera has no ClusterPolicy of its own; it follows the values themselves",
     "daemonsets": "the agent's DaemonSet is set up by its manifest, deploy/agent.yaml",
     "dcgm": "no DCGM host engine is installed",
@@ -28,7 +27,6 @@ COMPONENTS: Mapping[str, str] = {
     "gds": "GPUDirect Storage devices are not handed out",
     "global": "it speaks to charts, and Tessera has none",
     "gpuCluster": "devices are offered by device plugin, not by DRA",
-    "hostPaths": "the agent uses the host's usual folders, /var/lib/kubelet among them",
     "kataManager": "no runtimes for Kata containers are set up",
     "kataSandboxDevicePlugin": _MACHINES,
     "nameOverride": _NAMES,
@@ -47,6 +45,22 @@ COMPONENTS: Mapping[str, str] = {
     "vgpuDeviceManager": _VGPU,
     "vgpuManager": _VGPU,
 }
+
+#: Components that do nothing, at NVIDIA's operator too, unless ``sandboxWorkloads`` is enabled.
+OF_SANDBOXES = frozenset(
+    {
+        "ccManager",
+        "kataManager",
+        "kataSandboxDevicePlugin",
+        "sandboxDevicePlugin",
+        "vfioManager",
+        "vgpuDeviceManager",
+        "vgpuManager",
+    }
+)
+
+#: Folders of the host by their keys in ``hostPaths``, where they usually are.
+USUAL_PATHS: Mapping[str, str] = {"rootFS": "/", "driverInstallDir": "/run/nvidia/driver"}
 
 #: Keys of components that Tessera follows in other keys, and why these have no effect.
 GROUPS: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -5,16 +5,9 @@ from typing import Any
 
 from tessera.api.documents import FileRefused, load
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.api.sharing.profiles import PROFILE_LABEL
-from tessera.api.values import (
-    OWN_LAYOUTS,
-    OWN_PROFILES,
-    POLICY_KIND,
-    SYSTEM_NAMESPACE,
-    NamedConfig,
-    OperatorSettings,
-    settings_from,
-)
+from tessera.api.values import POLICY_KIND, settings_from
 from tessera.cli.checks.layouts import check_layouts
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.checks.sharing import check_sharing
@@ -60,6 +53,8 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
         yield "kubelet is told the device nodes too"
     if settings.mps_root:
         yield f"MPS daemons have their folders below {settings.mps_root}"
+    if settings.kubelet_root:
+        yield f"kubelet's folder is {settings.kubelet_root}"
     for variable, value in settings.health.items():
         yield f"health follows {variable}={value}"
 

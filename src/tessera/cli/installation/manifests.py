@@ -17,21 +17,16 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.values import (
-    OWN_LAYOUTS,
-    OWN_PROFILES,
-    SYSTEM_NAMESPACE,
-    NamedConfig,
-    OperatorSettings,
-)
+from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 
 Manifest = dict[str, Any]
 
 AGENT = "tessera-agent"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
-#: Volume of the MPS daemons' folder in the agents' pods.
+#: Volumes of the agents' pods that have the same path on the host and in the container.
 MPS_VOLUME = "mps"
+POD_RESOURCES_VOLUME = "pod-resources"
 
 _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app.kubernetes.io/part-of": "tessera"}
@@ -114,17 +109,20 @@ def _set_agent(pod: Manifest, choices: Choices) -> None:
     kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
     container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
     if settings.mps_root:
-        _move_mps(pod, container, settings.mps_root)
+        _move(pod, container, MPS_VOLUME, settings.mps_root)
+    if settings.kubelet_root:
+        # Kubelet keeps the sockets of device plugins in one place, whatever its root.
+        _move(pod, container, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources")
 
 
-def _move_mps(pod: Manifest, container: Manifest, root: str) -> None:
-    """The MPS daemons' folder has the same path on the host and in the agents' container."""
+def _move(pod: Manifest, container: Manifest, name: str, path: str) -> None:
+    """Puts a folder of the host at another path, the same in the container."""
     for volume in pod.get("volumes", ()):
-        if volume["name"] == MPS_VOLUME:
-            volume["hostPath"]["path"] = root
+        if volume["name"] == name:
+            volume["hostPath"]["path"] = path
     for mount in container.get("volumeMounts", ()):
-        if mount["name"] == MPS_VOLUME:
-            mount["mountPath"] = root
+        if mount["name"] == name:
+            mount["mountPath"] = path
 
 
 def _option(argument: str) -> str:
@@ -159,6 +157,8 @@ def _followed(choices: Choices, settings: OperatorSettings) -> Iterator[str]:
         yield "--pass-device-specs"
     if settings.mps_root:
         yield f"--mps-root={settings.mps_root}"
+    if settings.kubelet_root:
+        yield f"--kubelet-root={settings.kubelet_root}"
 
 
 # What the agents follow

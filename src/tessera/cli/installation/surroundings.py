@@ -14,6 +14,9 @@ RIVALS = {
     "gpu-feature-discovery": "writes the same labels",
 }
 
+#: What holds while a ConfigMap of profiles, or of layouts, does not exist.
+_MEANWHILE = ("cards are offered whole", "only the generated layouts are known (all-disabled, all-1g.5gb, ...)")
+
 
 async def missing_namespace(client: Client, choices: Choices) -> str:
     """The namespace of the ConfigMaps if it is not there; empty if it is, or if nothing is to be written into it."""
@@ -39,12 +42,14 @@ async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
                 yield f"DaemonSet {name} {rival}; keep it off the nodes of Tessera's agent, or remove it"
     except Forbidden:
         pass
-    for namespace, name in choices.followed if choices.settings else ():
+    if choices.settings is None:
+        return
+    for (namespace, name), meanwhile in zip(choices.followed, _MEANWHILE, strict=True):
         try:
             await client.get(CONFIGMAPS, name, namespace)
         except NotFound:
             if not _made(choices, name):
-                yield f"ConfigMap {namespace}/{name} is not there yet; the agents follow it as soon as it is"
+                yield f"ConfigMap {namespace}/{name} is not there; {meanwhile} until it is"
         except Forbidden:
             continue
 
