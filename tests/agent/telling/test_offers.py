@@ -112,3 +112,11 @@ def test_on_demand_beside_the_rest(make_machine: Any, make_sharing: Any) -> None
     found = told(node_offers(stock, offer, on_demand=machine.uuids[:1]))
     assert [each.product for each in found if each.resource == "nvidia.com/gpu"] == ["Tesla T4"]
     assert sum(each.kind is OfferKind.DYNAMIC_SLICE for each in found) == 7
+
+
+def test_a_lost_card_is_still_one_of_its_kind(make_machine: Any, make_sharing: Any) -> None:
+    machine = make_machine("4xA100-40GB")
+    before = machine.read()
+    offer = make_sharing(before).offer
+    machine.cards.lose(machine.cards.uuids()[1])
+    assert encode_offers(node_offers(machine.read(), offer)) == encode_offers(node_offers(before, offer))

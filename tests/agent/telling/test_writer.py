@@ -99,7 +99,7 @@ def test_a_restarted_agent_writes_no_condition_that_stands(play: Play) -> None:
         await stage.changed()
         assert stage.writes() == ["metadata", "status", "metadata"]  # when discovery began is a label
         assert await stage.shown() == before
-        assert len(await stage.events()) == 2
+        assert await stage.events() == []
 
     play(story)
 
@@ -229,14 +229,30 @@ def test_the_time_of_transition_is_that_of_the_status_over_a_restart_too(play: P
 def test_a_change_is_an_event_and_a_problem_is_a_warning(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
+        await stage.tell(PENDING, HEALTHY)
         await stage.tell(APPLIED, HEALTHY)
         await stage.tell(REFUSED, HEALTHY)
         await stage.tell(REFUSED, HEALTHY)
+        await stage.start()
+        await stage.tell(REFUSED, HEALTHY)
         assert await stage.events() == [
+            ("Normal", PENDING.reason, PENDING.message),
             ("Normal", APPLIED.reason, APPLIED.message),
-            ("Normal", HEALTHY.reason, HEALTHY.message),
             ("Warning", REFUSED.reason, REFUSED.message),
         ]
+
+    play(story)
+
+
+def test_what_is_wrong_from_the_start_is_an_event_and_what_is_well_is_none(play: Play) -> None:
+    async def story(stage: Any) -> None:
+        await stage.begin()
+        await stage.tell(APPLIED, HEALTHY)
+        assert await stage.events() == []
+        await stage.admin.merge_patch(NODES, "node-1", {"status": {"conditions": None}}, subresource="status")
+        await stage.start()
+        await stage.tell(REFUSED, HEALTHY)
+        assert await stage.events() == [("Warning", REFUSED.reason, REFUSED.message)]
 
     play(story)
 

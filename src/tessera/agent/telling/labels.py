@@ -289,7 +289,8 @@ def _mig_resource(
     """Labels of MIG devices of one profile; of several models the one with the most devices, then the first by name."""
     models = Counter(card.product for card, _ in found)
     product = min(models, key=lambda name: (-models[name], name))
-    device = min((device for card, device in found if card.product == product), key=msgspec.structs.astuple)
+    alike = (device for card, device in found if card.product == product)
+    device = min(alike, key=lambda each: (each.memory_mib == 0, msgspec.structs.astuple(each)))
     return {
         **_base(resource, len(found), [product, "MIG", profile], share),
         resource + ".memory": device.memory_mib,

@@ -29,15 +29,23 @@ def node_offers(stock: Stock, offer: Offer, *, on_demand: Collection[str] = froz
         for device in resource.devices:
             card = stock.card(device.gpu)
             if card is not None:
-                ones[_offered(resource, device, card)] += 1
+                ones[_offered(resource, device, card, _readable(card, stock))] += 1
     for card in stock.cards:
         if card.uuid in on_demand:
-            for one, count in _on_demand(card):
+            for one, count in _on_demand(card, _readable(card, stock)):
                 ones[one] += count
     return [msgspec.structs.replace(one, count=count) for one, count in ones.items()]
 
 
-def _offered(resource: Offered, device: Device, card: StockCard) -> NodeOffer:
+def _readable(card: StockCard, stock: Stock) -> StockCard:
+    """The card, or one like it while it cannot be read itself: what is lost for a moment does not become another."""
+    if card.attributes is not None:
+        return card
+    alike = (each for each in stock.cards if each.info.name == card.info.name and each.attributes is not None)
+    return next(alike, card)
+
+
+def _offered(resource: Offered, device: Device, card: StockCard, like: StockCard) -> NodeOffer:
     memory = _memory(device, card)
     kind = OfferKind.SHARE if device.shared else OfferKind.SLICE if device.profile else OfferKind.WHOLE
     return NodeOffer(
@@ -47,8 +55,8 @@ def _offered(resource: Offered, device: Device, card: StockCard) -> NodeOffer:
         card_memory_mib=card.info.memory_mib,
         memory_mib=memory // device.replicas,
         compute_capability=_capability(card),
-        nvlink=bool(card.links) and not card.info.mig_enabled,
-        ecc=card.attributes is not None and card.attributes.ecc,
+        nvlink=bool(like.links) and not card.info.mig_enabled,
+        ecc=_ecc(like),
         count=0,
         replicas=device.replicas,
         one_per_request=resource.one_per_request and device.shared,
@@ -63,7 +71,7 @@ def _memory(device: Device, card: StockCard) -> int:
     return next((each.memory_mib for made, each in mig_devices_of(card) if made.uuid == device.uuid), 0)
 
 
-def _on_demand(card: StockCard) -> Iterator[tuple[NodeOffer, int]]:
+def _on_demand(card: StockCard, like: StockCard) -> Iterator[tuple[NodeOffer, int]]:
     if card.geometry is None:
         return
     for profile in card.geometry.profiles:
@@ -74,11 +82,15 @@ def _on_demand(card: StockCard) -> Iterator[tuple[NodeOffer, int]]:
             card_memory_mib=card.info.memory_mib,
             memory_mib=card.info.memory_mib * profile.size // card.geometry.slots,
             compute_capability=_capability(card),
-            ecc=card.attributes is not None and card.attributes.ecc,
+            ecc=_ecc(like),
             count=0,
             profile=profile.name,
         )
         yield one, profile.max_count
+
+
+def _ecc(card: StockCard) -> bool:
+    return card.attributes is not None and card.attributes.ecc
 
 
 def _capability(card: StockCard) -> str:

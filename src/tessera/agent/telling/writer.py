@@ -11,7 +11,9 @@ Rules:
    tools that disagree must not keep an API server busy. The same pause covers a watch that has not shown our own write.
 4. Every write names the Node's UID, so it never makes a Node, and never marks one that was registered anew with what
    was true of the one before.
-5. Nothing here may end the agent: a write that fails is tried again, with growing pauses.
+5. An Event tells a change of a condition. That all is well with a Node that says nothing yet is none: a thousand nodes
+   that come up would be a thousand Events that nobody reads.
+6. Nothing here may end the agent: a write that fails is tried again, with growing pauses.
 
 What is true is asked of others; nothing here decides it.
 """
@@ -259,7 +261,8 @@ class NodeTeller:
         assert self._told is not None
         about = reference_to(NODES, self._name, uid=node.metadata.uid)
         for each in wanted.values():
-            if self._told.get(each.type) != each:
+            before = self._told.get(each.type)
+            if before != each and not (before is None and each.status == "True"):
                 kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"
                 self._events.record(about, each.reason, each.message, type=kind)
         self._told = dict(wanted)
