@@ -131,6 +131,7 @@ class Library:
         struct = info._obj
         struct.id, struct.sliceCount, struct.instanceCount = row.id, row.compute_slices, row.max_count
         struct.memorySizeMB, struct.name = row.memory_mib, f"MIG {row.name}"
+        struct.multiprocessorCount = row.multiprocessors
 
     def c_nvmlDeviceGetGpuInstancePossiblePlacements_v2(self, device: Any, id_: int, found: Any, count: Any) -> None:
         row = self.profile(self.gpu(device), "id", id_)

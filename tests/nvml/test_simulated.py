@@ -34,7 +34,7 @@ from tessera.nvml.interface import (
 from tessera.nvml.machine import SimEvent
 from tessera.nvml.simulated import SimulatedMachine
 
-GIB = 1024**3
+MIB, GIB = 1024**2, 1024**3
 
 
 def make(machine: SimulatedMachine, gpu: GpuUuid, profile: str, start: int) -> ComputeInstance:
@@ -179,7 +179,7 @@ def test_processes_and_memory_are_told_per_device(machine: SimulatedMachine) -> 
     machine.start_process(two, 3 * GIB)
     machine.set_process_memory(pid, 2 * GIB)
     assert machine.processes(one) == [Process(pid=pid, memory_bytes=2 * GIB, gi_id=7, ci_id=0)]
-    assert machine.memory(one) == Memory(total=5 * GIB, used=2 * GIB)
+    assert machine.memory(one) == Memory(total=4864 * MIB, used=2 * GIB)
     assert machine.memory(gpu) == Memory(total=40 * GIB, used=5 * GIB)
     assert len(machine.processes(gpu)) == 2
     with pytest.raises(MemoryError, match="are free"):

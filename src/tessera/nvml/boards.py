@@ -157,13 +157,10 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
     """What a compute instance of so many slices in a GPU instance of ``profile`` may use.
 
     Of a compute instance that leaves a part of its GPU instance the SMs are known where every slice has as many; the
-    engines it shares. Memory that nobody has published is the profile's part of the card's.
+    engines it shares.
     """
-    row = _SLICES.get(card.model, {}).get(_row_name(card, profile))
+    row = _row(card, profile)
     slices = profile.compute_slices
-    if row is None:
-        memory = card.gpu_model.memory_mib * profile.size // card.geometry.slots
-        return MigAttributes(memory_mib=memory, gi_slices=slices, ci_slices=ci_slices)
     even = card.gpu_model.compute_capability < (9, 0)  # 14 SMs to each slice of A100 and A30
     return MigAttributes(
         memory_mib=row.memory_mib,
@@ -176,6 +173,23 @@ def mig_attributes(card: SimCard, profile: Profile, ci_slices: int) -> MigAttrib
         jpeg_engines=row.jpeg_engines,
         ofa_engines=row.ofa_engines,
     )
+
+
+def profile_memory_mib(card: SimCard, profile: Profile) -> int:
+    """Memory of a GPU instance of ``profile`` in MiB. Memory that nobody has published is its part of the card's."""
+    return _row(card, profile).memory_mib
+
+
+def profile_multiprocessors(card: SimCard, profile: Profile) -> int:
+    """SMs of a GPU instance of ``profile``, 0 where nobody has published them."""
+    return _row(card, profile).multiprocessors
+
+
+def _row(card: SimCard, profile: Profile) -> _Row:
+    row = _SLICES.get(card.model, {}).get(_row_name(card, profile))
+    if row is not None:
+        return row
+    return _Row(card.gpu_model.memory_mib * profile.size // card.geometry.slots, 0, 0, 0, 0, 0, 0)
 
 
 def _row_name(card: SimCard, profile: Profile) -> str:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
-from tessera.nvml.errors import GpuLost, NotFound, NvmlError
+from tessera.nvml.boards import profile_memory_mib
+from tessera.nvml.errors import GpuLost, NotFound, NotSupported, NvmlError
 from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
 from tessera.nvml.machine import Fault, Machine, SimCard, SimEvent, SimGpuInstance, SimProcess, build, mig_uuid
 from tessera.nvml.statefile import FileStore, MemoryStore, Store
@@ -20,6 +21,7 @@ DRIVER_VERSION = "595.58.03"
 MOST_EVENTS = 1024
 #: XID of a card that fell off the bus (NVIDIA, XID errors).
 XID_OFF_THE_BUS = 79
+_MIB = 1024 * 1024
 #: A fault on every call.
 ANY = "*"
 
@@ -147,12 +149,19 @@ class SimulatedHardware:
                 card.compute_mode = ComputeMode.DEFAULT
                 card.restart()
 
-    def start_process(self, device: GpuUuid | MigUuid, memory_bytes: int = 0) -> int:
+    def start_process(self, device: GpuUuid | MigUuid, memory_bytes: int = 0, *, pid: int | None = None) -> int:
         """A process starts to compute on a card or MIG device; returns its PID.
+
+        Args:
+            device: a card, or one of its MIG devices in MIG mode.
+            memory_bytes: what it holds there.
+            pid: of a process of this host, or of one that computes on another device already; a new one if ``None``.
 
         Raises:
             NotFound: no such device; a card in MIG mode is none.
             GpuLost: the card is lost.
+            NotSupported: the card's compute mode is ``PROHIBITED``.
+            ValueError: the process computes on the device already.
             MemoryError: the device has less memory free.
         """
         with self._change() as machine:
@@ -161,36 +170,50 @@ class SimulatedHardware:
                 raise GpuLost(f"process on {device}")
             if card.mig_enabled and instance is None:
                 raise NotFound(f"{device} is in MIG mode: a process needs one of its MIG devices")
-            process = SimProcess(machine.next_pid, 0, None if instance is None else instance.gi_id, ci_id)
-            machine.next_pid += 1
+            if card.compute_mode is ComputeMode.PROHIBITED:
+                raise NotSupported(f"process on {device}: the card's compute mode is PROHIBITED")
+            gi_id = None if instance is None else instance.gi_id
+            if any((one.pid, one.gi_id, one.ci_id) == (pid, gi_id, ci_id) for one in card.processes):
+                raise ValueError(
+                    f"process {pid} computes on {device} already; set_process_memory changes what it holds"
+                )
+            process = SimProcess(machine.next_pid if pid is None else pid, 0, gi_id, ci_id)
+            _allocate(card, process, memory_bytes)
+            machine.next_pid += pid is None
             card.processes.append(process)
-            try:
-                _allocate(card, process, memory_bytes)
-            except MemoryError:
-                card.processes.remove(process)
-                raise
             return process.pid
 
-    def set_process_memory(self, pid: int, memory_bytes: int) -> None:
+    def set_process_memory(self, pid: int, memory_bytes: int, device: GpuUuid | MigUuid | None = None) -> None:
         """The process holds so much memory from now on.
 
+        Args:
+            pid: the process.
+            memory_bytes: what it holds.
+            device: where; may be left out for a process that computes on one device.
+
         Raises:
-            NotFound: no such process.
+            NotFound: no such process there.
             MemoryError: its device has not so much; it keeps what it had.
         """
         with self._change() as machine:
-            card, process = _find_process(machine, pid)
-            _allocate(card, process, memory_bytes)
+            found = _find_processes(machine, pid)
+            if device is not None:
+                card, instance, ci_id = find_device(machine, device)
+                place = None if instance is None else instance.gi_id, ci_id
+                found = [(on, one) for on, one in found if on is card and (one.gi_id, one.ci_id) == place]
+            if not found:
+                raise NotFound(f"process {pid} does not compute on {device}")
+            _allocate(*found[0], memory_bytes)
 
     def end_process(self, pid: int) -> None:
-        """The process ends and frees its memory.
+        """The process ends and frees its memory, on every device.
 
         Raises:
             NotFound: no such process.
         """
         with self._change() as machine:
-            card, process = _find_process(machine, pid)
-            card.processes.remove(process)
+            for card, process in _find_processes(machine, pid):
+                card.processes.remove(process)
 
     @contextmanager
     def _change(self) -> Iterator[Machine]:
@@ -232,9 +255,10 @@ def find_device(machine: Machine, device: str) -> tuple[SimCard, SimGpuInstance 
 
 
 def share_bytes(card: SimCard, instance: SimGpuInstance | None) -> int:
-    """Memory of a card or of a GPU instance: its part of the slots. Real cards hold a few percent of it back."""
-    total = card.gpu_model.memory_mib * 1024 * 1024
-    return total if instance is None else total * instance.size // card.geometry.slots
+    """Memory of a card or of a GPU instance."""
+    if instance is None:
+        return card.gpu_model.memory_mib * _MIB
+    return profile_memory_mib(card, card.geometry.profile(instance.profile)) * _MIB
 
 
 def _allocate(card: SimCard, process: SimProcess, memory_bytes: int) -> None:
@@ -248,12 +272,11 @@ def _allocate(card: SimCard, process: SimProcess, memory_bytes: int) -> None:
     process.memory_bytes = memory_bytes
 
 
-def _find_process(machine: Machine, pid: int) -> tuple[SimCard, SimProcess]:
-    for card in machine.cards:
-        for process in card.processes:
-            if process.pid == pid:
-                return card, process
-    raise NotFound(f"process {pid} computes on no card")
+def _find_processes(machine: Machine, pid: int) -> list[tuple[SimCard, SimProcess]]:
+    found = [(card, process) for card in machine.cards for process in card.processes if process.pid == pid]
+    if not found:
+        raise NotFound(f"process {pid} computes on no card")
+    return found
 
 
 def _queue(machine: Machine, event: SimEvent) -> None:

@@ -84,8 +84,8 @@ class RealNvml:
         self._events: RealEvents | None = None
         self._reset_tool = tuple(reset_tool)
         self._turn, self._session = Lock(), Lock()
-        with self._errors("nvmlInit"):
-            self._nvml.nvmlInit()
+        self._is_open = False
+        self._reopen()
 
     def driver_version(self) -> str:
         """See :meth:`.Nvml.driver_version`."""
@@ -100,6 +100,7 @@ class RealNvml:
     def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`. A card that was lost before it was ever listed has no UUID and is only logged."""
         found: dict[GpuUuid, GpuInfo] = {}
+        self._reopen()
         with self._errors("device count"):
             count = self._nvml.nvmlDeviceGetCount()
         for index in range(count):
@@ -270,8 +271,7 @@ class RealNvml:
                 reset_card(pci_bus_id, tool=self._reset_tool)
             finally:
                 self._profiles.pop(gpu, None)
-                with self._errors("nvmlInit after a reset"):
-                    self._nvml.nvmlInit()
+                self._reopen()
 
     def wait_event(self, seconds: float) -> Event | None:
         """See :meth:`.Nvml.wait_event`.
@@ -304,10 +304,20 @@ class RealNvml:
         events, self._events = self._events, None
         if events is not None:
             events.close()
-        with self._errors("nvmlShutdown"):
-            self._nvml.nvmlShutdown()
+        if self._is_open:
+            self._is_open = False
+            with self._errors("nvmlShutdown"):
+                self._nvml.nvmlShutdown()
+
+    def _reopen(self) -> None:
+        """Begins a session if there is none: at the start, after a reset, and when that began none."""
+        if not self._is_open:
+            with self._errors("nvmlInit"):
+                self._nvml.nvmlInit()
+            self._is_open = True
 
     def _device(self, device: str) -> Any:
+        self._reopen()
         try:
             with self._errors(device):
                 return self._nvml.nvmlDeviceGetHandleByUUID(device)

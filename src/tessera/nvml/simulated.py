@@ -10,7 +10,7 @@ Calls do not wait here; :meth:`SimulatedMachine.latency` tells :mod:`tessera.nvm
 
 from tessera.mig.geometry import UnknownProfile
 from tessera.mig.occupancy import conflict, free_starts, occupancy_of
-from tessera.nvml.boards import cuda_version
+from tessera.nvml.boards import cuda_version, profile_memory_mib, profile_multiprocessors
 from tessera.nvml.errors import (
     InsufficientResources,
     InUse,
@@ -82,7 +82,6 @@ class SimulatedMachine(SimulatedCards):
     def gi_profiles(self, gpu: GpuUuid) -> list[GiProfileInfo]:
         """See :meth:`.Nvml.gi_profiles`."""
         with self._mig_card("gi_profiles", gpu) as card:
-            per_slot = card.gpu_model.memory_mib / card.geometry.slots
             rows = [
                 GiProfileInfo(
                     name=profile.name,
@@ -92,7 +91,8 @@ class SimulatedMachine(SimulatedCards):
                     size=profile.size,
                     starts=profile.starts,
                     max_count=profile.max_count,
-                    memory_mib=int(per_slot * profile.size),
+                    memory_mib=profile_memory_mib(card, profile),
+                    multiprocessors=profile_multiprocessors(card, profile),
                 )
                 for profile in card.geometry.profiles
             ]
