@@ -116,9 +116,9 @@ def test_the_webhook_outlives_its_place_behind_the_service_and_a_drain_spares_on
 def test_the_webhook_configuration_leads_to_the_service(installation: Installation) -> None:
     options = process(installation, WebhookOptions).options
     configuration = installation.one("MutatingWebhookConfiguration", options.configuration)
-    (service,) = (each["clientConfig"]["service"] for each in configuration["webhooks"])
     (port,) = installation.one("Service", options.service, NAMESPACE)["spec"]["ports"]
-    assert service == {"name": options.service, "namespace": NAMESPACE, "path": REVIEW_PATH, "port": port["port"]}
+    service = {"name": options.service, "namespace": NAMESPACE, "path": REVIEW_PATH, "port": port["port"]}
+    assert all(each["clientConfig"]["service"] == service for each in configuration["webhooks"])
 
 
 def test_the_configuration_leaves_its_authority_to_the_webhook(installation: Installation) -> None:
@@ -171,8 +171,10 @@ def test_the_agent_sees_every_folder_that_it_uses_where_the_host_has_it(installa
     spec = found.owner["spec"]["template"]["spec"]
     paths = {each["name"]: each["hostPath"]["path"] for each in spec["volumes"]}
     mounted = {each["mountPath"]: paths[each["name"]] for each in found.container["volumeMounts"]}
-    assert all(inside == outside for inside, outside in mounted.items())
     options = found.options
+    shared_memory = mounted.pop("/dev/shm")
+    assert shared_memory == str(options.mps_root / "shm"), "what clients of MPS get as theirs"
+    assert all(inside == outside for inside, outside in mounted.items())
     for folder in (options.plugin_dir, options.pod_resources, options.cdi_dir, options.state_dir, options.mps_root):
         assert str(folder) in mounted
     for file in (options.journal_file, options.simulated_file):

@@ -83,6 +83,7 @@ def test_the_folder_of_the_mps_daemons_is_that_of_the_host() -> None:
     volumes = {each["name"]: each["hostPath"]["path"] for each in agent(objects)["volumes"]}
     mounts = {each["name"]: each["mountPath"] for each in container(objects)["volumeMounts"]}
     assert volumes["mps"] == mounts["mps"] == "/srv/mps"
+    assert (volumes["mps-shm"], mounts["mps-shm"]) == ("/srv/mps/shm", "/dev/shm")
 
 
 def test_another_folder_of_kubelets_moves_its_pod_resources_and_no_device_plugins() -> None:

@@ -24,8 +24,9 @@ Manifest = dict[str, Any]
 AGENT = "tessera-agent"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
-#: Volumes of the agents' pods that have the same path on the host and in the container.
+#: Volumes of the agents' pods. The shared memory of MPS is the container's own; the others have the host's paths.
 MPS_VOLUME = "mps"
+MPS_MEMORY_VOLUME = "mps-shm"
 POD_RESOURCES_VOLUME = "pod-resources"
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -109,18 +110,20 @@ def _set_agent(pod: Manifest, choices: Choices) -> None:
     kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
     container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
     if settings.mps_root:
-        _move(pod, container, MPS_VOLUME, settings.mps_root)
+        root = settings.mps_root.rstrip("/")
+        _move(pod, MPS_VOLUME, root, container)
+        _move(pod, MPS_MEMORY_VOLUME, f"{root}/shm")
     if settings.kubelet_root:
         # Kubelet keeps the sockets of device plugins in one place, whatever its root.
-        _move(pod, container, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources")
+        _move(pod, POD_RESOURCES_VOLUME, f"{settings.kubelet_root.rstrip('/')}/pod-resources", container)
 
 
-def _move(pod: Manifest, container: Manifest, name: str, path: str) -> None:
-    """Puts a folder of the host at another path, the same in the container."""
+def _move(pod: Manifest, name: str, path: str, container: Manifest | None = None) -> None:
+    """Takes a folder of the host from another path; with ``container`` it is there too under that path."""
     for volume in pod.get("volumes", ()):
         if volume["name"] == name:
             volume["hostPath"]["path"] = path
-    for mount in container.get("volumeMounts", ()):
+    for mount in container.get("volumeMounts", ()) if container is not None else ():
         if mount["name"] == name:
             mount["mountPath"] = path
 
