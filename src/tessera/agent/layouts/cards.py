@@ -124,10 +124,10 @@ class CardDriver:
     async def _carry_out(self, step: Instruction) -> None:
         match step:
             case Fence(uuids=uuids):
-                await self._take_stock()
-                self.fence = uuids
-                self.machine.apply(Fenced(uuids))
-                self._changes.notify()
+                if uuids >= self.fence or await self._take_stock():
+                    self.fence = uuids
+                    self.machine.apply(Fenced(uuids))
+                    self._changes.notify()
             case AskHolders():
                 self.machine.apply(await self._ask())
             case Evict(tenants=tenants):
@@ -163,21 +163,22 @@ class CardDriver:
             return
         self._changes.notify()
 
-    async def _take_stock(self) -> None:
-        """Lets everybody see what the calls have changed."""
-        if not self._changed:
-            return
-        try:
-            await self._stocktaker.refresh()
-        except NvmlError as error:
-            _log.warning("cards cannot be read after a change of card %s: %s", self.uuid, error)
-            await self._clock.sleep(ASK_AGAIN)
-        else:
+    async def _take_stock(self) -> bool:
+        """Lets everybody see what the calls have changed; returns whether everybody does."""
+        if self._changed:
+            try:
+                await self._stocktaker.refresh()
+            except NvmlError as error:
+                _log.warning("cards cannot be read after a change of card %s: %s", self.uuid, error)
+                await self._clock.sleep(ASK_AGAIN)
+                return False
             self._changed = False
+        return True
 
     async def _rest(self, step: Wait | Done | Reboot, seen: int) -> None:
         """Says what became of the card, and waits until a fact may have changed that matters to it."""
-        await self._take_stock()
+        if not await self._take_stock():
+            return
         self.wants_reboot = isinstance(step, Reboot)
         facts = self._facts()
         until = await self._conclude(step)

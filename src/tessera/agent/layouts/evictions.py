@@ -48,7 +48,7 @@ class Evictor:
         except (NotFound, Conflict):
             return Gone()
         except TooManyRequests as error:
-            return Blocked(error.message or "a disruption budget forbids it now")
+            return Blocked(" ".join([error.message, *(cause.message for cause in error.causes)]))
         except Forbidden as error:
             return Blocked(f"no right to evict it: {error.message}")
         except (ApiError, ConnectionError, TimeoutError) as error:

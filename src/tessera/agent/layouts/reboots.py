@@ -74,13 +74,20 @@ class Reboots:
             hindrance = await self._hindrance()
             if hindrance:
                 return CardVerdict(LayoutState.PENDING, "CardsInUse", f"{why}; the node's reboot waits for {hindrance}")
+            return await self._ask(boot, why)
+
+    async def _ask(self, boot: str, why: str) -> CardVerdict:
+        try:
+            self._remember(boot)
+            self._asked = self._clock.monotonic()
             try:
-                self._remember(boot)
-                self._asked = self._clock.monotonic()
                 await self._reboot()
-            except OSError as error:
-                return _failed(f"{why}; the node cannot be rebooted: {error}")
-            return self._patient(why)
+            except OSError:
+                self._remember("")
+                raise
+        except OSError as error:
+            return _failed(f"{why}; the node cannot be rebooted: {error}")
+        return self._patient(why)
 
     def _patient(self, why: str) -> CardVerdict:
         now = self._clock.monotonic()

@@ -82,7 +82,8 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
         return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
     goals = {target.card.uuid: _goal(wish.name, target) for target in found.targets}
     roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else Role.STATIC for card in cards}
-    return Wanted(layout=wish.name, goals=goals, roles=roles, notices=tuple(map(str, found.notices)))
+    notices = (*map(str, found.notices), *([wish.problem] if wish.problem is not None else []))
+    return Wanted(layout=wish.name, goals=goals, roles=roles, notices=notices)
 
 
 def _dynamic(name: str, cards: Iterable[StockCard]) -> Wanted:
