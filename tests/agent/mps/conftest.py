@@ -37,6 +37,7 @@ class MpsNode:
         self.changes = Changes()
         self.state_file = folder / "mps.json"
         self.cards: list[str] = list(self.machine.uuids())
+        self.occupied: dict[str, str] = {}
         self.daemons = self._agent(self.launcher)
         self._task: asyncio.Task[None] | None = None
 
@@ -48,6 +49,7 @@ class MpsNode:
             host_root=Path("/run/nvidia/mps"),
             changes=self.changes,
             clock=self.clock,
+            occupied=lambda card: self.occupied.get(card, ""),
             rng=random.Random(1),
         )
 

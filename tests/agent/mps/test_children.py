@@ -167,11 +167,12 @@ async def said(process: asyncio.subprocess.Process) -> str:
 
 async def test_a_daemon_that_nobody_noted_is_told_to_quit_before_another_one_starts(host: Host) -> None:
     unknown = await started(host, host.launcher())
-    daemon = await started(host, host.launcher())
+    async with host.agent() as agent:
+        agent.want(host.plan())
+        await host.until(lambda: agent.ready(RESOURCE))
 
-    assert not alive(identity(unknown))
-    assert alive(identity(daemon))
-    await daemon.end()
+        assert not alive(identity(unknown))
+        assert alive(host.process())
 
 
 async def test_nothing_is_started_when_it_cannot_be_noted(host: Host) -> None:

@@ -179,7 +179,7 @@ def test_a_card_joins_when_no_client_is_disturbed_by_it(play: Play) -> None:
         first = await node.until_ready()
         client = first.connect()
         node.daemons.want({SHARED: node.plan(0, 1)})
-        await node.until(lambda: "waits until its 1 clients have ended" in node.daemons.why(SHARED))
+        await node.until(lambda: "once its clients have ended" in node.daemons.why(SHARED))
 
         assert [node.daemons.ready(SHARED, card) for card in node.cards] == [True, False]
         assert not node.daemons.ready(SHARED)
@@ -196,7 +196,7 @@ def test_cards_are_exchanged_for_others_when_the_clients_have_ended(play: Play) 
         first = await node.until_ready()
         client = first.connect()
         node.daemons.want({SHARED: node.plan(1, replicas=2)})
-        await node.until(lambda: "waits until" in node.daemons.why(SHARED))
+        await node.until(lambda: "once its clients have ended" in node.daemons.why(SHARED))
 
         assert first.limits == {node.cards[0]: "10240M"}
         assert node.daemons.fenced == {node.cards[0]}
@@ -264,6 +264,36 @@ def test_two_resources_exchange_their_cards(play: Play) -> None:
 
         serving = {each.spec.resource: each.spec.cards for each in node.launcher.started if each.alive}
         assert serving == {SHARED: (node.cards[1],), OTHER: (node.cards[0],)}
+
+    play(story)
+
+
+def test_a_card_that_computes_for_somebody_else_is_not_touched_and_joins_later(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        process = node.machine.start_process(GpuUuid(node.cards[0]))
+        node.daemons.want({SHARED: node.plan(0, 1)})
+        await node.until(lambda: node.daemons.ready(SHARED, node.cards[1]))
+
+        assert node.mode(0) == DEFAULT
+        assert node.daemons.why(SHARED) == f"card {node.cards[0]} still computes for others than MPS"
+        node.machine.end_process(process)
+        assert (await node.until_ready()).spec.cards == tuple(node.cards)
+        assert node.mode(0) == EXCLUSIVE
+
+    play(story)
+
+
+def test_a_card_that_a_pod_has_otherwise_is_not_touched(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.occupied[node.cards[0]] = "pod default/train has it whole"
+        node.daemons.want({SHARED: node.plan(0)})
+        await node.until(lambda: node.daemons.why(SHARED) == f"card {node.cards[0]}: pod default/train has it whole")
+        await asyncio.sleep(60)
+
+        assert node.mode(0) == DEFAULT
+        assert node.launcher.started == []
+        node.occupied.clear()
+        await node.until_ready()
 
     play(story)
 
@@ -382,6 +412,24 @@ def test_an_agent_killed_at_any_moment_is_followed_by_one_that_goes_on(play: Pla
         assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
 
     play(story, start_seconds=1.0)
+
+
+def test_an_agent_that_lost_its_record_starts_over(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.daemons.want({SHARED: node.plan(0)})
+        unknown = await node.until_ready()
+        node.state_file.unlink()
+        await node.restart()
+        node.daemons.want({SHARED: node.plan(0)})
+        await node.until_ready()
+
+        assert not unknown.alive
+        assert node.mode(0) == EXCLUSIVE
+        node.daemons.want({})
+        await asyncio.sleep(1)
+        assert node.mode(0) == DEFAULT
+
+    play(story)
 
 
 def test_a_mode_that_somebody_else_set_is_left_alone(play: Play) -> None:

@@ -5,8 +5,8 @@ How no daemon is ever unknown or doubled:
 * the child is a shell that waits for a word before it becomes the daemon. The word is sent after the daemon's mark was
   written down; an agent that dies in between takes the shell with it, since its input ends;
 * a mark is boot, PID and start time, so it can mean no other process;
-* if something answers in the pipe directory although nobody is recorded, it is told to quit. The binary itself refuses
-  to start beside another one of the same directory.
+* if something answers in the pipe directory although nobody is noted, it is told to quit first. The binary itself
+  refuses to start beside another one of the same directory.
 
 A daemon has a session and files of its own, so it goes on when the agent ends. What pods could write to is not
 believed: the PID that the daemon itself puts into the pipe directory is never read.
@@ -117,7 +117,6 @@ class ChildLauncher:
         if binary is None:
             raise LaunchFailed(self.missing())
         self._make_folders(spec.resource)
-        await self._quit_unknown(spec.resource)
         process, word = self._spawn(spec, binary)
         daemon = self._daemon(spec.resource, process)
         try:
@@ -135,6 +134,14 @@ class ChildLauncher:
         """The daemon of a mark; ``None`` if it has ended."""
         process = _parse(mark)
         return self._daemon(resource, process) if process is not None and alive(process) else None
+
+    async def dismiss(self, resource: str) -> None:
+        """Asks whatever answers in a resource's pipe directory to quit."""
+        if (self._paths.pipe(resource) / "control").exists():
+            try:
+                await self._control(resource, QUIT)
+            except ControlFailed:  # nobody answers: what lies there is left of a daemon that has ended
+                return
 
     async def clear(self, mark: DaemonMark) -> None:
         """Ends the servers that a daemon left behind.
@@ -157,13 +164,6 @@ class ChildLauncher:
         self._paths.shm.chmod(0o1777)
         open_to_containers(self._paths.shm)
         open_to_containers(self._paths.pipe(resource))
-
-    async def _quit_unknown(self, resource: str) -> None:
-        if (self._paths.pipe(resource) / "control").exists():
-            try:
-                await self._control(resource, QUIT)
-            except ControlFailed:  # nobody answers: what lies there is left of a daemon that has ended
-                return
 
     def _spawn(self, spec: DaemonSpec, binary: Path) -> tuple[ProcessId, int]:
         """The shell that waits, and where the word is to be written."""

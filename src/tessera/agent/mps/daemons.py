@@ -10,7 +10,7 @@ keeps :attr:`MpsDaemons.fenced` cards from being given out in another form.
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.mps.exclusive import ExclusiveCards
@@ -33,6 +33,8 @@ class MpsDaemons:
         host_root: the MPS root as kubelet sees it, ``/run/nvidia/mps``.
         changes: notified when a daemon became ready or stopped being so.
         clock: for pauses.
+        occupied: what speaks against taking a card, by UUID, such as a pod that has all of it; empty if nothing does.
+            A card that computes is left alone in any case.
         rng: spreads the pauses; seeded in tests.
     """
 
@@ -45,11 +47,12 @@ class MpsDaemons:
         host_root: Path,
         changes: Changes,
         clock: Clock,
+        occupied: Callable[[str], str] = lambda _: "",
         rng: random.Random | None = None,
     ) -> None:
         self._launcher = launcher
         self._record = RecordFile(state_file)
-        self._cards = ExclusiveCards(hardware, self._record)
+        self._cards = ExclusiveCards(hardware, self._record, occupied)
         self._host = MpsPaths(host_root)
         self._changes = changes
         self._clock = clock

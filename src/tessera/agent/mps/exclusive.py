@@ -2,12 +2,13 @@
 
 In the mode ``EXCLUSIVE_PROCESS`` a container without a way to the daemon cannot compute beside those that share, which
 is what keeps the limits (NVIDIA MPS documentation, on compute modes). A card is taken for one resource and can be taken
-for another only after it was given back. Only modes that were set here are set back; after a restart the record tells
-which.
+for another only after it was given back, and not while it computes for somebody who came to it otherwise: who has a
+whole card or a time slice would get no second process onto it. Only modes that were set here are set back; after a
+restart the record tells which.
 """
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from tessera.agent.mps.record import RecordFile
 from tessera.nvml.attributes import ComputeMode
@@ -22,23 +23,37 @@ class ExclusiveCards:
     Args:
         hardware: the node's cards.
         record: tells, over restarts, which cards were taken.
+        occupied: what speaks against taking a card besides processes that compute on it; empty if nothing does.
     """
 
-    def __init__(self, hardware: AsyncNvml, record: RecordFile) -> None:
+    def __init__(self, hardware: AsyncNvml, record: RecordFile, occupied: Callable[[str], str]) -> None:
         self._hardware = hardware
+        self._occupied = occupied
         self._record = record
 
     def of(self, resource: str) -> frozenset[str]:
         """UUIDs of the cards taken for a resource."""
         return frozenset(card for card, owner in self._record.exclusive.items() if owner == resource)
 
-    def in_the_way(self, resource: str, cards: Collection[str]) -> str:
-        """Says which card is still taken for another resource; empty if all are free."""
-        owners = self._record.exclusive
-        for card in cards:
-            if (owner := owners.get(card, resource)) != resource:
-                return f"card {card} is still served by the MPS daemon of {owner}"
-        return ""
+    async def obstacles(self, resource: str, cards: Collection[str]) -> dict[str, str]:
+        """The cards that cannot be taken for a resource now, and why; those that are taken for it can.
+
+        Raises:
+            NvmlError: a card cannot be asked.
+        """
+        found = {card: await self._obstacle(resource, card) for card in cards}
+        return {card: why for card, why in found.items() if why}
+
+    async def _obstacle(self, resource: str, card: str) -> str:
+        if (owner := self._record.exclusive.get(card)) is not None:
+            return "" if owner == resource else f"card {card} is still served by the MPS daemon of {owner}"
+        if why := self._occupied(card):
+            return f"card {card}: {why}"
+        try:
+            processes = await self._hardware.processes(GpuUuid(card))
+        except GpuLost:
+            return f"card {card} is lost"
+        return f"card {card} still computes for others than MPS" if processes else ""
 
     async def take(self, resource: str, cards: Collection[str]) -> None:
         """Puts cards into the mode; those that are in it already are left alone.

@@ -87,6 +87,10 @@ class Launcher(Protocol):
         """The daemon that a former agent started; ``None`` if it has ended."""
         ...
 
+    async def dismiss(self, resource: str) -> None:
+        """Asks whatever answers as a resource's daemon, though nobody noted it, to quit."""
+        ...
+
     async def clear(self, mark: DaemonMark) -> None:
         """Ends what a daemon that has ended left behind: servers that still hold its cards."""
         ...

@@ -178,5 +178,10 @@ class SimulatedLauncher:
         daemon = self.daemon(resource)
         return daemon if daemon is not None and daemon.mark == mark else None
 
+    async def dismiss(self, resource: str) -> None:
+        """Ends a daemon that was not noted."""
+        if (daemon := self.daemon(resource)) is not None:
+            await daemon.end()
+
     async def clear(self, mark: DaemonMark) -> None:
         """Does nothing: a simulated daemon's servers end with it."""

@@ -8,12 +8,14 @@ Rules:
    left are ended first: they hold the cards, so that no new server could start. Clients lose what they compute;
 4. other limits are set while the daemon runs, for clients that connect from then on;
 5. other cards need another daemon, since a server sees the cards that it was started with. That costs every client
-   what it computes, so it waits until none is connected. So does the end of a daemon that is no longer wanted;
+   what it computes, so it waits until none is connected. So does the end of a daemon that is no longer wanted. A card
+   that cannot be taken yet does not hold up the others: it joins them later;
 6. an agent that stops leaves its daemons alone, and the next one takes over those that it would start.
 """
 
 import asyncio
 import random
+from collections.abc import Mapping
 
 from tessera.agent.mps.control import clients, servers, set_limits
 from tessera.agent.mps.exclusive import ExclusiveCards
@@ -115,9 +117,10 @@ class Supervisor:
         return None if left is None else self._launcher.find(self._resource, left.mark)
 
     async def _sweep(self) -> None:
-        """Ends what the record still knows."""
+        """Ends what is there without being kept."""
         left = self._record.daemons.get(self._resource)
         if left is None:
+            await self._launcher.dismiss(self._resource)
             return
         if (daemon := self._launcher.find(self._resource, left.mark)) is not None:
             await daemon.end()
@@ -134,26 +137,26 @@ class Supervisor:
                 continue
             if plan is None:
                 return None
-            if waits := self._cards.in_the_way(self._resource, plan.cards):
-                self._tell(frozenset(), f"{waits}, whose clients have to end first")
-                await self._wake.wait(seen)
-                continue
-            return await self._start(plan)
+            obstacles = await self._cards.obstacles(self._resource, plan.cards)
+            if cards := tuple(card for card in plan.cards if card not in obstacles):
+                return await self._start(cards)
+            self._tell(frozenset(), _texts(obstacles))
+            await self._wake.wait(seen, QUESTION_INTERVAL)
 
     async def _give_back(self, keep: tuple[str, ...]) -> None:
         if spare := self._cards.of(self._resource).difference(keep):
             await self._cards.give_back(spare)
             self._wake.notify()
 
-    async def _start(self, plan: MpsPlan) -> Daemon:
+    async def _start(self, cards: tuple[str, ...]) -> Daemon:
         if missing := self._launcher.missing():
             raise LaunchFailed(missing)
-        await self._cards.take(self._resource, plan.cards)
+        await self._cards.take(self._resource, cards)
 
         def note(mark: DaemonMark) -> None:
-            self._record.started(self._resource, DaemonRecord(mark, plan.cards))
+            self._record.started(self._resource, DaemonRecord(mark, cards))
 
-        return await self._launcher.start(DaemonSpec(self._resource, plan.cards), note)
+        return await self._launcher.start(DaemonSpec(self._resource, cards), note)
 
     async def _keep(self, daemon: Daemon) -> None:
         """Returns when the daemon is to be ended.
@@ -196,23 +199,26 @@ class Supervisor:
             seen = self._wake.count
             self._check_alive(ended)
             wanted = self._wanted
-            waits = ""
-            if wanted is None or frozenset(wanted.cards) != frozenset(cards):
-                connected = await clients(daemon)
-                if not connected:
-                    self._tell(frozenset(), "the MPS daemon is being changed")
-                    return
-                waits = _waiting(cards, wanted, connected)
+            obstacles = await self._missing(wanted, cards)
+            change = _change(wanted, cards, obstacles)
+            if change and not await clients(daemon):
+                self._tell(frozenset(), change)
+                return
             limits = _only(wanted, cards)
             if limits is not None and limits != in_force:
                 await set_limits(daemon, limits)
                 in_force = limits
             self._check_alive(ended)
-            self._tell(frozenset(cards), waits)
+            self._tell(frozenset(cards), f"{change}, once its clients have ended" if change else _texts(obstacles))
             await self._wake.wait(seen, max(0.0, asked + QUESTION_INTERVAL - self._clock.monotonic()))
             if self._clock.monotonic() >= asked + QUESTION_INTERVAL and not ended.done():
                 await servers(daemon)
                 asked = self._clock.monotonic()
+
+    async def _missing(self, wanted: MpsPlan | None, cards: tuple[str, ...]) -> dict[str, str]:
+        """The wanted cards that a daemon does not serve and could not, and why."""
+        missing = [] if wanted is None else [card for card in wanted.cards if card not in cards]
+        return await self._cards.obstacles(self._resource, missing)
 
     def _check_alive(self, ended: "asyncio.Future[str]") -> None:
         if ended.done():
@@ -242,6 +248,15 @@ def _only(plan: MpsPlan | None, cards: tuple[str, ...]) -> MpsPlan | None:
     return MpsPlan(shares, plan.replicas) if plan is not None and shares else None
 
 
-def _waiting(cards: tuple[str, ...], wanted: MpsPlan | None, connected: int) -> str:
-    change = "the MPS daemon is to end" if wanted is None else f"the MPS daemon is to serve {', '.join(wanted.cards)}"
-    return f"{change} instead of serving {', '.join(cards)}, which waits until its {connected} clients have ended"
+def _change(wanted: MpsPlan | None, cards: tuple[str, ...], obstacles: Mapping[str, str]) -> str:
+    """What has to become of a daemon that serves these cards; empty if nothing."""
+    if wanted is None:
+        return "the MPS daemon ends"
+    possible = [card for card in wanted.cards if card not in obstacles]
+    if frozenset(possible) == frozenset(cards):
+        return ""
+    return f"the MPS daemon changes from cards {', '.join(cards)} to {', '.join(possible) or 'none'}"
+
+
+def _texts(obstacles: Mapping[str, str]) -> str:
+    return "; ".join(obstacles.values())
