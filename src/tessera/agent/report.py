@@ -77,7 +77,7 @@ class Report:
         yield sharing_condition(
             self._following.sharing,
             self._shelf.profile,
-            counts=self._shelf.offer.counts,
+            offer=self._shelf.offer,
             problem=problem.text if problem is not None else None,
             problem_reason=problem.reason if problem is not None else None,
         )

@@ -88,6 +88,7 @@ class Stage:
         self.on_demand: frozenset[str] = frozenset()
         self.changes = Changes()
         self._tasks: list[asyncio.Task[None]] = []
+        self._starts = 0
 
     def user(self, name: str, *groups: str) -> Client:
         user = UserInfo(name=name, groups=(*groups, "system:authenticated"))
@@ -107,7 +108,9 @@ class Stage:
     async def start(self, *, groups: Sequence[str] = ("system:masters",)) -> None:
         """An agent starts, in place of the one before."""
         await self.stop()
-        client, rng = self.user("tessera-agent", *groups), random.Random(1)
+        client = self.user("tessera-agent", *groups)
+        self._starts += 1
+        rng = random.Random(self._starts)
         nodes: Informer[Node] = Informer(self.admin, NODES, clock=self.clock, rng=rng)
         nodes.add_handler(lambda _event: self.changes.notify())
         events = EventRecorder(client, component="tessera-agent", clock=self.clock, rng=rng)

@@ -16,6 +16,8 @@ from tessera.agent.telling.conditions import (
     sharing_condition,
     shown_conditions,
 )
+from tessera.api.documents import Notice
+from tessera.api.sharing.devices import Device, Offer, Offered
 from tessera.kube.resources import Condition
 
 WISH = SharingWish(name="slice-4", reason="the cluster's default")
@@ -74,9 +76,16 @@ def test_sharing(wish: SharingWish, in_force: str, objection: dict[str, Any], ex
     assert (found.status, found.reason, found.message) == expected
 
 
-def test_what_is_offered_shows_that_new_content_of_a_profile_is_in_force() -> None:
-    found = sharing_condition(WISH, "slice-4", counts={"nvidia.com/mig-1g.5gb": 7, "nvidia.com/gpu.shared": 16})
-    assert found.message.endswith("default; offered: 16 nvidia.com/gpu.shared, 7 nvidia.com/mig-1g.5gb")
+def test_what_is_offered_shows_that_new_content_is_in_force_and_which_of_it_has_no_effect() -> None:
+    slices = tuple(Device(id=str(number), uuid="u", gpu="g", index="0") for number in range(7))
+    resources = {"nvidia.com/mig-1g.5gb": Offered(name="nvidia.com/mig-1g.5gb", devices=slices)}
+    notice = Notice("sharing.timeSlicing.resources[0].name", "nothing here is nvidia.com/gpu")
+    found = sharing_condition(WISH, "slice-4", offer=Offer(resources=resources, notices=(notice,)))
+    assert found.status == "True"
+    assert found.message.endswith(
+        "default; offered: 7 nvidia.com/mig-1g.5gb; "
+        "sharing.timeSlicing.resources[0].name: nothing here is nvidia.com/gpu"
+    )
 
 
 @pytest.mark.parametrize(

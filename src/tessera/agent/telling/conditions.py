@@ -5,12 +5,13 @@
 the last heartbeat is the time of the last write, since nothing is written to say that nothing changed.
 """
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Literal, Protocol
 
 import msgspec
 
 from tessera.agent.settings.wishes import SharingWish
+from tessera.api.sharing.devices import Offer
 from tessera.kube.resources import Condition
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
@@ -54,7 +55,7 @@ def sharing_condition(
     wish: SharingWish,
     in_force: str,
     *,
-    counts: Mapping[str, int] | None = None,
+    offer: Offer | None = None,
     problem: str | None = None,
     problem_reason: str | None = None,
 ) -> NodeCondition:
@@ -63,7 +64,8 @@ def sharing_condition(
     Args:
         wish: what was asked for.
         in_force: name of the profile that what is offered follows; empty for none.
-        counts: what is offered, by resource; so that a profile whose content changed is seen to be in force.
+        offer: what is offered: its counts show that new content of a profile is in force, its notices what has no
+            effect.
         problem: why the wish cannot be offered on these cards; ``None`` if it can.
         problem_reason: the same as a word; ``ProfileRefused`` unless given.
     """
@@ -75,9 +77,15 @@ def sharing_condition(
     if wish.name != in_force:
         coming = f'profile "{wish.name}" ({wish.reason})' if wish.name else f"no profile ({wish.reason})"
         return NodeCondition(SHARING, "Unknown", "ProfilePending", f"{coming} is next; {now}")
-    offered = ", ".join(f"{count} {resource}" for resource, count in sorted((counts or {}).items()))
-    text = f"{now}: {wish.reason}" + (f"; offered: {offered}" if offered else "")
-    return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", text)
+    texts = [f"{now}: {wish.reason}", *_effects(offer)]
+    return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", "; ".join(texts))
+
+
+def _effects(offer: Offer | None) -> Iterator[str]:
+    if offer is not None and offer.counts:
+        yield f"offered: {', '.join(f'{count} {resource}' for resource, count in sorted(offer.counts.items()))}"
+    if offer is not None:
+        yield from map(str, offer.notices)
 
 
 def layout_condition(told: LayoutTold) -> NodeCondition | None:

@@ -11,8 +11,8 @@ Rules:
    tools that disagree must not keep an API server busy. The same pause covers a watch that has not shown our own write.
 4. Every write names the Node's UID, so it never makes a Node, and never marks one that was registered anew with what
    was true of the one before.
-5. An Event tells a change of a condition. That all is well with a Node that says nothing yet is none: a thousand nodes
-   that come up would be a thousand Events that nobody reads.
+5. An Event tells a change of a condition. That all is well with a Node that comes up is none: a thousand nodes would be
+   thousands of Events that nobody reads.
 6. Nothing here may end the agent: a write that fails is tried again, with growing pauses.
 
 What is true is asked of others; nothing here decides it.
@@ -237,7 +237,7 @@ class NodeTeller:
             return None
         wanted, shown = settled(found), shown_conditions(node.status.conditions)
         if self._told is None:
-            self._begin(node, shown)
+            self._begin(node, wanted, shown)
         self._tell_events(node, wanted)
         due = self._due(self._conditions_written, wanted, stands=_within(wanted, shown))
         if due == 0:
@@ -247,9 +247,10 @@ class NodeTeller:
             return None
         return due
 
-    def _begin(self, node: Node, shown: dict[str, NodeCondition]) -> None:
+    def _begin(self, node: Node, wanted: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]) -> None:
         """Takes up what an agent before this one has left on the Node."""
-        self._told = shown
+        well = {name: each for name, each in wanted.items() if each.status == "True"}
+        self._told = {**well, **shown}
         self._conditions_written = _Written(shown, self._clock.monotonic())
         self._since = {
             each.type: (each.status, each.last_transition_time)
@@ -261,8 +262,7 @@ class NodeTeller:
         assert self._told is not None
         about = reference_to(NODES, self._name, uid=node.metadata.uid)
         for each in wanted.values():
-            before = self._told.get(each.type)
-            if before != each and not (before is None and each.status == "True"):
+            if self._told.get(each.type) != each:
                 kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"
                 self._events.record(about, each.reason, each.message, type=kind)
         self._told = dict(wanted)
