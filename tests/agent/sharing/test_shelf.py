@@ -75,7 +75,7 @@ def test_fifty_flips_of_the_label_end_with_the_last_and_leave_nothing(play: Call
             scene.follow(WHOLE if flip % 2 else SLICE_4)
             await scene.clock.sleep(0.001 * (flip % 7))
         await scene.offers(gpu=4)
-        await scene.clock.sleep(STOP_GRACE)
+        await scene.clock.sleep(STOP_GRACE + 1.0)
         assert len(asyncio.all_tasks()) == before
         scene.follow(SLICE_4)
         await scene.offers(gpu_shared=16)

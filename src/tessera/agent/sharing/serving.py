@@ -4,7 +4,9 @@ A resource that stays keeps its plugin, whose list is replaced; nothing dips. On
 kubelet has taken its list are the lists of those that are gone emptied: a node that changes from cards to shares never
 has neither. When kubelet has taken an empty list, the serving of that resource ends.
 
-A kubelet that does not answer holds nobody up for ever: after :data:`PATIENCE` the next step is made without it.
+Nothing in the protocol says that kubelet has counted a list. It is taken to have when the list was read and
+:data:`HANDOVER` seconds have passed. A kubelet that does not answer holds nobody up for ever: after :data:`PATIENCE`
+the next step is made without it.
 """
 
 import asyncio
@@ -19,18 +21,41 @@ _log = logging.getLogger(__name__)
 
 #: Seconds that kubelet is waited for: twice what it takes over dialling a plugin.
 PATIENCE = 20.0
+#: Seconds from when kubelet has read a list until it has counted it, on another stream than the next list's.
+HANDOVER = 0.1
+#: Less than this is no time to wait for, in seconds.
+_NOTHING = 0.001
 #: Seconds before a resource that kubelet refused is offered to it again.
 REFUSED_PAUSE = 10.0
 
 
 class _Served:
-    """One resource: its plugin, the task that serves it, since when it is waited for, and whether it is to end."""
+    """One resource.
+
+    Attributes:
+        plugin: its plugin.
+        task: serves it.
+        retired: it is about to end: its list is empty.
+        since: when it was last begun or retired.
+        read: when kubelet was first seen to have read its list since then.
+    """
 
     def __init__(self, plugin: SharedPlugin, task: "asyncio.Task[None]", since: float) -> None:
         self.plugin = plugin
         self.task = task
-        self.since = since
-        self.retired = False
+        self.begin(since, retired=False)
+
+    def begin(self, now: float, *, retired: bool) -> None:
+        """Begins or retires it."""
+        self.retired, self.since = retired, now
+        self.read: float | None = None
+
+    def awaited(self, now: float) -> float:
+        """Seconds that kubelet is still waited for; 0 when it has counted the list, or is not waited for any more."""
+        if self.read is None and self.plugin.listed:
+            self.read = now
+        left = self.since + PATIENCE - now if self.read is None else self.read + HANDOVER - now
+        return left if left > _NOTHING else 0.0
 
 
 class Serving:
@@ -82,12 +107,8 @@ class Serving:
             if served is None:
                 self._served[name] = _Served(plugin, self._start(name, plugin), now)
             elif served.retired:
-                served.retired, served.since = False, now
-        waits = [
-            PATIENCE - (now - each.since)
-            for each in self._served.values()
-            if not each.retired and not each.plugin.listed and now - each.since < PATIENCE
-        ]
+                served.begin(now, retired=False)
+        waits = [wait for each in self._served.values() if not each.retired and (wait := each.awaited(now))]
         gone = [name for name in self._served if name not in lists]
         if waits and any(not self._served[name].retired for name in gone):
             return min(waits)
@@ -100,12 +121,12 @@ class Serving:
             served = self._served[name]
             if not served.retired:
                 served.plugin.show(())
-                served.retired, served.since = True, now
-            waited = now - served.since
-            if served.plugin.listed or not served.plugin.streaming or waited >= PATIENCE:
-                self._end(name)
+                served.begin(now, retired=True)
+            wait = served.awaited(now)
+            if wait and served.plugin.streaming:
+                waits.append(wait)
             else:
-                waits.append(PATIENCE - waited)
+                self._end(name)
         return min(waits, default=None)
 
     def _start(self, name: str, plugin: SharedPlugin) -> "asyncio.Task[None]":

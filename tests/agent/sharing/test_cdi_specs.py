@@ -1,0 +1,101 @@
+"""The CDI file of cards and fixed MIG devices, as container runtimes read it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.sharing.answers import cdi_names
+from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
+from tessera.lab.kubelet.cdi import CdiError, CdiRegistry
+from tessera.nvml.interface import DeviceFile
+
+A, B, M = "GPU-aaaa", "GPU-bbbb", "MIG-mmmm"
+CONTROL = DeviceFile(path="/dev/nvidiactl", major=195, minor=255)
+
+
+def card(minor: int) -> DeviceFile:
+    return DeviceFile(path=f"/dev/nvidia{minor}", major=195, minor=minor)
+
+
+CARDS = [
+    CdiDevice(uuid=A, index="0", files=(CONTROL, card(0))),
+    CdiDevice(uuid=M, index="0:0", files=(CONTROL, card(0))),
+    CdiDevice(uuid=B, index="1", files=(CONTROL, card(1))),
+]
+
+
+@pytest.fixture
+def specs(tmp_path: Path) -> CdiSpecs:
+    return CdiSpecs(tmp_path / "cdi")
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> CdiRegistry:
+    return CdiRegistry([tmp_path / "cdi"])
+
+
+def test_the_file_is_one_that_runtimes_take(specs: CdiSpecs) -> None:
+    specs.publish(CARDS, [[A, B]])
+    spec = json.loads(specs.path.read_bytes())
+    assert specs.path.name == "k8s.device-plugin.nvidia.com-gpu.json"
+    assert spec.keys() == {"cdiVersion", "kind", "devices"}
+    assert spec["cdiVersion"] == "0.6.0"
+    assert spec["kind"] == "k8s.device-plugin.nvidia.com/gpu"
+    assert [device["name"] for device in spec["devices"][:-1]] == [A, "0", M, "0:0", B, "1"]
+    for device in spec["devices"]:
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", device["name"])
+        assert device["containerEdits"]
+    node = {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "permissions": "rw"}
+    assert spec["devices"][0]["containerEdits"] == {
+        "env": [f"NVIDIA_VISIBLE_DEVICES={A}"],
+        "deviceNodes": [{**node, "path": "/dev/nvidiactl", "minor": 255}, node],
+    }
+
+
+def test_one_device_is_named_alone(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS, [])
+    edits = runtime.edits(cdi_names([A], [A]))
+    assert edits.env == {"NVIDIA_VISIBLE_DEVICES": A}
+    assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia0")
+
+
+def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS, [])
+    specs.ensure_set([B, A])
+    edits = runtime.edits(cdi_names([B, A], [B, A]))
+    assert edits.env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"}
+    assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0")
+
+
+def test_a_set_stays_while_it_is_held(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS, [])
+    specs.ensure_set([A, B])
+    specs.publish(CARDS, [{A, B}])
+    assert runtime.edits(cdi_names([A, B], [A, B])).env
+    specs.publish(CARDS, [])
+    with pytest.raises(CdiError, match="unresolvable"):
+        runtime.edits(cdi_names([A, B], [A, B]))
+
+
+def test_a_set_with_a_device_that_is_gone_is_left_out(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS[:1], [[A, B]])
+    assert runtime.edits(cdi_names([A], [A])).env == {"NVIDIA_VISIBLE_DEVICES": A}
+    assert len(json.loads(specs.path.read_bytes())["devices"]) == 2
+
+
+def test_another_minor_number_is_in_the_file_at_once(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS, [])
+    specs.publish([CdiDevice(uuid=A, index="0", files=(CONTROL, card(5)))], [])
+    assert runtime.edits(cdi_names([A], [A])).device_nodes == ("/dev/nvidiactl", "/dev/nvidia5")
+
+
+def test_the_file_is_left_alone_while_nothing_changes_and_gone_without_devices(specs: CdiSpecs) -> None:
+    specs.publish(CARDS, [])
+    before = specs.path.stat().st_ino
+    specs.publish(CARDS, [])
+    assert specs.path.stat().st_ino == before
+    specs.publish([], [])
+    assert not specs.path.exists()
+    assert list(specs.path.parent.iterdir()) == []

@@ -1,0 +1,103 @@
+"""The same shelf over kubelet's own sockets and gRPC, on real time."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, WHOLE
+
+from tessera.clock import SystemClock
+from tessera.kubelet.grpc import GrpcKubelet
+from tessera.kubelet.pod_resources_server import PodResourcesServer
+from tessera.kubelet.registration_server import RegistrationServer
+from tessera.lab.kubelet.devices import DeviceRefusal
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from tests.agent.sharing.conftest import Scene
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a name short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as path:
+        yield Path(path)
+
+
+@contextlib.asynccontextmanager
+async def kubelet_of(scene: Scene, folder: Path) -> AsyncIterator[None]:
+    """A kubelet process of the node: it serves its sockets for a while."""
+    async with (
+        RegistrationServer(folder, scene.kubelet.registered),
+        PodResourcesServer(folder / "pods.sock", scene.kubelet),
+    ):
+        yield
+
+
+@pytest.fixture
+async def scene(make_scene: type[Scene], sockets: Path, tmp_path: Path) -> AsyncIterator[Scene]:
+    clock = SystemClock()
+    made = make_scene(tmp_path, clock=clock, seam=GrpcKubelet(sockets, sockets / "pods.sock", clock=clock))
+    yield made
+    await made.end()
+
+
+def plugin_sockets(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("*.sock") if path.name not in {"kubelet.sock", "pods.sock"})
+
+
+async def test_from_profile_to_container_over_the_sockets(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        await scene.begin(SLICE_4)
+        await scene.offers(gpu_shared=16)
+        await scene.admit("web", {SHARED: 1})
+        assert scene.env("web") == {"NVIDIA_VISIBLE_DEVICES": scene.devices("web")[0].partition("::")[0]}
+        await scene.admit("spread", {SHARED: 3})
+        assert len(scene.env("spread")["NVIDIA_VISIBLE_DEVICES"].split(",")) == 3
+
+
+async def test_a_refusal_reaches_kubelet_as_text(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        await scene.begin(SLICE_4.replace("renameByDefault", "failRequestsGreaterThanOne: true\n    renameByDefault"))
+        await scene.offers(gpu_shared=16)
+        with pytest.raises(DeviceRefusal, match="maximum request size for shared resources is 1; found 2"):
+            await scene.admit("greedy", {SHARED: 2})
+
+
+async def test_flips_of_the_label_leave_one_socket_and_the_last_profile(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=4)
+        for flip in range(50):
+            scene.follow(WHOLE if flip % 2 else SLICE_4)
+            await scene.clock.sleep(0.001 * (flip % 7))
+        scene.follow(SLICE_4)
+        await scene.offers(gpu_shared=16)
+        await scene.until(lambda: len(plugin_sockets(sockets)) == 1)
+        assert "gpu.shared" in plugin_sockets(sockets)[0]
+
+
+async def test_new_resources_are_counted_before_the_old_ones_are_gone(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=4)
+        first = len(scene.seen)
+        scene.follow(SLICE_4)
+        await scene.offers(gpu_shared=16)
+        assert all(counts.get(GPU) or counts.get(SHARED) for counts in scene.seen[first:])
+
+
+async def test_after_a_restart_of_kubelet_all_is_back_within_two_seconds(scene: Scene, sockets: Path) -> None:
+    async with kubelet_of(scene, sockets):
+        await scene.begin(SLICE_4)
+        await scene.offers(gpu_shared=16)
+        await scene.kubelet.restart()
+    async with kubelet_of(scene, sockets):
+        began = scene.clock.monotonic()
+        await scene.offers(gpu_shared=16)
+        assert scene.clock.monotonic() - began < 2.0
