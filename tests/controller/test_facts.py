@@ -2,8 +2,9 @@
 
 import pytest
 
+from tessera.api.names import NodeName
 from tessera.controller.amounts import pod_amounts
-from tessera.controller.facts import node_facts, pod_facts
+from tessera.controller.facts import NodeFacts, node_facts, pod_facts
 from tessera.kube.resources import (
     Condition,
     Container,
@@ -89,3 +90,20 @@ def test_a_node_is_ready_when_it_says_so() -> None:
     ready = NodeStatus(conditions=(Condition(type="Ready", status="True"),))
     unknown = NodeStatus(conditions=(Condition(type="Ready", status="Unknown"),))
     assert [node_facts(Node(status=status)).ready for status in (ready, unknown, NodeStatus())] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("labels", "may"),
+    [
+        ({}, False),
+        ({"nvidia.com/mig.config": "dynamic"}, True),
+        ({"nvidia.com/mig.config": "dynamic-half"}, True),
+        ({"nvidia.com/mig.config": "dynamics"}, False),
+        ({"nvidia.com/mig.config": "all-disabled", "nvidia.com/mig.config.state": "success"}, False),
+        ({"nvidia.com/mig.config": "no-such-layout", "nvidia.com/mig.config.state": "failed"}, True),
+    ],
+)
+def test_a_node_may_have_cards_on_demand_by_its_layout_or_when_another_one_failed(
+    labels: dict[str, str], may: bool
+) -> None:
+    assert NodeFacts(name=NodeName("n"), hostname="n", labels=labels).dynamic is may

@@ -26,6 +26,8 @@ GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 MIG_CONFIG_LABEL = "nvidia.com/mig.config"
 MIG_CONFIG_STATE_LABEL = "nvidia.com/mig.config.state"
 MIG_CONFIG_DYNAMIC = "dynamic"
+#: Value of the state label of a node that does not have the layout it was asked for.
+MIG_CONFIG_FAILED = "failed"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 
 #: Environment through which a container would choose its devices itself, past the device plugin.

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from tessera.api.names import (
     GATE,
     HOSTNAME_LABEL,
+    MIG_CONFIG_FAILED,
     MIG_CONFIG_LABEL,
+    MIG_CONFIG_STATE_LABEL,
     NodeName,
     PodUid,
     is_on_demand,
@@ -117,8 +119,12 @@ class NodeFacts:
 
     @property
     def dynamic(self) -> bool:
-        """Whether cards of it are given to on-demand slicing."""
-        return is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
+        """Whether cards of it may be given to on-demand slicing; which are, its Instaslice object tells.
+
+        A layout that failed, a name that no file has for instance, leaves the cards with whoever had them.
+        """
+        failed = self.labels.get(MIG_CONFIG_STATE_LABEL) == MIG_CONFIG_FAILED
+        return failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
 
 
 def pod_facts(pod: Pod) -> PodFacts:
