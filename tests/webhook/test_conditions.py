@@ -1,0 +1,102 @@
+"""Which pods are sent to the webhook: the conditions of deploy/admission.yaml, and that no others are ever sent."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.lab.apiserver.cel import compile_expression
+
+CONFIGURATION = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text())
+CONDITIONS = {
+    hook["name"].removesuffix(".tessera.dev"): compile_expression(
+        condition["expression"], frozenset({"object", "oldObject", "request"})
+    )
+    for hook in CONFIGURATION["webhooks"]
+    for condition in hook["matchConditions"]
+}
+
+
+def asked(pod: dict[str, Any]) -> set[str]:
+    """The webhooks that a pod is sent to; fails if a condition has no value."""
+    scope = {"object": pod, "oldObject": None, "request": {"operation": "CREATE"}}
+    return {name for name, condition in CONDITIONS.items() if condition.holds(scope)}
+
+
+def pod(*limits: dict[str, Any] | None, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    containers = [{"name": "c"} if each is None else {"name": "c", "resources": {"limits": each}} for each in limits]
+    metadata = {"name": "p"} if annotations is None else {"name": "p", "annotations": annotations}
+    return {"metadata": metadata, "spec": {"containers": containers, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("found", "webhooks"),
+    [
+        (pod(None), ""),
+        (pod({}), ""),
+        (pod({"cpu": "2", "memory": "1Gi"}), ""),
+        (pod({"nvidia.com/gpu": "1"}), ""),
+        (pod({"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": "0"}), ""),
+        (pod({"example.com/gpu": "4"}), ""),
+        (pod(None, annotations={}), ""),
+        (pod(None, annotations={"example.com/tessera.dev": "x"}), ""),
+        (pod({"nvidia.com/gpu": "2"}), "requests"),
+        (pod({"nvidia.com/gpu.shared": 2}), "requests"),
+        (pod(None, {"nvidia.com/gpu.shared": "10"}), "requests"),
+        (pod(None, initContainers=[{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1k"}}}]), "requests"),
+        (pod({"nvidia.com/mig-1g.5gb": "1"}), "slices"),
+        (pod({"nvidia.com/mig-1g.5gb": "2"}), "slices"),
+        (pod({"nvidia.com/mig-1g.5gb.shared": "2"}), "slices"),
+        (pod(None, annotations={"tessera.dev/gpu-memory": "10Gi"}), "requirements"),
+        (pod(None, annotations={"tessera.dev/gpu-memroy": "10Gi"}), "requirements"),
+        (pod({"nvidia.com/gpu": "2"}, annotations={"tessera.dev/ecc": "true"}), "requests requirements"),
+    ],
+)
+def test_who_is_asked_about_a_pod(found: dict[str, Any], webhooks: str) -> None:
+    assert asked(found) == set(webhooks.split())
+
+
+NAMES = st.sampled_from(["cpu", "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb", "example.com/x"])
+AMOUNTS = st.one_of(st.sampled_from(["0", "1", "2", "1k", "500m"]), st.integers(0, 3))
+RESOURCES = st.fixed_dictionaries(
+    {},
+    optional={name: st.dictionaries(NAMES, AMOUNTS, max_size=3) for name in ("limits", "requests")},
+)
+CONTAINERS = st.fixed_dictionaries({"name": st.just("c")}, optional={"resources": RESOURCES})
+PODS = st.fixed_dictionaries(
+    {
+        "metadata": st.fixed_dictionaries(
+            {"name": st.just("p")}, optional={"annotations": st.dictionaries(st.text(), st.text(), max_size=2)}
+        ),
+        "spec": st.fixed_dictionaries(
+            {"containers": st.lists(CONTAINERS, max_size=2)},
+            optional={"initContainers": st.lists(CONTAINERS, max_size=2)},
+        ),
+    }
+)
+
+
+@given(PODS)
+def test_a_condition_has_a_value_for_every_pod(found: dict[str, Any]) -> None:
+    asked(found)
+
+
+def test_what_must_not_slip_through_fails_closed() -> None:
+    policies = {hook["name"]: hook["failurePolicy"] for hook in CONFIGURATION["webhooks"]}
+    assert policies == {
+        "requirements.tessera.dev": "Fail",
+        "slices.tessera.dev": "Fail",
+        "requests.tessera.dev": "Ignore",
+    }
+
+
+def test_all_of_them_are_one_service_that_is_asked_again_when_others_change_the_pod() -> None:
+    first, *others = (
+        {key: value for key, value in hook.items() if key not in {"name", "failurePolicy", "matchConditions"}}
+        for hook in CONFIGURATION["webhooks"]
+    )
+    assert first["reinvocationPolicy"] == "IfNeeded"
+    assert all(other == first for other in others)
