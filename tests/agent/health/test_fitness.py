@@ -1,7 +1,8 @@
 """Errors of cards and instances as kubelet sees them: which entries are out, and that they come back."""
 
+from tessera.agent.health.facts import CardsSeen, Happened, Probed, ProbeResult
 from tessera.agent.health.fitness import verdicts
-from tessera.agent.health.marks import CardsSeen, Happened, Health, Probed, ProbeResult
+from tessera.agent.health.marks import Health
 from tessera.agent.health.policy import HealthPolicy
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Gpu, MigDevice

@@ -1,145 +1,26 @@
 """The health of a node's cards over time: simulated cards fail and mend, the agent restarts, the node is booted."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import pytest
+from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
 from tessera.agent.health.fitness import verdicts
 from tessera.agent.health.marks import Scope
-from tessera.agent.health.policy import HealthPolicy, Reaction, RecoveryAction
+from tessera.agent.health.policy import Reaction, RecoveryAction
 from tessera.agent.health.watch import HealthWatch
 from tessera.agent.metrics import Metrics
 from tessera.agent.stock import gpus_of, read_stock
 from tessera.agent.wakeup import Changes
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device
-from tessera.clock import Clock, LoopClock
+from tessera.clock import LoopClock
 from tessera.lab.virtualtime import run_virtual
-from tessera.nvml.attributes import CardAttributes
-from tessera.nvml.errors import NvmlError, Unknown
-from tessera.nvml.interface import EventKind, Nvml
-from tessera.nvml.machine import SimEvent
-from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.errors import Unknown
 from tessera.nvml.worker import InlineNvml
-
-T = TypeVar("T")
-EPOCH = 1_700_000_000.0
-
-
-class Settable:
-    """A clock whose date somebody may set."""
-
-    def __init__(self) -> None:
-        self.ahead = EPOCH
-
-    def now(self) -> float:
-        return self.ahead + self.monotonic()
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-class Noting(InlineNvml):
-    """Simulated cards; notes when they were asked for their memory, which a probe does."""
-
-    def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
-        super().__init__(machine, clock)
-        self.probes: list[float] = []
-        self._time = clock
-
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
-        if operation == "memory":
-            self.probes.append(self._time.monotonic())
-        return await super().call(operation, call)
-
-
-class Node:
-    """Two simulated cards and what outlives the agent."""
-
-    def __init__(self, folder: Path, *, mig: bool = False, environment: Mapping[str, str] | None = None) -> None:
-        self.machine = SimulatedMachine("2xA100-40GB", seed="n", mig=mig)
-        self.one, self.other = self.machine.uuids()
-        self.clock = Settable()
-        self.policy = HealthPolicy.from_environment(environment or {})
-        self.file = folder / "state" / "marks.json"
-        self.boot = "boot-1"
-        self.told: list[tuple[str, str]] = []
-
-    def xid(self, number: int, gi: int | None = None, ci: int | None = None) -> None:
-        self.machine.report(SimEvent(EventKind.XID, self.one, number, gi, ci))
-
-    def asks_for(self, action: RecoveryAction) -> None:
-        self.machine.set_attributes(self.one, CardAttributes(recovery_action=action))
-
-    async def agent(self) -> "Agent":
-        """An agent that has just started."""
-        agent = Agent(self)
-        agent.watch.cards(await agent.hardware.devices())
-        await asyncio.sleep(0.1)
-        return agent
-
-
-class Agent:
-    """A process of the agent: the health watch, and who hands events to it."""
-
-    def __init__(self, node: Node) -> None:
-        self.hardware = Noting(node.machine, node.clock)
-        self.metrics = Metrics()
-        self.watch = HealthWatch(
-            hardware=self.hardware,
-            policy=node.policy,
-            marks_file=node.file,
-            boot_id=lambda: node.boot,
-            clock=node.clock,
-            changes=Changes(),
-            tell=lambda reason, text, _: node.told.append((reason, text)),
-            metrics=self.metrics,
-        )
-        self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
-
-    async def _listen(self) -> None:
-        while True:
-            try:
-                self.watch.happened(await self.hardware.wait_event(60))
-            except NvmlError as error:
-                self.watch.broken(str(error))
-                await asyncio.sleep(60)
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def gauge(self, name: str, **labels: str) -> float | None:
-        return self.metrics.registry.get_sample_value(name, labels)
-
-
-Story = Callable[[Node, Agent], Awaitable[None]]
-
-
-def play(node: Node, story: Story) -> None:
-    """Plays a story on virtual time."""
-
-    async def played() -> None:
-        agent = await node.agent()
-        try:
-            await story(node, agent)
-        finally:
-            await agent.stop()
-
-    run_virtual(played())
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
 
 
 def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:
@@ -195,6 +76,19 @@ def test_an_instance_that_was_destroyed_takes_its_mark_along(tmp_path: Path) -> 
         agent.watch.instance_gone(node.one, 7)
         assert agent.watch.verdict(Scope(node.one, 7, 0)).healthy
         assert len(node.told) == told, "nothing recovered, it is another instance"
+
+    play(Node(tmp_path, mig=True), story)
+
+
+def test_the_mark_of_an_instance_whose_end_nobody_told_goes_with_the_next_probe(tmp_path: Path) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
+        node.xid(94, gi, 0)
+        await asyncio.sleep(2)
+        assert not agent.watch.verdict(Scope(node.one, gi, 0)).healthy
+        node.machine.destroy_gpu_instance(node.one, gi)
+        await asyncio.sleep(10)
+        assert agent.watch.verdict(Scope(node.one, gi, 0)).healthy
 
     play(Node(tmp_path, mig=True), story)
 
@@ -411,12 +305,13 @@ def test_a_storm_of_events_is_no_storm_of_probes(node: Node) -> None:
     play(node, story)
 
 
-def test_every_change_is_told_once_and_shown(node: Node) -> None:
+def test_every_change_is_told_once_and_shown(tmp_path: Path) -> None:
     async def story(node: Node, agent: Agent) -> None:
+        gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
         for _ in range(3):
-            node.xid(94, 3)
+            node.xid(94, gi)
             await asyncio.sleep(0.1)
-        where = f"GPU 0 ({node.one}) GPU instance 3"
+        where = f"GPU 0 ({node.one}) GPU instance {gi}"
         assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not given out until it has proven itself")]
         assert agent.watch.summary().message == node.told[0][1]
         assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
@@ -425,7 +320,7 @@ def test_every_change_is_told_once_and_shown(node: Node) -> None:
         assert node.told[1:] == [("GpuRecovered", f"{where}: nothing is wrong with it any more")]
         assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.IGNORE
 
-    play(node, story)
+    play(Node(tmp_path, mig=True), story)
 
 
 def test_before_the_cards_are_known_nothing_is_claimed(node: Node) -> None:

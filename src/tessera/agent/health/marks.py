@@ -14,10 +14,21 @@ works again: a card is not bad because nobody listens, and probes go on.
 """
 
 from collections.abc import Iterable
-from enum import Enum
 
 import msgspec
 
+from tessera.agent.health.facts import (
+    CardReset,
+    CardsSeen,
+    Fact,
+    Happened,
+    InstanceGone,
+    Probed,
+    ProbeResult,
+    Rebooted,
+    WatchBroken,
+    WatchMended,
+)
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, Reaction, RecoveryAction
 from tessera.nvml.interface import Event, EventKind
 
@@ -75,64 +86,6 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.reaction < Reaction.DRAIN
 
 
-class CardsSeen(msgspec.Struct, frozen=True):
-    """The node's cards, all of them."""
-
-    gpus: frozenset[str]
-
-
-class ProbeResult(Enum):
-    """How a card answered when it was asked."""
-
-    CLEAN = "clean"
-    FAILED = "failed"
-    LOST = "lost"
-
-
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """A card was asked. ``recovery`` is the driver's verdict, ``None`` where the driver has none."""
-
-    gpu: str
-    result: ProbeResult
-    recovery: RecoveryAction | None = None
-    text: str = ""
-
-
-class Happened(msgspec.Struct, frozen=True):
-    """The driver reported an event."""
-
-    event: Event
-
-
-class WatchBroken(msgspec.Struct, frozen=True):
-    """Waiting for events failed (a time without events is no failure)."""
-
-    text: str
-
-
-class WatchMended(msgspec.Struct, frozen=True):
-    """Events can be waited for again."""
-
-
-class CardReset(msgspec.Struct, frozen=True):
-    """The card was reset."""
-
-    gpu: str
-
-
-class Rebooted(msgspec.Struct, frozen=True):
-    """The node was booted, all cards with it."""
-
-
-class InstanceGone(msgspec.Struct, frozen=True):
-    """A GPU instance was destroyed; what comes later under its id is another."""
-
-    gpu: str
-    gi_id: int
-
-
-Fact = CardsSeen | Probed | Happened | WatchBroken | WatchMended | CardReset | Rebooted | InstanceGone
-
 #: The source of the marks that a broken event watch leaves; they are of the watch, not of the cards.
 EVENTS = "events"
 
@@ -187,9 +140,19 @@ class Health:
         """Every mark, for showing and for keeping."""
         return tuple(sorted(self._marks.values(), key=lambda mark: (mark.scope, mark.source)))
 
+    def instances(self, gpu: str) -> frozenset[int]:
+        """Ids of the card's GPU instances that have marks of their own."""
+        return frozenset(mark.scope.gi_id for mark in self._marks.values() if mark.scope.gpu == gpu) - {-1}
+
     def suspected(self, gpu: str) -> bool:
         """Whether there is a mark on the card or on a part of it, or its last probe failed."""
         return gpu in self._failures or any(mark.scope.gpu == gpu for mark in self._marks.values())
+
+    def awaits_reset(self, gpu: str) -> bool:
+        """Whether a reset of the card is what its worst mark asks for, and it was not reset since."""
+        marks = [mark for mark in self._marks.values() if mark.scope.gpu == gpu]
+        worst = max((mark.reaction for mark in marks), default=Reaction.IGNORE)
+        return worst is Reaction.RESET and any(mark.reaction is worst and not mark.reset for mark in marks)
 
     def verdict(self, scope: Scope) -> Verdict:
         """What is thought of a device: its own marks and those of what it is a part of."""
@@ -224,11 +187,7 @@ class Health:
                 for key in list(self._marks):
                     self._forget(key, now)
             case InstanceGone():
-                self._marks = {
-                    key: mark
-                    for key, mark in self._marks.items()
-                    if (mark.scope.gpu, mark.scope.gi_id) != (fact.gpu, fact.gi_id)
-                }
+                self._instance_gone(fact.gpu, fact.gi_id)
         touched = sorted({mark.scope for mark in (*before, *self._marks.values())})
         pairs = [(scope, _judged(before, scope), self.verdict(scope)) for scope in touched]
         return tuple(Change(scope, old, new) for scope, old, new in pairs if old != new)
@@ -253,6 +212,9 @@ class Health:
 
     def _probed(self, probe: Probed, now: float) -> None:
         scope = Scope(probe.gpu)
+        if probe.instances is not None:
+            for gi_id in self.instances(probe.gpu) - probe.instances:
+                self._instance_gone(probe.gpu, gi_id)
         if probe.result is ProbeResult.LOST:
             self._mark(scope, "probe", Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
         elif probe.result is ProbeResult.FAILED:
@@ -309,11 +271,15 @@ class Health:
             if mark.scope.gpu == gpu and mark.clean:
                 self._marks[key] = msgspec.structs.replace(mark, clean=0)
 
+    def _instance_gone(self, gpu: str, gi_id: int) -> None:
+        marks = self._marks.items()
+        self._marks = {key: mark for key, mark in marks if (mark.scope.gpu, mark.scope.gi_id) != (gpu, gi_id)}
+
     def _reset(self, gpu: str) -> None:
         self._failures.pop(gpu, None)
         for key, mark in self._marks.items():
             if mark.scope.gpu == gpu:
-                self._marks[key] = msgspec.structs.replace(mark, reset=True)
+                self._marks[key] = msgspec.structs.replace(mark, reset=True, clean=0)
 
 
 def _judged(marks: Iterable[Mark], scope: Scope) -> Verdict:

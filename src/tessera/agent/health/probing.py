@@ -1,8 +1,8 @@
 """Asks a card whether it is all right, as cheaply as can be asked.
 
 One reading of its memory goes through the driver to the card and back; then the driver's own verdict on the card is
-read, where it has one. A card that does not answer within the time counts as failed: a driver that hangs is no sign of
-health.
+read, where it has one, and which GPU instances there are, if somebody wants to know. A card that does not answer within
+the time counts as failed: a driver that hangs is no sign of health.
 
 NVML answers one call at a time, and a call that hangs cannot be taken back. So only one question is open at any time:
 while a card owes its answer no other one is asked, and none is blamed for the silence. And the patience with a card
@@ -11,7 +11,7 @@ begins when it is its turn, not while somebody else's call is with the driver.
 
 import asyncio
 
-from tessera.agent.health.marks import Probed, ProbeResult
+from tessera.agent.health.facts import Probed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuUuid
@@ -21,23 +21,25 @@ from tessera.nvml.worker import AsyncNvml
 PATIENCE = 10.0
 
 
-async def probe(hardware: AsyncNvml, gpu: GpuUuid) -> Probed:
+async def probe(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = False) -> Probed:
     """How a card answers, however long it takes.
 
     Args:
         hardware: the node's cards.
         gpu: which.
+        instances: read its GPU instances too.
     """
     try:
         await hardware.memory(gpu)
         recovery = _known((await hardware.attributes(gpu)).recovery_action)
+        found = frozenset([each.gi_id for each in await hardware.instances(gpu)]) if instances else None
     except GpuLost as error:
         return Probed(gpu=gpu, result=ProbeResult.LOST, text=str(error))
     except ResetRequired as error:
         return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=RecoveryAction.GPU_RESET, text=str(error))
     except NvmlError as error:
         return Probed(gpu=gpu, result=ProbeResult.FAILED, text=str(error))
-    return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery)
+    return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery, instances=found)
 
 
 def _known(action: int | None) -> RecoveryAction | None:
@@ -54,8 +56,9 @@ class _Question:
         answer: waits for the answer.
     """
 
-    def __init__(self, hardware: AsyncNvml, gpu: GpuUuid) -> None:
+    def __init__(self, hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool) -> None:
         self.gpu = gpu
+        self._instances = instances
         self.put = asyncio.Event()
         self.answer = asyncio.create_task(self._ask(hardware), name=f"probe of {gpu}")
 
@@ -64,7 +67,7 @@ class _Question:
             await hardware.call("turn", lambda _: None)  # whoever called before has its answer now
         finally:
             self.put.set()
-        return await probe(hardware, self.gpu)
+        return await probe(hardware, self.gpu, instances=self._instances)
 
 
 class Prober:
@@ -80,10 +83,10 @@ class Prober:
         self._patience = patience
         self._open: _Question | None = None
 
-    async def ask(self, gpu: GpuUuid) -> Probed | None:
+    async def ask(self, gpu: GpuUuid, *, instances: bool = False) -> Probed | None:
         """How a card answers; ``None`` if it cannot be asked, since the driver owes somebody else an answer."""
         if self._open is None or self._open.answer.done():
-            self._open = _Question(self._hardware, gpu)
+            self._open = _Question(self._hardware, gpu, instances=instances)
         elif self._open.gpu != gpu:
             return None
         question = self._open

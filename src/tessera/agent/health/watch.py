@@ -15,35 +15,32 @@ This module does not wait for events: whoever does hands them in (:meth:`HealthW
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
 
-from tessera.agent.health.marks import (
-    EVENTS,
+from tessera.agent.health.facts import (
     CardReset,
     CardsSeen,
-    Change,
     Fact,
     Happened,
-    Health,
-    Hysteresis,
     InstanceGone,
-    Mark,
     Probed,
     ProbeResult,
     Rebooted,
-    Scope,
-    Verdict,
     WatchBroken,
     WatchMended,
 )
+from tessera.agent.health.marks import EVENTS, Change, Health, Hysteresis, Mark, Scope, Verdict
 from tessera.agent.health.policy import HealthPolicy, Reaction
 from tessera.agent.health.probing import PATIENCE, Prober
+from tessera.agent.health.resets import CardResets
+from tessera.agent.health.wording import Summary, named, said, summary
 from tessera.agent.keptfile import KeptFile
 from tessera.agent.metrics import Metrics
 from tessera.agent.wakeup import Changes
 from tessera.clock import Clock
+from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import Event, GpuInfo, GpuUuid
 from tessera.nvml.worker import AsyncNvml
 
@@ -55,14 +52,6 @@ SELDOM = 60.0
 OFTEN = 10.0
 #: Seconds between two questions to one card at least, however many events come.
 _SOONEST = 1.0
-
-#: What a reaction means to people.
-_MEANS: Mapping[Reaction, str] = {
-    Reaction.DEGRADE: "still given out",
-    Reaction.DRAIN: "not given out until it has proven itself",
-    Reaction.RESET: "not given out until the card is reset",
-    Reaction.REBOOT: "not given out until the node is rebooted",
-}
 
 #: Tells people about the node: a CamelCase reason, a sentence, and whether it is a ``Warning``.
 Tell = Callable[[str, str, Literal["Normal", "Warning"]], None]
@@ -80,14 +69,6 @@ class Kept(msgspec.Struct, frozen=True):
     marks: tuple[Mark, ...] = ()
 
 
-class Summary(NamedTuple):
-    """The condition ``GpuHealthy``."""
-
-    status: Literal["True", "False", "Unknown"]
-    reason: str
-    message: str
-
-
 class HealthWatch:
     """The health of one node's cards.
 
@@ -100,6 +81,7 @@ class HealthWatch:
         changes: woken at every change of a verdict.
         tell: records an event of the node.
         metrics: where events and probes are counted.
+        resets: resets cards that ask for it; ``None`` to leave that to people.
         hysteresis: how sure one must be.
         patience: seconds that a card has to answer.
     """
@@ -115,6 +97,7 @@ class HealthWatch:
         changes: Changes,
         tell: Tell,
         metrics: Metrics,
+        resets: CardResets | None = None,
         hysteresis: Hysteresis | None = None,
         patience: float = PATIENCE,
     ) -> None:
@@ -123,6 +106,7 @@ class HealthWatch:
         self._tell = tell
         self._metrics = metrics
         self._boot_id = boot_id
+        self._resets = resets
         self._prober = Prober(hardware, patience=patience)
         self._ahead = clock.now() - clock.monotonic()
         self._file = KeptFile(marks_file, Kept)
@@ -196,16 +180,7 @@ class HealthWatch:
 
     def summary(self) -> Summary:
         """The condition ``GpuHealthy``: false if anything must not be given out, with all that is wrong."""
-        if not self._gpus:
-            return Summary("Unknown", "NoCards", "no card was found yet")
-        marked = sorted({mark.scope for mark in self._health.marks() if mark.scope.gpu in self._gpus})
-        verdicts = {scope: self._health.verdict(scope) for scope in marked}
-        if not verdicts:
-            return Summary("True", "CardsHealthy", f"nothing is wrong with the node's {len(self._gpus)} cards")
-        text = "; ".join(f"{self._name(scope)}: {_said(verdict)}" for scope, verdict in verdicts.items())
-        if all(verdict.healthy for verdict in verdicts.values()):
-            return Summary("True", "CardDegraded", text)
-        return Summary("False", "CardUnhealthy", text)
+        return summary(self._health, self._gpus)
 
     # The loop ---------------------------------------------------------------------------------------------------
 
@@ -229,9 +204,11 @@ class HealthWatch:
         for uuid in due:
             self._asked[uuid] = self._clock.monotonic()
             self._due[uuid] = self._asked[uuid] + OFTEN
-            found = await self._prober.ask(GpuUuid(uuid))
+            found = await self._prober.ask(GpuUuid(uuid), instances=bool(self._health.instances(uuid)))
             if uuid in self._gpus:
                 self._answered(uuid, found)
+                if found is not None:
+                    await self._reset_if_asked(uuid)
         return bool(due)
 
     def _answered(self, uuid: str, found: Probed | None) -> None:
@@ -240,6 +217,17 @@ class HealthWatch:
             self._apply(found)
         if not self._health.suspected(uuid) and found is not None:
             self._due[uuid] = self._asked[uuid] + SELDOM
+
+    async def _reset_if_asked(self, uuid: str) -> None:
+        """Resets a card that needs no more than that, and has not been reset since."""
+        if self._resets is None or not self._health.awaits_reset(uuid):
+            return
+        try:
+            if await self._resets.reset(uuid):
+                self._tell("GpuReset", f"{named(Scope(uuid), self._gpus)}: was reset, as its error asks for", "Normal")
+                self.reset(uuid)
+        except NvmlError as error:
+            self._tell("GpuNotReset", f"{named(Scope(uuid), self._gpus)}: could not be reset: {error}", "Warning")
 
     def _ask_soon(self, uuid: str) -> None:
         if uuid in self._due:
@@ -268,12 +256,12 @@ class HealthWatch:
             self._changes.notify()
 
     def _tell_change(self, change: Change) -> None:
-        name = self._name(change.scope)
+        name = named(change.scope, self._gpus)
         if change.after.reaction is Reaction.IGNORE:
             self._tell("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
         else:
             reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
-            self._tell(reason, f"{name}: {_said(change.after)}", "Warning")
+            self._tell(reason, f"{name}: {said(change.after)}", "Warning")
 
     def _save(self) -> None:
         marks = tuple(mark for mark in self._health.marks() if mark.source != EVENTS)
@@ -288,20 +276,9 @@ class HealthWatch:
         now = self._ahead + self._clock.monotonic()
         return msgspec.structs.replace(mark, since=min(mark.since, now), last=min(mark.last, now))
 
-    def _name(self, scope: Scope) -> str:
-        gpu = self._gpus.get(scope.gpu)
-        name = scope.gpu if gpu is None else f"GPU {gpu.index} ({scope.gpu})"
-        instance = "" if scope.gi_id < 0 else f" GPU instance {scope.gi_id}"
-        compute = "" if scope.ci_id < 0 else f" compute instance {scope.ci_id}"
-        return f"{name}{instance}{compute}"
-
     def _reactions(self) -> Mapping[str, int]:
         worst = dict.fromkeys(self._gpus, 0)
         for mark in self._health.marks():
             if mark.scope.gpu in worst:
                 worst[mark.scope.gpu] = max(worst[mark.scope.gpu], int(mark.reaction))
         return worst
-
-
-def _said(verdict: Verdict) -> str:
-    return f"{verdict.text}; {_MEANS[verdict.reaction]}"

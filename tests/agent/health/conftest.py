@@ -1,0 +1,148 @@
+"""Two simulated cards, an agent's health watch on virtual time, and what outlives the agent."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.health.resets import CardResets
+from tessera.agent.health.watch import HealthWatch
+from tessera.agent.metrics import Metrics
+from tessera.agent.wakeup import Changes
+from tessera.clock import Clock
+from tessera.lab.virtualtime import run_virtual
+from tessera.nvml.attributes import CardAttributes
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import EventKind, Nvml
+from tessera.nvml.machine import SimEvent
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+T = TypeVar("T")
+EPOCH = 1_700_000_000.0
+
+
+class Settable:
+    """A clock whose date somebody may set."""
+
+    def __init__(self) -> None:
+        self.ahead = EPOCH
+
+    def now(self) -> float:
+        return self.ahead + self.monotonic()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class Noting(InlineNvml):
+    """Simulated cards; notes when they were asked for their memory, which a probe does."""
+
+    def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
+        super().__init__(machine, clock)
+        self.probes: list[float] = []
+        self._time = clock
+
+    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+        if operation == "memory":
+            self.probes.append(self._time.monotonic())
+        return await super().call(operation, call)
+
+
+class Node:
+    """Two simulated cards and what outlives the agent."""
+
+    def __init__(self, folder: Path, *, mig: bool = False, environment: Mapping[str, str] | None = None) -> None:
+        self.machine = SimulatedMachine("2xA100-40GB", seed="n", mig=mig)
+        self.one, self.other = self.machine.uuids()
+        self.clock = Settable()
+        self.policy = HealthPolicy.from_environment(environment or {})
+        self.file = folder / "state" / "marks.json"
+        self.boot = "boot-1"
+        self.told: list[tuple[str, str]] = []
+        #: Whether the agent resets cards that ask for it, and which cards somebody holds.
+        self.resets = False
+        self.held: set[str] = set()
+        self.kubelet_is_away = False
+
+    def xid(self, number: int, gi: int | None = None, ci: int | None = None) -> None:
+        self.machine.report(SimEvent(EventKind.XID, self.one, number, gi, ci))
+
+    def asks_for(self, action: RecoveryAction) -> None:
+        self.machine.set_attributes(self.one, CardAttributes(recovery_action=action))
+
+    async def free(self, gpu: str) -> bool:
+        """Whether nobody has any part of a card."""
+        if self.kubelet_is_away:
+            raise ConnectionError("kubelet is being restarted")
+        return gpu not in self.held
+
+    async def agent(self) -> "Agent":
+        """An agent that has just started."""
+        agent = Agent(self)
+        agent.watch.cards(await agent.hardware.devices())
+        await asyncio.sleep(0.1)
+        return agent
+
+
+class Agent:
+    """A process of the agent: the health watch, and who hands events to it."""
+
+    def __init__(self, node: Node) -> None:
+        self.hardware = Noting(node.machine, node.clock)
+        self.metrics = Metrics()
+        self.watch = HealthWatch(
+            hardware=self.hardware,
+            policy=node.policy,
+            marks_file=node.file,
+            boot_id=lambda: node.boot,
+            clock=node.clock,
+            changes=Changes(),
+            tell=lambda reason, text, _: node.told.append((reason, text)),
+            metrics=self.metrics,
+            resets=CardResets(hardware=self.hardware, free=node.free, clock=node.clock) if node.resets else None,
+        )
+        self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                self.watch.happened(await self.hardware.wait_event(60))
+            except NvmlError as error:
+                self.watch.broken(str(error))
+                await asyncio.sleep(60)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def gauge(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+Story = Callable[[Node, Agent], Awaitable[None]]
+
+
+def play(node: Node, story: Story) -> None:
+    """Plays a story on virtual time."""
+
+    async def played() -> None:
+        agent = await node.agent()
+        try:
+            await story(node, agent)
+        finally:
+            await agent.stop()
+
+    run_virtual(played())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)

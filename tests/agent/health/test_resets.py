@@ -1,0 +1,108 @@
+"""A card that asks for a reset is reset as soon as nobody has any part of it, and proves itself again."""
+
+import asyncio
+
+import pytest
+from tests.agent.health.conftest import Agent, Node, play
+
+from tessera.nvml.attributes import CardAttributes
+from tessera.nvml.errors import NotSupported
+
+
+@pytest.fixture
+def resetting(node: Node) -> Node:
+    """A node whose agent resets cards; the driver's verdict is not told, as by older ones."""
+    node.resets = True
+    for gpu in (node.one, node.other):
+        node.machine.set_attributes(gpu, CardAttributes(recovery_action=None))
+    return node
+
+
+def told(node: Node) -> list[str]:
+    return [reason for reason, _ in node.told]
+
+
+def test_a_free_card_is_reset_and_fit_again_soon(resetting: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(2)
+        assert told(node) == ["GpuUnhealthy", "GpuReset"]
+        assert agent.watch.unfit(node.one)
+        await asyncio.sleep(40)
+        assert not agent.watch.unfit(node.one)
+        assert told(node)[2:] == ["GpuRecovered"]
+
+    play(resetting, story)
+
+
+def test_without_leave_to_reset_it_stays_out_until_somebody_else_does(resetting: Node) -> None:
+    resetting.resets = False
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(1000)
+        assert agent.watch.unfit(node.one)
+        agent.watch.reset(node.one)
+        await asyncio.sleep(41)
+        assert not agent.watch.unfit(node.one)
+
+    play(resetting, story)
+
+
+def test_a_card_that_somebody_has_is_not_reset_before_it_is_free(resetting: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.held.add(node.one)
+        node.xid(48)
+        await asyncio.sleep(300)
+        assert told(node) == ["GpuUnhealthy"]
+        node.held.clear()
+        await asyncio.sleep(11)
+        assert told(node)[-1] == "GpuReset"
+
+    play(resetting, story)
+
+
+def test_a_card_of_which_nobody_can_say_who_has_it_is_not_reset(resetting: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.kubelet_is_away = True
+        node.xid(48)
+        await asyncio.sleep(300)
+        assert told(node) == ["GpuUnhealthy"]
+
+    play(resetting, story)
+
+
+def test_a_reset_that_the_driver_refuses_is_tried_again_less_and_less_often(resetting: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.machine.fail("reset", NotSupported, times=None)
+        node.xid(48)
+        await asyncio.sleep(400)
+        assert told(node) == ["GpuUnhealthy", *["GpuNotReset"] * 3], "at once, after 60 s, and 120 s later"
+        await asyncio.sleep(24 * 3600)
+        assert told(node).count("GpuNotReset") < 35
+
+    play(resetting, story)
+
+
+def test_a_card_that_asks_again_after_its_reset_is_reset_again_after_a_pause(resetting: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(48)
+        await asyncio.sleep(2)
+        assert told(node) == ["GpuUnhealthy", "GpuReset"]
+        node.xid(48)
+        await asyncio.sleep(50)
+        assert told(node).count("GpuReset") == 1
+        await asyncio.sleep(15)
+        assert told(node).count("GpuReset") == 2
+
+    play(resetting, story)
+
+
+@pytest.mark.parametrize("xid", [94, 79])
+def test_what_needs_less_or_more_than_a_reset_gets_none(resetting: Node, xid: int) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(xid)
+        await asyncio.sleep(300)
+        assert "GpuReset" not in told(node)
+
+    play(resetting, story)
