@@ -30,7 +30,7 @@ def serve(pipe: Path, log: Path) -> None:
             command = client.makefile().readline().strip()
             with (log / "commands.log").open("a") as commands:
                 commands.write(f"{command}\n")
-            verb = command.split()[0]
+            verb = command.partition(" ")[0]
             if verb == "quit":
                 for server in servers:
                     os.kill(server, signal.SIGKILL)
@@ -57,6 +57,7 @@ def ask(pipe: Path) -> None:
         except OSError:
             sys.exit("Cannot find MPS control daemon process")
         daemon.sendall(sys.stdin.readline().encode())
+        daemon.shutdown(socket.SHUT_WR)
         sys.stdout.write(daemon.makefile().read())
 
 
