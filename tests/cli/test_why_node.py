@@ -215,6 +215,12 @@ def test_without_the_annotation_kubelets_counts_are_told() -> None:
     assert "kubelet gives nothing of nvidia.com/*" in answer(node(HEALTHY, gives={}, offers=())).facts
 
 
+def test_a_node_that_offers_nothing_though_all_is_as_asked_says_how_that_comes() -> None:
+    found = answer(node(HEALTHY, IN_FORCE, gives={"nvidia.com/mig-1g.5gb": "0"}, offers=()))
+    assert (found.case, found.verdict) == ("nothing", "is as asked, and offers nothing")
+    assert "nvidia.com/mig.config=all-disabled" in found.help[0]
+
+
 def test_an_annotation_that_is_broken_is_told_and_ends_nothing() -> None:
     broken = node(HEALTHY)
     broken.metadata.annotations[OFFERS_ANNOTATION] = "[{}]"
@@ -231,6 +237,12 @@ def test_the_last_warnings_on_the_node_are_told_whoever_names_it_how() -> None:
     ]
     told = [each for each in answer(node(HEALTHY), events=events).facts if each.startswith("event ")]
     assert [each.split()[1] for each in told] == ["Bad5", "Bad4", "Bad3"]
+
+
+def test_an_event_that_says_what_a_condition_says_is_not_told_twice() -> None:
+    told = ("GpuSharingApplied", "False", "ProfileMissing", "about ProfileMissing")
+    found = answer(node(HEALTHY, told), events=[event("ProfileMissing", 1)])
+    assert [each for each in found.facts if "about ProfileMissing" in each] == ["sharing: about ProfileMissing"]
 
 
 def test_who_may_not_see_pods_is_told_so() -> None:

@@ -23,7 +23,61 @@ devicePlugin:
   config:
     name: nvidia-time-slicing-config
 """
+#: The two ConfigMaps of the article, as far as it prints them.
+CONFIG_MAPS = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: nvidia-time-slicing-config
+  namespace: kube-system
+data:
+  slice-4: |-
+    version: v1
+    sharing:
+      timeSlicing:
+        renameByDefault: true
+        failRequestsGreaterThanOne: true
+        resources:
+        - name: nvidia.com/gpu
+          replicas: 4
+  slice-10: |-
+    version: v1
+    sharing:
+      timeSlicing:
+        renameByDefault: true
+        failRequestsGreaterThanOne: true
+        resources:
+        - name: nvidia.com/gpu
+          replicas: 10
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: nvidia-mig-config
+  namespace: kube-system
+data:
+  config.yaml: |
+    version: v1
+    mig-configs:
+      disabled:
+      - devices: all
+        mig-enabled: false
+
+      # A100-40GB
+      2x2g.10gb-3x1g.5gb:
+      - devices: all
+        mig-enabled: true
+        mig-devices:
+          "1g.5gb": 3
+          "2g.10gb": 2
+"""
 AGENT = "system:serviceaccount:tessera-system:tessera-agent"
+
+
+@pytest.fixture(scope="module")
+def lab_arguments() -> list[str]:
+    """A node for each part of the article."""
+    return ["--nodes", "4xA100-40GB,4xA100-40GB"]
 
 
 @pytest.fixture
@@ -60,8 +114,8 @@ def test_an_installation_takes_the_operators_settings_over_and_gives_them_back(c
         "--mig-strategy=mixed",
     }
     assert wanted <= set(arguments(cluster))
-    ((first, started),) = agents(cluster)
-    assert wanted <= set(started)
+    first = agents(cluster)
+    assert all(wanted <= set(started) for _, started in first)
     for name in ("nvidia-time-slicing-config", "nvidia-mig-config"):
         assert may(cluster, "list", f"configmaps/{name}", "-n", "kube-system")
         assert may(cluster, "watch", f"configmaps/{name}", "-n", "kube-system")
@@ -70,7 +124,7 @@ def test_an_installation_takes_the_operators_settings_over_and_gives_them_back(c
 
     again = cluster.tessera("install", "--values", values, "--namespace", "kube-system")
     assert not any(word in again for word in ("created", "configured", "deleted")), again
-    assert [uid for uid, _ in agents(cluster)] == [first], "nothing was started anew"
+    assert agents(cluster) == first, "nothing was started anew"
 
     assert "deleted" in cluster.tessera("install")
     assert arguments(cluster) == before
@@ -112,9 +166,57 @@ def test_a_namespace_that_is_not_there_is_told_before_anything_changes(cluster: 
     assert arguments(cluster) == before
 
 
-def test_a_node_is_explained_by_what_its_agent_says(cluster: Any) -> None:
+def replicas(name: str, count: int, resource: str) -> dict[str, Any]:
+    """A ReplicaSet like those of the article."""
+    labels = {"app": name}
+    container = {"name": "nvidia", "image": "oguzpastirmaci/gpu-burn", "args": ["10000"]}
+    pod = {"containers": [container | {"resources": {"limits": {resource: 1}}}]}
+    spec = {"replicas": count, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}
+    spec["template"]["spec"] = pod  # type: ignore[index]
+    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": name}, "spec": spec}
+
+
+def allocatable(cluster: Any, node: str) -> dict[str, str]:
+    """What a node gives of NVIDIA's resources, without those that it gives nothing of."""
+    found = cluster.get("node", node)["status"]["allocatable"]
+    return {name: count for name, count in found.items() if name.startswith("nvidia.com/") and count != "0"}
+
+
+def runs(cluster: Any, name: str, count: int) -> bool:
+    found = cluster.get("replicaset", name)["status"]
+    return bool(found.get("readyReplicas", 0) == count)
+
+
+def test_the_article_is_followed_to_its_end(cluster: Any, values: str) -> None:
+    cluster.tessera("install", "--values", values, "--namespace", "kube-system")
+    applied = cluster.run("kubectl", "apply", "-f", "-", text=CONFIG_MAPS)
+    assert applied.returncode == 0, applied.stderr
+    for node, label in (("node-1", "disabled"), ("node-2", "2x2g.10gb-3x1g.5gb")):
+        cluster.kubectl("label", "node", node, f"nvidia.com/mig.config={label}", "--overwrite")
+    cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-4")
+    cluster.eventually(lambda: allocatable(cluster, "node-1") == {"nvidia.com/gpu.shared": "16"})
+    mixed = {"nvidia.com/mig-1g.5gb": "12", "nvidia.com/mig-2g.10gb": "8"}
+    cluster.eventually(lambda: allocatable(cluster, "node-2") == mixed)
+    for name, count, resource in (
+        ("nvidia-test-time-slice", 5, "nvidia.com/gpu.shared"),
+        ("nvidia-test-mig-a100", 4, "nvidia.com/mig-2g.10gb"),
+    ):
+        cluster.kubectl("apply", "-f", "-", manifest=replicas(name, count, resource))
+        cluster.eventually(lambda name=name, count=count: runs(cluster, name, count))
+    assert cluster.tessera("why", "node/node-1").startswith("node node-1: is as asked: nvidia.com/gpu.shared 16\n")
+    cluster.kubectl("label", "node", "node-1", "nvidia.com/device-plugin.config=slice-5", "--overwrite")
     told = cluster.eventually(
-        lambda: said if "as asked" in (said := cluster.tessera("why", "node/node-1").splitlines()[0]) else None
+        lambda: said if "ProfileMissing" in (said := cluster.tessera("why", "node/node-1")) else ""
     )
-    assert told.startswith("node node-1: is as asked: ")
-    assert 'Error from server (NotFound): nodes "node-9" not found' in cluster.tessera("why", "node/node-9", fails=True)
+    assert told.startswith("node node-1: is not shared as asked (ProfileMissing)\n")
+    assert 'profile "slice-4" is in force' in told
+    assert allocatable(cluster, "node-1") == {"nvidia.com/gpu.shared": "16"}
+    for name in ("nvidia-test-time-slice", "nvidia-test-mig-a100"):
+        cluster.kubectl("delete", "replicaset", name)
+    cluster.tessera("install")
+
+
+def test_a_node_that_is_not_there_is_said_as_kubectl_says_it(cluster: Any) -> None:
+    assert (
+        cluster.tessera("why", "node/node-9", fails=True) == 'Error from server (NotFound): nodes "node-9" not found\n'
+    )

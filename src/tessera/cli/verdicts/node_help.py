@@ -6,6 +6,7 @@ Reasons are those that the agent writes. One that is not listed gets the help of
 from collections.abc import Mapping
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.names import MIG_CONFIG_LABEL
 
 _LOG = "read the agent's log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera-agent --prefix"
 _CHECK = "check the file: kubectl get configmap -n NAMESPACE NAME -o yaml | tessera config check - --model 4xA100-40GB"
@@ -61,3 +62,12 @@ def help_about(condition: str, reason: str, node: str) -> tuple[str, ...]:
         return (_WAIT,)
     steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
     return tuple(step.format(node=node) for step in steps)
+
+
+def help_about_nothing(node: str) -> tuple[str, ...]:
+    """For a node that offers nothing although all is as asked."""
+    whole = f"for whole cards: kubectl label node {node} {MIG_CONFIG_LABEL}=all-disabled --overwrite"
+    return (
+        f"cards in MIG mode without instances offer nothing, as those that were cut on demand before; {whole}",
+        f"see the cards: nvidia-smi on {node}",
+    )

@@ -13,7 +13,7 @@ from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_de
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli.verdicts.answer import Answer, listed
-from tessera.cli.verdicts.node_help import help_about
+from tessera.cli.verdicts.node_help import help_about, help_about_nothing
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.kube.resources import Condition, Node
 
@@ -141,7 +141,15 @@ def _as_told(view: View, node: Node) -> Answer:
             facts=facts,
             help=("ask again in a moment; if nothing comes, read the log of the agent's pod",),
         )
-    return Answer(case="as-asked", verdict=f"is as asked: {_summary(node)}", facts=facts)
+    given = _given(node)
+    if not given:
+        return Answer(
+            case="nothing",
+            verdict="is as asked, and offers nothing",
+            facts=facts,
+            help=help_about_nothing(node.metadata.name),
+        )
+    return Answer(case="as-asked", verdict=f"is as asked: {listed(given)}", facts=facts)
 
 
 def _words(reason: str) -> str:
@@ -163,11 +171,11 @@ def _condition(node: Node, kind: str) -> Condition | None:
     return next((each for each in node.status.conditions if each.type == kind), None)
 
 
-def _summary(node: Node) -> str:
-    """What kubelet gives, in a line."""
+def _given(node: Node) -> list[str]:
+    """What kubelet gives."""
     given = [f"{name} {count}" for name, count in _allocatable(node).items()]
     on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
-    return listed([*given, *(["slices on demand"] if on_demand else [])]) or "it has nothing to give"
+    return [*given, *(["slices on demand"] if on_demand else [])]
 
 
 def _allocatable(node: Node) -> dict[str, str]:
@@ -189,8 +197,9 @@ def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
     yield from _offered(node)
     if "pods" in view.sight.unseen:
         yield "you may not list pods: whether an agent runs is not known"
-    for event in view.events_on("Node", node.metadata.name, warnings=True)[-_EVENTS:]:
-        yield view.told(event)
+    said = {each.message for each in told.values()}
+    events = view.events_on("Node", node.metadata.name, warnings=True)
+    yield from map(view.told, [each for each in events if each.message not in said][-_EVENTS:])
 
 
 def _labels(node: Node) -> Iterator[str]:
