@@ -74,6 +74,7 @@ class Stage:
         conditions: all that shall stand on the Node; ``None`` likewise.
         mig_state: of the layout.
         changes: what wakes the teller.
+        behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
     """
 
     def __init__(self, cards: str) -> None:
@@ -87,6 +88,7 @@ class Stage:
         self.mig_state = ""
         self.on_demand: frozenset[str] = frozenset()
         self.changes = Changes()
+        self.behind: Node | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._starts = 0
 
@@ -117,7 +119,7 @@ class Stage:
         teller = NodeTeller(
             client,
             node_name=NODE,
-            node=lambda: nodes.cache.get(NODE),
+            node=lambda: self.behind or nodes.cache.get(NODE),
             stock=lambda: self.known,
             sharing=lambda: self.sharing,
             on_demand=lambda: self.on_demand,
@@ -136,6 +138,10 @@ class Stage:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+
+    def offered(self, stock: Stock, profile: str) -> Sharing:
+        """What a profile makes of the cards."""
+        return offered(stock, profile)
 
     async def offer(self, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> None:
         """The cards are read anew and the profile is in force."""
@@ -191,7 +197,7 @@ def make_sharing() -> Callable[..., Sharing]:
     return offered
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def play() -> Callable[..., None]:
     """Plays a story on a stage of its own and ends everything."""
 

@@ -296,20 +296,38 @@ async def _away(*_request: object) -> None:
     raise ConnectionError("no route to host")
 
 
-def test_a_node_that_is_registered_anew_is_told_anew_and_one_that_is_gone_is_not_made(play: Play) -> None:
+def test_a_node_that_is_registered_anew_is_told_at_once(play: Play) -> None:
     async def story(stage: Any) -> None:
         await stage.begin()
         await stage.tell(HEALTHY)
         await stage.offer()
         await stage.admin.delete(NODES, "node-1")
-        stage.mig_state = "success"
         await stage.changed()
+        await stage.admin.create(NODES.untyped(), {"metadata": {"name": "node-1"}})
+        await stage.clock.sleep(1)
+        assert "nvidia.com/gpu.count" in await stage.labels()
+        assert "GpuHealthy" in await stage.shown()
+
+    play(story)
+
+
+def test_a_node_that_is_gone_is_not_made_by_an_agent_that_has_not_seen_it_go(play: Play) -> None:
+    async def story(stage: Any) -> None:
+        await stage.begin()
+        await stage.tell(HEALTHY)
+        await stage.offer()
+        stage.behind = await stage.admin.get(NODES, "node-1")
+        await stage.admin.delete(NODES, "node-1")
+        stage.mig_state = "success"
+        await stage.tell(HEALTHY, APPLIED)
         await stage.clock.sleep(100)
         assert not (await stage.admin.list(NODES)).items
         await stage.admin.create(NODES.untyped(), {"metadata": {"name": "node-1"}})
+        await stage.clock.sleep(100)
+        assert "nvidia.com/mig.config.state" not in await stage.labels()
+        stage.behind = None
         await stage.clock.sleep(60)
         assert (await stage.labels())["nvidia.com/mig.config.state"] == "success"
-        assert "GpuHealthy" in await stage.shown()
 
     play(story)
 
