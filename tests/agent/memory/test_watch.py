@@ -183,3 +183,28 @@ def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
         assert node.gauge("tessera_memory_decisions_total", act="stranger", outcome="noted") is None
 
     play(node, Mode.OBSERVE, story)
+
+
+def test_shares_that_cannot_be_kept_hold_all_the_same(node: Node) -> None:
+    node.file.parent.write_text("a file where the folder should be")
+
+    async def story() -> None:
+        await hog_and_neighbour(node)
+        await asyncio.sleep(16)
+        assert node.reasons() == [("hog", "GpuMemoryLimitExceeded")]
+
+    play(node, Mode.OBSERVE, story)
+
+
+def test_what_is_shown_of_a_pod_goes_with_it(node: Node) -> None:
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node)
+        await asyncio.sleep(6)
+        assert node.memory("used", "hog") == 25
+        node.machine.end_process(hog.pid)
+        del node.pods["hog"], node.held[node.gpu][0]
+        await asyncio.sleep(6)
+        assert node.memory("used", "hog") is None
+        assert node.memory("used", "neighbour") == 8
+
+    play(node, Mode.OBSERVE, story)
