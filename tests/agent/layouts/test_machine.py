@@ -21,7 +21,8 @@ from tessera.agent.layouts.facts import (
     SetMigMode,
     Wait,
 )
-from tessera.agent.layouts.machine import HELD_RECHECK, TRIES_TOLD
+from tessera.agent.layouts.machine import HELD_RECHECK
+from tessera.agent.layouts.troubles import TRIES_TOLD
 from tessera.agent.roles import Role
 from tessera.nvml.errors import InsufficientResources, InUse, NoPermission, NvmlError, ResetRequired, Unknown
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from tests.agent.layouts.node import Ledger
 
-from tessera.agent.layouts.facts import Goal, Place, Tenant
+from tessera.agent.layouts.facts import Place, Tenant
 from tessera.agent.layouts.journal import Journal, JournalFile, digest_of
 from tessera.agent.layouts.status import CardVerdict, LayoutState, LayoutStatus, summed
 from tessera.agent.layouts.tenants import Tenants
+from tessera.agent.settings.wishes import LayoutWish
+from tessera.api.mig_layouts import LayoutEntry
 from tessera.api.names import PodUid
 from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
@@ -44,10 +46,12 @@ def test_success_says_what_the_layout_passes_over() -> None:
     assert summed("x", {"a": GOOD}, ["GPU 1: has no MIG"]).message == 'layout "x" is in force; GPU 1: has no MIG'
 
 
-def test_a_layout_is_named_by_what_it_wants_in_any_order() -> None:
-    one, two = Goal(counts={"1g.5gb": 7}), Goal(counts={"7g.40gb": 1})
-    assert digest_of("x", {"a": one, "b": two}) == digest_of("x", {"b": two, "a": one})
-    assert len({digest_of("x", {"a": one}), digest_of("y", {"a": one}), digest_of("x", {"a": two})}) == 3
+def test_a_layout_is_named_by_its_name_and_entries_whatever_the_reason() -> None:
+    entries = (LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 7}),)
+    wish = LayoutWish(name="x", entries=entries, reason="the label")
+    others = [LayoutWish(name="y", entries=entries), LayoutWish(name="x"), LayoutWish(name="x", entries=())]
+    assert digest_of(wish) == digest_of(LayoutWish(name="x", entries=entries, reason="the cluster's default"))
+    assert digest_of(wish) not in set(map(digest_of, others))
 
 
 def test_the_journal_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -77,4 +81,21 @@ async def test_a_pod_that_no_watch_has_shown_yet_counts_when_the_api_server_know
 
     tenants = Tenants(kubelet, live=lambda: [pod("old")], bound=bound)
     assert await tenants.now() == {"GPU-1": (Tenant("default", "new", PodUid("uid-new")),)}
-    assert tenants.pods() == {"uid-old"}
+
+
+async def test_what_was_given_a_moment_ago_counts_as_held_until_kubelet_lists_the_container() -> None:
+    kubelet, lately = Ledger(), {"GPU-1", "GPU-2"}
+    kubelet.held = {"new": ("GPU-1",)}
+
+    async def bound() -> list[Pod]:
+        return [pod("new")]
+
+    tenants = Tenants(kubelet, live=list, bound=bound, lately_given=lambda: frozenset(lately))
+    before = tenants.known()
+    assert await tenants.now() == {
+        "GPU-1": (Tenant("default", "new", PodUid("uid-new")),),
+        "GPU-2": (Tenant(),),
+    }
+    lately.clear()
+    assert tenants.known() != before
+    assert (await tenants.now()).keys() == {"GPU-1"}

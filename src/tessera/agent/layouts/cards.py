@@ -213,7 +213,7 @@ class CardDriver:
     def _facts(self) -> object:
         """What a rest ends for when it changes."""
         card = self._stocktaker.stock.card(self.uuid)
-        return self._goal(), self._roles.role(self.uuid), card, self._tenants.pods()
+        return self._goal(), self._roles.role(self.uuid), card, self._tenants.known()
 
     def _say(self, verdict: CardVerdict | None) -> None:
         if verdict != self.verdict:

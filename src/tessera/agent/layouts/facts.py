@@ -35,11 +35,14 @@ class Place(msgspec.Struct, frozen=True, order=True):
 
 
 class Tenant(msgspec.Struct, frozen=True, order=True):
-    """A pod that holds a card or a MIG device."""
+    """A pod that holds a card or a MIG device; all empty for one that is just being admitted."""
 
-    namespace: str
-    name: str
-    pod: PodUid
+    namespace: str = ""
+    name: str = ""
+    pod: PodUid = PodUid("")
+
+    def __str__(self) -> str:
+        return f"pod {self.namespace}/{self.name}" if self.pod else "a pod that is being admitted"
 
 
 # Facts --------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.layouts.facts import Goal, Place
+from tessera.agent.layouts.facts import Place
+from tessera.agent.settings.wishes import LayoutWish
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         layout: the layout's name, for who reads the file.
-        digest: of what the layout wants of the cards; another one is another layout, whatever its name.
+        digest: of its name and entries; another one is another layout.
         attempts: how many processes began to work on this layout and did not see it in force.
         rebooted_from: boot id in which a reboot was asked for this layout; empty if none was.
         ours: places of instances that a layout made or kept, by card.
@@ -38,10 +39,9 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     ours: Mapping[str, tuple[Place, ...]] = {}
 
 
-def digest_of(layout: str, goals: Mapping[str, Goal]) -> str:
-    """Names a layout by its name and by what it wants of each card."""
-    listed = [(uuid, msgspec.to_builtins(goal)) for uuid, goal in sorted(goals.items())]
-    return hashlib.sha256(msgspec.json.encode([layout, listed])).hexdigest()[:16]
+def digest_of(wish: LayoutWish) -> str:
+    """Names a layout by its name and its entries, whatever cards there are and why it is wished."""
+    return hashlib.sha256(msgspec.json.encode([wish.name, wish.entries])).hexdigest()[:16]
 
 
 class JournalFile:

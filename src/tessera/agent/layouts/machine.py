@@ -19,8 +19,6 @@ The machine knows no clock (``now`` is an argument), no NVML, no kubelet and no 
 
 from collections.abc import Iterable, Iterator
 
-import msgspec
-
 from tessera.agent.layouts.facts import (
     AskHolders,
     Call,
@@ -52,52 +50,24 @@ from tessera.agent.layouts.facts import (
     Tenant,
     Wait,
 )
+from tessera.agent.layouts.requests import Requests
+from tessera.agent.layouts.troubles import (
+    BUSY_FIRST,
+    BUSY_MOST,
+    RETRY_FIRST,
+    RETRY_MOST,
+    Key,
+    Trouble,
+    Troubles,
+    delay,
+    said,
+)
 from tessera.agent.layouts.work import Unfit, Uses, Work, place_of, work_of
 from tessera.agent.roles import Role
-from tessera.api.names import PodUid
 from tessera.nvml.interface import Instance
 
-#: First and longest delay in seconds before a failed call is tried again.
-RETRY_FIRST, RETRY_MOST = 0.5, 60.0
-#: The same while something still uses what must go, or a process outlives its pod: mostly a matter of moments.
-BUSY_FIRST, BUSY_MOST = 0.1, 5.0
-#: Tries after which a call that goes on failing is called a failure, some two seconds.
-TRIES_TOLD = 3
 #: Seconds after which a card is looked at again although no fact changed while pods hold what must go.
 HELD_RECHECK = 30.0
-#: Seconds after which an evicted pod that is still there is evicted again; longer than most grace periods.
-EVICT_AGAIN = 60.0
-#: First and longest delay in seconds after a refused eviction.
-REFUSED_FIRST, REFUSED_MOST = 2.0, 60.0
-
-#: What a failed call is remembered under: where, or the card as a whole.
-_Key = Place | type[SetMigMode] | type[Reset]
-
-
-class Trouble(msgspec.Struct, frozen=True):
-    """What failed at a place.
-
-    Attributes:
-        tries: how often in a row.
-        until: when the next try is due.
-        text: why, for people.
-        failure: the kind of it.
-        undo: a compute instance could not be made, so its GPU instance goes.
-    """
-
-    tries: int
-    until: float
-    text: str
-    failure: Failure
-    undo: bool = False
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    """An eviction that was asked for: how often it was refused, when it may be asked for again, why it was refused."""
-
-    refusals: int
-    until: float
-    refusal: str | None
 
 
 class CardMachine:
@@ -130,8 +100,8 @@ class CardMachine:
         self._seen: CardSeen | CardUnreadable | None = None
         self._fence: frozenset[str] = frozenset()
         self._holders: HoldersSeen | HoldersUnknown | None = None
-        self._troubles: dict[_Key, Trouble] = {}
-        self._evictions: dict[PodUid, _Asked] = {}
+        self._troubles = Troubles()
+        self._requests = Requests()
         self._needs_reset = False
         self._done: Call | None = None
         self._looks = 0
@@ -146,7 +116,7 @@ class CardMachine:
         if goal != self._goal:
             self._goal = goal
             self._troubles.clear()
-            self._evictions.clear()
+            self._requests.clear()
 
     # Facts ------------------------------------------------------------------------------------------------------
 
@@ -158,8 +128,7 @@ class CardMachine:
             case Fenced():
                 self._fence, self._holders = fact.uuids, None
             case HoldersSeen():
-                here = {each.pod for tenants in fact.tenants.values() for each in tenants}
-                self._evictions = {pod: asked for pod, asked in self._evictions.items() if pod in here}
+                self._requests.keep({each.pod for tenants in fact.tenants.values() for each in tenants})
                 self._holders = fact
             case HoldersUnknown():
                 self._holders = fact
@@ -170,26 +139,15 @@ class CardMachine:
                 if isinstance(fact.call, Reset):
                     self._needs_reset = False
             case CallFailed():
-                self._failed(fact.call, fact.failure, fact.text, fact.now)
+                self._failed(fact)
             case EvictionAnswered():
-                self._answered(fact)
+                self._requests.answered(fact)
 
-    def _failed(self, call: Call, failure: Failure, text: str, now: float) -> None:
-        key = _key(call)
-        before = self._troubles.get(key)
-        tries = before.tries + 1 if before else 1
-        first, most = (BUSY_FIRST, BUSY_MOST) if failure is Failure.BUSY else (RETRY_FIRST, RETRY_MOST)
-        undo = isinstance(call, CreateCi) or bool(before and before.undo and not isinstance(call, DestroyGi))
-        self._troubles[key] = Trouble(tries, now + _delay(first, most, tries), text, failure, undo)
+    def _failed(self, fact: CallFailed) -> None:
+        self._troubles.failed(fact)
         self._done = None
-        if failure is Failure.NEEDS_RESET:
+        if fact.failure is Failure.NEEDS_RESET:
             self._needs_reset = True
-
-    def _answered(self, fact: EvictionAnswered) -> None:
-        before = self._evictions.get(fact.pod)
-        refusals = 0 if fact.refusal is None else (before.refusals if before else 0) + 1
-        wait = EVICT_AGAIN if fact.refusal is None else _delay(REFUSED_FIRST, REFUSED_MOST, refusals)
-        self._evictions[fact.pod] = _Asked(refusals, fact.now + wait, fact.refusal)
 
     # Decisions --------------------------------------------------------------------------------------------------
 
@@ -242,9 +200,8 @@ class CardMachine:
             return Fence(fence | self._fence)
         for call in self._calls(work, seen, uses):
             if call == self._done:
-                self._failed(call, Failure.REFUSED, f"{_said(call)} succeeded and changed nothing", now)
-            trouble = self._troubles.get(_key(call))
-            if trouble is None or trouble.until <= now:
+                self._failed(CallFailed(call, Failure.REFUSED, f"{said(call)} succeeded and changed nothing", now))
+            if self._troubles.let(call, now):
                 if isinstance(call, CreateGi):
                     self._ours |= {call.place}
                 return call
@@ -256,8 +213,7 @@ class CardMachine:
         """Everything that could be called now, in the order of rule 2."""
         yield from (_destroy(each) for each in work.gone if not uses.of(each))
         for each in work.completed:
-            trouble = self._troubles.get(place_of(each))
-            if trouble is not None and trouble.undo:
+            if self._troubles.undo(place_of(each)):
                 yield DestroyGi(place_of(each), each.gi_id)
             elif work.geometry is not None:
                 index = work.geometry.profile(each.profile).ci_profile_index
@@ -270,14 +226,12 @@ class CardMachine:
     def _blocked(self, work: Work, seen: CardSeen, uses: Uses, now: float) -> Instruction:
         """Nothing can be called now: who must leave, what has failed, what else could help."""
         tenants, pids = self._in_the_way(work, seen, uses), self._pids(work, seen)
-        known = self._evictions
-        due = tuple(each for each in tenants if each.pod not in known or known[each.pod].until <= now)
-        if self._may_evict and due:
+        if self._may_evict and (due := self._requests.due(tenants, now)):
             return Evict(due)
         until = self._until(tenants, pids, now)
         in_use = bool(tenants or pids)
-        worst = max(self._troubles.items(), key=lambda item: item[1].tries, default=None)
-        if worst is not None and _failing(worst[1], in_use=in_use):
+        worst = self._troubles.worst()
+        if worst is not None and worst[1].fails(in_use=in_use):
             return self._failure(*worst, until)
         if in_use:
             return Wait(until, "CardsInUse", self._who(tenants, pids))
@@ -285,15 +239,15 @@ class CardMachine:
 
     def _until(self, tenants: list[Tenant], pids: list[int], now: float) -> float:
         """When to look again: the next try, the next eviction, or a while. The end of a pod is a fact of its own."""
-        until = [trouble.until for trouble in self._troubles.values()]
+        until = [*self._troubles.untils()]
         self._looks = 0 if tenants else self._looks + 1
         if tenants:
-            until += [now + HELD_RECHECK, *(each.until for each in self._evictions.values() if self._may_evict)]
+            until += [now + HELD_RECHECK, *self._requests.untils()]
         elif pids:
-            until.append(now + _delay(BUSY_FIRST, BUSY_MOST, self._looks))
+            until.append(now + delay(BUSY_FIRST, BUSY_MOST, self._looks))
         return min((each for each in until if each > now), default=now + RETRY_FIRST)
 
-    def _failure(self, key: _Key, trouble: Trouble, until: float) -> Instruction:
+    def _failure(self, key: Key, trouble: Trouble, until: float) -> Instruction:
         for_mode = key is SetMigMode and trouble.failure is not Failure.REFUSED
         if for_mode or key is Reset:
             text = f"{self._name}: it needs a reset, which cannot be had: {trouble.text}"
@@ -314,16 +268,9 @@ class CardMachine:
         return dict(self._holders.tenants) if isinstance(self._holders, HoldersSeen) else {}
 
     def _forget(self, work: Work, seen: CardSeen) -> None:
-        """Drops the troubles of what stands as it shall; what is gone need not be taken down."""
-        present = frozenset(map(place_of, seen.instances))
-        still: set[_Key] = {*work.places()}
-        if isinstance(work.last, SetMigMode | Reset):
-            still |= self._troubles.keys()  # what failed before a reset may fail after it
-        self._troubles = {
-            key: trouble if key in present else msgspec.structs.replace(trouble, undo=False)
-            for key, trouble in self._troubles.items()
-            if key in still
-        }
+        """Drops the troubles of what stands as it shall."""
+        for_mode = isinstance(work.last, SetMigMode | Reset)
+        self._troubles.keep(None if for_mode else work.places(), frozenset(map(place_of, seen.instances)))
 
     def _in_the_way(self, work: Work, seen: CardSeen, uses: Uses) -> list[Tenant]:
         touched = seen.instances if work.whole else work.must_go()
@@ -337,28 +284,11 @@ class CardMachine:
         return sorted(pid for gi_id, pids in seen.users.items() if work.whole or gi_id in touched for pid in pids)
 
     def _who(self, tenants: Iterable[Tenant], pids: Iterable[int]) -> str:
-        who = [f"pod {each.namespace}/{each.name}{self._asked(each)}" for each in tenants]
+        who = [f"{each}{self._requests.said(each)}" for each in tenants]
         if not who:
             who = [f"process {pid}" for pid in pids]
         policy = "" if self._may_evict else "; they are waited for"
         return f"{self._name}: what must go is held by {', '.join(who)}{policy}"
-
-    def _asked(self, tenant: Tenant) -> str:
-        asked = self._evictions.get(tenant.pod)
-        if asked is None:
-            return ""
-        return " (evicted)" if asked.refusal is None else f" (not evicted yet: {asked.refusal})"
-
-
-def _failing(trouble: Trouble, *, in_use: bool) -> bool:
-    """Whether a trouble is a failure by now; that something is in use is none as long as it is known who uses it."""
-    return trouble.tries >= TRIES_TOLD and not (in_use and trouble.failure is Failure.BUSY)
-
-
-def _key(call: Call | LetGo) -> _Key:
-    if isinstance(call, SetMigMode | Reset):
-        return type(call)
-    return Place("", 0) if isinstance(call, LetGo) else call.place
 
 
 def _destroy(instance: Instance) -> Call:
@@ -367,12 +297,3 @@ def _destroy(instance: Instance) -> Call:
         first = instance.compute_instances[0]
         return DestroyCi(place, instance.gi_id, first.ci_id, first.mig_uuid)
     return DestroyGi(place, instance.gi_id)
-
-
-def _said(call: Call | LetGo) -> str:
-    where = "" if isinstance(call, SetMigMode | Reset | LetGo) else f" of {call.place.profile} at {call.place.start}"
-    return f"{type(call).__name__}{where}"
-
-
-def _delay(first: float, most: float, tries: int) -> float:
-    return min(most, first * 2.0 ** min(tries - 1, 16))

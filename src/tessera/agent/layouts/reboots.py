@@ -103,9 +103,8 @@ class Reboots:
             return "the other cards"
         try:
             held = await self._tenants.now()
-            pods = sorted({f"{each.namespace}/{each.name}" for tenants in held.values() for each in tenants})
-            if pods:
-                return f"pod {', '.join(pods)}"
+            if pods := sorted({str(each) for tenants in held.values() for each in tenants}):
+                return ", ".join(pods)
             cards = [each.uuid for each in await self._hardware.devices() if not each.lost]
             pids = [str(one.pid) for uuid in cards for one in await self._hardware.processes(uuid)]
         except (ConnectionError, NvmlError) as error:

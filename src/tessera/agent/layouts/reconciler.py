@@ -50,6 +50,7 @@ class LayoutReconciler:
         boot_id: the node's boot id, empty while it is not known.
         journal: the file of what must not be forgotten, in the agent's folder.
         told: called with every new status.
+        lately_given: UUIDs of static devices that were given to containers that kubelet may not list yet.
         changes: wakes all parts.
         clock: the time.
     """
@@ -71,6 +72,7 @@ class LayoutReconciler:
         told: Callable[[LayoutStatus], None],
         changes: Changes,
         clock: Clock,
+        lately_given: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self._hardware = hardware
         self._stocktaker = stocktaker
@@ -80,7 +82,7 @@ class LayoutReconciler:
         self._tell = told
         self._changes = changes
         self._clock = clock
-        self._tenants = Tenants(kubelet, live=live, bound=bound)
+        self._tenants = Tenants(kubelet, live=live, bound=bound, lately_given=lately_given)
         self._file = JournalFile(journal)
         self._journal = self._file.load()
         self._judged: tuple[LayoutWish, Sequence[StockCard]] | None = None
@@ -135,7 +137,7 @@ class LayoutReconciler:
         wanted = wanted_of(*now)
         try:
             if isinstance(wanted, Wanted):
-                self._begin(wanted)
+                self._begin(now[0])
                 news = self._roles.wish(wanted.roles)
             else:
                 news = not self._roles.decided and self._roles.wish(self._as_they_are(now[1]))
@@ -147,11 +149,11 @@ class LayoutReconciler:
             self._wanted = wanted
             self._changes.notify()
 
-    def _begin(self, wanted: Wanted) -> None:
+    def _begin(self, wish: LayoutWish) -> None:
         """Notes that work on a layout begins: for the first time, or again in another process."""
-        digest, last = digest_of(wanted.layout, wanted.goals), self._journal
+        digest, last = digest_of(wish), self._journal
         if digest != last.digest:
-            self._write(Journal(layout=wanted.layout, digest=digest, attempts=1, ours=last.ours))
+            self._write(Journal(layout=wish.name, digest=digest, attempts=1, ours=last.ours))
         elif self._wanted is None:
             self._write(msgspec.structs.replace(last, attempts=last.attempts + 1))
 

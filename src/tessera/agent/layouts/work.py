@@ -24,6 +24,9 @@ from tessera.mig.occupancy import occupancy_of, occupied_by
 from tessera.mig.transition import Held, plan_transition
 from tessera.nvml.interface import Instance
 
+#: ``NVML_COMPUTE_INSTANCE_PROFILE_1_SLICE`` and its ``_REV1``, as instances with media engines may call it (nvml.h).
+_ONE_SLICE = frozenset({0, 7})
+
 
 class Uses(msgspec.Struct, frozen=True):
     """Who is on a card.
@@ -159,7 +162,8 @@ def _cut(goal: Goal, geometry: Geometry, instances: Sequence[Instance], uses: Us
 def _spanned(geometry: Geometry, instance: Instance) -> bool:
     """Whether one compute instance fills it, as a container is to find it."""
     whole = geometry.profile(instance.profile).ci_profile_index
-    return [each.profile_index for each in instance.compute_instances] == [whole]
+    same = _ONE_SLICE if whole in _ONE_SLICE else {whole}
+    return len(instance.compute_instances) == 1 and instance.compute_instances[0].profile_index in same
 
 
 def _placement(instance: Instance) -> Placement:
