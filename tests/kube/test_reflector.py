@@ -11,6 +11,7 @@ import pytest
 from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names, pod, status_line
 
 from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden
 from tessera.kube.reflector import Event, Reflector
 from tessera.kube.resources import PODS, Pod
 from tessera.kube.transport import Request, Response, Stream
@@ -356,3 +357,18 @@ async def test_an_exception_of_the_handler_ends_the_run(
     reflector = Reflector(client, PODS, on_event=explode, clock=clock, rng=random.Random(1))
     with pytest.raises(LookupError, match="a"):
         await reflector.run()
+
+
+async def test_who_waits_for_a_first_look_is_told_of_a_refusal(server: ScriptedServer, mirror: Mirror) -> None:
+    server.refuses(403, "Forbidden")
+    async with played(server, mirror):
+        assert mirror.reflector.looked.is_set()
+        assert not mirror.reflector.synced.is_set()
+        assert isinstance(mirror.reflector.error, Forbidden)
+
+
+async def test_a_refusal_is_forgotten_once_a_list_is_allowed(server: ScriptedServer, mirror: Mirror) -> None:
+    server.refuses(403, "Forbidden").lists(pod("a", 1)).refuses(500, "InternalError")
+    async with played(server, mirror):
+        assert mirror.reflector.synced.is_set()
+        assert mirror.reflector.error is None
