@@ -2,33 +2,20 @@
 
 import asyncio
 import base64
-import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
-import yaml
+from tests.webhook.conftest import NAME, NAMESPACE, SECRET, Lab, in_lab
 
 from tessera.clock import LoopClock, SystemClock
-from tessera.kube.client import Client
-from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, SECRETS
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
+from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.certificates import authorities, issue, stored
 from tessera.webhook.options import WebhookOptions
-from tessera.webhook.run import Webhook
 from tessera.webhook.server import load, serve_reviews, server_context
 
-CRD = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "crds" / "instaslices.yaml").read_text())
-ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
-NAMESPACE, NAME, SECRET = "tessera-system", "tessera-webhook", "tessera-webhook-cert"
 HOUR = 3600.0
 POD = {
     "metadata": {"name": "p"},
@@ -39,65 +26,6 @@ POD = {
 def review(pod: dict[str, Any]) -> bytes:
     request = {"uid": "u", "operation": "CREATE", "kind": {"kind": "Pod"}, "object": pod}
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
-
-
-class Lab:
-    """An API server that knows the webhook's configuration."""
-
-    def __init__(self) -> None:
-        self.clock = LoopClock(1_700_000_000.0)
-        self.server = ApiServer(self.clock)
-        self.client = Client(InProcessTransport(self.server, ADMIN), field_manager="admin", clock=self.clock)
-
-    async def install(self) -> None:
-        await self.client.create(CRDS, CRD)
-        await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
-        await self.client.create(NAMESPACES, {"metadata": {"name": "instaslice-system"}})
-
-    async def configure(self) -> None:
-        service = {"name": NAME, "namespace": NAMESPACE, "path": "/mutate-v1-pod"}
-        webhooks = [
-            {
-                "name": f"{which}.tessera.dev",
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-                "failurePolicy": "Fail",
-                "clientConfig": {"service": service},
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-                "namespaceSelector": {"matchLabels": {"never": "matches"}},
-            }
-            for which in ("slices", "more")
-        ]
-        await self.client.create(MUTATING_WEBHOOKS, {"metadata": {"name": NAME}, "webhooks": webhooks})
-
-    @asynccontextmanager
-    async def replica(self, seed: int = 0, **options: Any) -> AsyncIterator[Webhook]:
-        ready = asyncio.Event()
-        chosen = WebhookOptions(**{"port": None, "health_port": None, "on_ready": ready.set, **options})
-        client = Client(InProcessTransport(self.server, ADMIN), field_manager="tessera-webhook", clock=self.clock)
-        webhook = Webhook(chosen, client, self.clock, rng=random.Random(seed))
-        task = asyncio.create_task(webhook.run())
-        try:
-            yield webhook
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-
-    async def bundle(self) -> bytes:
-        found = await self.client.get(MUTATING_WEBHOOKS, NAME)
-        bundles = {one.client_config.ca_bundle for one in found.webhooks}
-        assert len(bundles) == 1
-        assert {one.client_config.service["name"] for one in found.webhooks if one.client_config.service} == {NAME}
-        return bundles.pop()
-
-
-def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:
-    async def main() -> None:
-        lab = Lab()
-        await lab.install()
-        await story(lab)
-
-    run_virtual(main())
 
 
 def test_the_certificate_is_made_once_and_trusted_in_every_webhook() -> None:

@@ -1,0 +1,81 @@
+"""An API server on virtual time, with the configuration of deploy/ and replicas of the webhook."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tessera.clock import LoopClock
+from tessera.kube.client import Client
+from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.apiserver.webhook_call import InProcessCaller
+from tessera.lab.apiserver.webhooks import AdmissionWebhooks
+from tessera.lab.virtualtime import run_virtual
+from tessera.webhook.options import WebhookOptions
+from tessera.webhook.run import Webhook
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CRD = yaml.safe_load((DEPLOY / "crds" / "instaslices.yaml").read_text())
+CONFIGURATION = yaml.safe_load((DEPLOY / "admission.yaml").read_text())
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+NAMESPACE, NAME, SECRET = "tessera-system", "tessera-webhook", "tessera-webhook-cert"
+
+
+class Lab:
+    """An API server that knows the webhook's configuration."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+        self.client = Client(InProcessTransport(self.server, ADMIN), field_manager="admin", clock=self.clock)
+
+    async def install(self) -> None:
+        await self.client.create(CRDS, CRD)
+        await self.client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        await self.client.create(NAMESPACES, {"metadata": {"name": "instaslice-system"}})
+
+    async def configure(self) -> None:
+        """Installs the configuration of deploy/."""
+        await self.client.create(MUTATING_WEBHOOKS, CONFIGURATION)
+
+    def answer_by(self, review: Callable[[bytes], bytes]) -> None:
+        """Sends reviews to this function, as the service would carry them."""
+        caller = InProcessCaller({(NAMESPACE, NAME): review})
+        core = self.server.core
+        core.parts.webhooks = AdmissionWebhooks(core.store, core.registry, caller, core.new_uid)
+
+    @asynccontextmanager
+    async def replica(self, seed: int = 0, **options: Any) -> AsyncIterator[Webhook]:
+        ready = asyncio.Event()
+        chosen = WebhookOptions(**{"port": None, "health_port": None, "on_ready": ready.set, **options})
+        client = Client(InProcessTransport(self.server, ADMIN), field_manager="tessera-webhook", clock=self.clock)
+        webhook = Webhook(chosen, client, self.clock, rng=random.Random(seed))
+        task = asyncio.create_task(webhook.run())
+        try:
+            yield webhook
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def bundle(self) -> bytes:
+        found = await self.client.get(MUTATING_WEBHOOKS, NAME)
+        bundles = {one.client_config.ca_bundle for one in found.webhooks}
+        assert len(bundles) == 1
+        assert {one.client_config.service["name"] for one in found.webhooks if one.client_config.service} == {NAME}
+        return bundles.pop()
+
+
+def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:
+    async def main() -> None:
+        lab = Lab()
+        await lab.install()
+        await story(lab)
+
+    run_virtual(main())
