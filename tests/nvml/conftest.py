@@ -2,14 +2,17 @@
 """Simulated machines of a few cards, and a driver library in front of one."""
 
 import ctypes
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pynvml
 import pytest
 
-from tessera.nvml.errors import InvalidArgument, NotFound, NvmlError
+from tessera.nvml.attributes import ComputeMode
+from tessera.nvml.errors import InvalidArgument, NotFound, NotSupported, NvmlError
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.real import RealNvml
 from tessera.nvml.simulated import SimulatedMachine
@@ -22,16 +25,20 @@ class Library:
 
     The binding calls these functions as it calls C: handles are opaque pointers, answers are written through
     references, and the result is NVML's error number. So the binding's own code, structs and constants are tested.
+
+    Functions named in ``without`` are missing, as from the library of an old driver; those in ``instead`` are others.
     """
 
     def __init__(self, machine: SimulatedMachine) -> None:
         self.machine = machine
         self.opened = 0
+        self.without: set[str] = set()
+        self.instead: dict[str, Callable[..., None]] = {}
         self._handles: list[tuple[Any, ...]] = [()]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        function = type(self).__dict__.get(f"c_{name}")
-        if function is None:
+        function = self.instead.get(name) or type(self).__dict__.get(f"c_{name}")
+        if function is None or name in self.without:
             raise AttributeError(name)
 
         def call(*args: Any) -> int:
@@ -85,6 +92,9 @@ class Library:
     def c_nvmlSystemGetDriverVersion(self, buffer: Any, _size: Any) -> None:
         buffer.value = self.machine.driver_version().encode()
 
+    def c_nvmlSystemGetCudaDriverVersion_v2(self, version: Any) -> None:
+        version._obj.value = self.machine.cuda_version()
+
     def c_nvmlDeviceGetCount_v2(self, count: Any) -> None:
         count._obj.value = len(self.machine.devices())
 
@@ -110,6 +120,8 @@ class Library:
     def c_nvmlDeviceGetPciInfo_v3(self, device: Any, info: Any) -> None:
         info._obj.busId = self.info(device).pci_bus_id
         info._obj.pciDeviceId = int(self.info(device).pci_device_id, 16)
+        with suppress(NotSupported):
+            info._obj.pciSubSystemId = self.machine.attributes(self.gpu(device)).pci_subsystem_id
 
     def c_nvmlDeviceGetCudaComputeCapability(self, device: Any, major: Any, minor: Any) -> None:
         major._obj.value, minor._obj.value = self.info(device).compute_capability
@@ -121,6 +133,63 @@ class Library:
     def c_nvmlDeviceGetMigMode(self, device: Any, current: Any, pending: Any) -> None:
         info = self.info(device)
         current._obj.value, pending._obj.value = info.mig_enabled, info.mig_pending
+
+    def c_nvmlDeviceGetEccMode(self, device: Any, current: Any, pending: Any) -> None:
+        current._obj.value, pending._obj.value = self.machine.attributes(self.gpu(device)).ecc, 0
+
+    def c_nvmlDeviceGetGpuFabricInfoV(self, device: Any, info: Any) -> None:
+        fabric = self.machine.attributes(self.gpu(device)).fabric
+        info._obj.state = 0 if fabric is None else 3
+        if fabric is not None:
+            info._obj.clusterUuid = type(info._obj.clusterUuid).from_buffer_copy(uuid.UUID(fabric[0]).bytes)
+            info._obj.cliqueId = int(fabric[1])
+
+    def c_nvmlDeviceGetFieldValues(self, device: Any, count: Any, values: Any) -> None:
+        assert count.value == 1
+        (field,) = values._obj
+        action = self.machine.attributes(self.gpu(device)).recovery_action
+        assert field.fieldId == 230
+        field.nvmlReturn, field.value.uiVal = (3, 0) if action is None else (0, action)
+
+    def c_nvmlDeviceGetAttributes_v2(self, device: Any, found: Any) -> None:
+        told, struct = self.machine.mig_attributes(self.at(device)[1]), found._obj
+        struct.memorySizeMB, struct.multiprocessorCount = told.memory_mib, told.multiprocessors
+        struct.gpuInstanceSliceCount, struct.computeInstanceSliceCount = told.gi_slices, told.ci_slices
+        struct.sharedCopyEngineCount, struct.sharedOfaCount = told.copy_engines, told.ofa_engines
+        struct.sharedDecoderCount, struct.sharedEncoderCount = told.decoders, told.encoders
+        struct.sharedJpegCount = told.jpeg_engines
+
+    def c_nvmlDeviceGetNvLinkState(self, device: Any, number: int, active: Any) -> None:
+        if number >= 12:
+            raise InvalidArgument("link")
+        active._obj.value = self.link(device, number) is not None
+
+    def c_nvmlDeviceGetNvLinkRemoteDeviceType(self, device: Any, number: int, kind: Any) -> None:
+        kind._obj.value = 2 if self.link(device, number).switch else 0
+
+    def c_nvmlDeviceGetNvLinkRemotePciInfo_v2(self, device: Any, number: int, info: Any) -> None:
+        if not self.link(device, number).remote_pci:
+            raise NotSupported("a switch that is not of this machine")
+        info._obj.busId = self.link(device, number).remote_pci
+
+    def link(self, device: Any, number: int) -> Any:
+        """Every second link of a card is down until all that are up have a number."""
+        links = self.machine.nvlinks(self.gpu(device))
+        numbers = [n for n in range(12) if len(links) > 6 or n % 2]
+        return dict(zip(numbers, links, strict=False)).get(number)
+
+    def c_nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any, level: Any) -> None:
+        level._obj.value = self.machine.common_ancestor(self.gpu(one), self.gpu(other))
+
+    def c_nvmlDeviceGetComputeMode(self, device: Any, mode: Any) -> None:
+        if self.info(device).mig_enabled:
+            raise InvalidArgument("the handle of a card in MIG mode")
+        mode._obj.value = self.machine.compute_mode(self.gpu(device)).value
+
+    def c_nvmlDeviceSetComputeMode(self, device: Any, mode: Any) -> None:
+        if self.info(device).mig_enabled:
+            raise InvalidArgument("the handle of a card in MIG mode")
+        self.machine.set_compute_mode(self.gpu(device), ComputeMode(mode.value))
 
     def c_nvmlDeviceSetMigMode(self, device: Any, mode: int, status: Any) -> None:
         result = self.machine.set_mig_mode(self.gpu(device), bool(mode))
@@ -288,3 +357,28 @@ def real(library: Library, tmp_path: Path) -> Iterator[RealNvml]:
 @pytest.fixture
 def state(tmp_path: Path) -> Path:
     return tmp_path / "cards.json"
+
+
+DEVICES = """Character devices:
+  1 mem
+195 nvidia
+195 nvidiactl
+234 nvidia-caps
+507 nvidia-uvm
+
+Block devices:
+259 blkext
+  8 nvidia-caps
+"""
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Callable[[str], None]:
+    """Writes the driver's files in ``/proc``, with these capabilities."""
+
+    def write(minors: str) -> None:
+        (tmp_path / "proc/driver/nvidia-caps").mkdir(parents=True)
+        (tmp_path / "proc/devices").write_text(DEVICES)
+        (tmp_path / "proc/driver/nvidia-caps/mig-minors").write_text(minors)
+
+    return write

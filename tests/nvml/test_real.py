@@ -171,29 +171,6 @@ def test_the_kernel_knows_the_numa_node(real: RealNvml, tmp_path: Path) -> None:
     assert [info.numa_node for info in real.devices()] == [1, None]
 
 
-DEVICES = """Character devices:
-  1 mem
-195 nvidia
-195 nvidiactl
-234 nvidia-caps
-507 nvidia-uvm
-
-Block devices:
-259 blkext
-  8 nvidia-caps
-"""
-
-
-@pytest.fixture
-def proc(tmp_path: Path) -> Callable[[str], None]:
-    def write(minors: str) -> None:
-        (tmp_path / "proc/driver/nvidia-caps").mkdir(parents=True)
-        (tmp_path / "proc/devices").write_text(DEVICES)
-        (tmp_path / "proc/driver/nvidia-caps/mig-minors").write_text(minors)
-
-    return write
-
-
 def test_a_container_gets_the_capabilities_of_its_instance_only(
     real: RealNvml, machine: SimulatedMachine, proc: Callable[[str], None]
 ) -> None:

@@ -54,6 +54,20 @@ def test_a_machine_is_described_in_words() -> None:
     assert machine.driver_version() == DRIVER_VERSION
 
 
+def test_cards_without_mig_stand_beside_others() -> None:
+    machine = SimulatedMachine("4xT4,V100,L40S,A30", seed="n", mig=True)
+    assert [(gpu.name, gpu.mig_capable, gpu.mig_enabled) for gpu in machine.devices()][3:] == [
+        ("Tesla T4", False, False),
+        ("Tesla V100-SXM2-16GB", False, False),
+        ("NVIDIA L40S", False, False),
+        ("NVIDIA A30", True, True),
+    ]
+    t4 = machine.uuids()[0]
+    with pytest.raises(NotSupported, match="Tesla T4 has no MIG"):
+        machine.set_mig_mode(t4, True)
+    assert machine.instances(t4) == []
+
+
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
@@ -191,6 +205,24 @@ def test_processes_and_memory_are_told_per_device(machine: SimulatedMachine) -> 
     assert machine.memory(one).used == 2 * GIB
 
 
+def test_a_process_of_this_host_computes_on_several_devices(machine: SimulatedMachine) -> None:
+    gpu, other = machine.uuids()
+    machine.set_mig_mode(other, False)
+    device = make(machine, gpu, "1g.5gb", 0).mig_uuid
+    for place in (device, other):
+        assert machine.start_process(place, GIB, pid=77) == 77
+    machine.set_process_memory(77, 3 * GIB, other)
+    assert machine.processes(device) == [Process(pid=77, memory_bytes=GIB, gi_id=7, ci_id=0)]
+    assert machine.processes(other) == [Process(pid=77, memory_bytes=3 * GIB)]
+    with pytest.raises(ValueError, match=r"computes on .* already"):
+        machine.start_process(other, pid=77)
+    with pytest.raises(NotFound, match="process 77 does not compute on"):
+        machine.set_process_memory(77, 0, gpu)
+    machine.end_process(77)
+    assert machine.processes(device) == machine.processes(other) == []
+    assert machine.memory(other).used == 0
+
+
 def test_a_whole_card_is_shared_by_its_processes() -> None:
     machine = SimulatedMachine("A100-40GB", seed="n")
     (gpu,) = machine.uuids()
@@ -302,6 +334,16 @@ def test_the_nth_call_can_fail(machine: SimulatedMachine) -> None:
         with pytest.raises(InsufficientResources):
             machine.create_gpu_instance(gpu, "1g.5gb", 1)
     machine.create_gpu_instance(gpu, "1g.5gb", 1)
+
+
+def test_a_card_can_be_sick_alone_and_with_it_its_mig_devices(machine: SimulatedMachine) -> None:
+    gpu, other = machine.uuids()
+    device, healthy = make(machine, gpu, "1g.5gb", 0).mig_uuid, make(machine, other, "1g.5gb", 0).mig_uuid
+    machine.fail("memory", Unknown, times=None, gpu=gpu)
+    for sick in (gpu, device):
+        with pytest.raises(Unknown):
+            machine.memory(sick)
+    assert machine.memory(other).used == machine.memory(healthy).used == 0
 
 
 def test_a_driver_can_be_replaced_under_the_library(machine: SimulatedMachine) -> None:
