@@ -241,6 +241,11 @@ class Scene:
             del self.pods[name]
             raise
 
+    async def start_container(self, name: str, container: str = "c0") -> Mapping[str, str]:
+        """Kubelet starts a container; returns its variables: Allocate's, then CDI's."""
+        await self.kubelet.pre_start(PodUid(f"uid-{name}"), container)
+        return self.env(name, container)
+
     def finish(self, name: str) -> None:
         """All containers of a pod have ended; kubelet still lists it."""
         self.pods[name]["over"] = True

@@ -87,8 +87,14 @@ class TestEachStrategy:
 
 def its_set(devices: tuple[Device, ...]) -> list[str]:
     """One more name stands for several devices together; that is Tessera's, all else is upstream's."""
-    uuids = {each.uuid for each in devices}
-    return [NAMES + set_name(uuids)] if len(uuids) > 1 else []
+    return [NAMES + set_name(each.id for each in devices)] if len({each.uuid for each in devices}) > 1 else []
+
+
+def test_where_a_container_may_have_other_resources_too_one_device_has_a_set_as_well() -> None:
+    found = answer(GPU, ONE, AnswerOptions(), files={}, joint=True)
+    assert found == Allocation(cdi_devices=(NAMES + A, NAMES + set_name([A])))
+    by_env = answer(GPU, ONE, AnswerOptions(list_strategies=("envvar",)), files={}, joint=True)
+    assert by_env == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": A})
 
 
 def test_the_kind_is_that_of_the_device_plugin() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.answers import cdi_names
+from tessera.agent.sharing.answers import qualified
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
 from tessera.lab.kubelet.cdi import CdiError, CdiRegistry
 from tessera.nvml.interface import DeviceFile
@@ -26,6 +26,10 @@ CARDS = [
 ]
 
 
+def names(*devices: str) -> list[str]:
+    return [qualified(each) for each in devices]
+
+
 @pytest.fixture
 def specs(tmp_path: Path) -> CdiSpecs:
     return CdiSpecs(tmp_path / "cdi")
@@ -37,7 +41,7 @@ def runtime(tmp_path: Path) -> CdiRegistry:
 
 
 def test_the_file_is_one_that_runtimes_take(specs: CdiSpecs) -> None:
-    specs.publish(CARDS, [[A, B]])
+    specs.publish(CARDS, {"set-1": [A, B]})
     spec = json.loads(specs.path.read_bytes())
     assert specs.path.name == "k8s.device-plugin.nvidia.com-gpu.json"
     assert spec.keys() == {"cdiVersion", "kind", "devices"}
@@ -55,47 +59,56 @@ def test_the_file_is_one_that_runtimes_take(specs: CdiSpecs) -> None:
 
 
 def test_one_device_is_named_alone(specs: CdiSpecs, runtime: CdiRegistry) -> None:
-    specs.publish(CARDS, [])
-    edits = runtime.edits(cdi_names([A], [A]))
+    specs.publish(CARDS, {})
+    edits = runtime.edits(names(A))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": A}
     assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia0")
 
 
 def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiSpecs, runtime: CdiRegistry) -> None:
-    specs.publish(CARDS, [])
-    specs.ensure_set([B, A])
-    edits = runtime.edits(cdi_names([B, A], [B, A]))
+    specs.publish(CARDS, {})
+    specs.ensure_set("set-1", [B, A])
+    edits = runtime.edits(names(B, A, "set-1"))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"}
     assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0")
 
 
 def test_a_set_stays_while_it_is_held(specs: CdiSpecs, runtime: CdiRegistry) -> None:
-    specs.publish(CARDS, [])
-    specs.ensure_set([A, B])
-    specs.publish(CARDS, [{A, B}])
-    assert runtime.edits(cdi_names([A, B], [A, B])).env
-    specs.publish(CARDS, [])
+    specs.publish(CARDS, {})
+    specs.ensure_set("set-1", [A, B])
+    specs.publish(CARDS, {"set-1": [A, B]})
+    assert runtime.edits(names(A, B, "set-1")).env
+    specs.publish(CARDS, {})
     with pytest.raises(CdiError, match="unresolvable"):
-        runtime.edits(cdi_names([A, B], [A, B]))
+        runtime.edits(names(A, B, "set-1"))
+
+
+def test_a_set_names_more_when_more_is_known(specs: CdiSpecs, runtime: CdiRegistry) -> None:
+    specs.publish(CARDS, {"set-1": [A]})
+    specs.ensure_set("set-1", [A])
+    assert runtime.edits(names(A, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": A}
+    specs.publish(CARDS, {"set-1": [M, A]})
+    specs.ensure_set("set-1", [A])
+    assert runtime.edits(names(A, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{M}"}
 
 
 def test_a_set_with_a_device_that_is_gone_is_left_out(specs: CdiSpecs, runtime: CdiRegistry) -> None:
-    specs.publish(CARDS[:1], [[A, B]])
-    assert runtime.edits(cdi_names([A], [A])).env == {"NVIDIA_VISIBLE_DEVICES": A}
+    specs.publish(CARDS[:1], {"set-1": [A, B]})
+    assert runtime.edits(names(A)).env == {"NVIDIA_VISIBLE_DEVICES": A}
     assert len(json.loads(specs.path.read_bytes())["devices"]) == 2
 
 
 def test_another_minor_number_is_in_the_file_at_once(specs: CdiSpecs, runtime: CdiRegistry) -> None:
-    specs.publish(CARDS, [])
-    specs.publish([CdiDevice(uuid=A, index="0", files=(CONTROL, card(5)))], [])
-    assert runtime.edits(cdi_names([A], [A])).device_nodes == ("/dev/nvidiactl", "/dev/nvidia5")
+    specs.publish(CARDS, {})
+    specs.publish([CdiDevice(uuid=A, index="0", files=(CONTROL, card(5)))], {})
+    assert runtime.edits(names(A)).device_nodes == ("/dev/nvidiactl", "/dev/nvidia5")
 
 
 def test_the_file_is_left_alone_while_nothing_changes_and_gone_without_devices(specs: CdiSpecs) -> None:
-    specs.publish(CARDS, [])
+    specs.publish(CARDS, {})
     before = specs.path.stat().st_ino
-    specs.publish(CARDS, [])
+    specs.publish(CARDS, {})
     assert specs.path.stat().st_ino == before
-    specs.publish([], [])
+    specs.publish([], {})
     assert not specs.path.exists()
     assert list(specs.path.parent.iterdir()) == []

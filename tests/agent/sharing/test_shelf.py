@@ -131,10 +131,59 @@ def test_a_container_with_two_cards_sees_both(play: Callable[..., None]) -> None
         await scene.begin(WHOLE)
         await scene.offers(gpu=2)
         await scene.admit("pair", {GPU: 2})
-        assert scene.env("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
+        assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
         await scene.restart_shelf()
+        await scene.until(lambda: scene.shelf.serves)
+        assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
+
+    play(story, "2xA100-40GB")
+
+
+def test_a_container_with_two_kinds_of_slices_sees_both_whenever_it_starts(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.cut(0, ("2g.10gb", 0), ("1g.5gb", 4))
+        await scene.offers(**{"mig-2g_10gb": 1, "mig-1g_5gb": 1})
+        await scene.admit("both", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1})
+        both = {"NVIDIA_VISIBLE_DEVICES": ",".join(scene.mig_uuids(0))}
+        assert await scene.start_container("both") == both
+        await scene.clock.sleep(60.0)
+        assert await scene.start_container("both") == both
+        (scene.folder / "cdi" / "k8s.device-plugin.nvidia.com-gpu.json").unlink()
+        await scene.restart_shelf()
+        await scene.until(lambda: scene.shelf.serves)
+        assert await scene.start_container("both") == both
+
+    play(story, "A100-40GB")
+
+
+def test_containers_with_a_slice_each_see_their_own(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.cut(0, ("2g.10gb", 0), ("1g.5gb", 4))
+        await scene.offers(**{"mig-2g_10gb": 1, "mig-1g_5gb": 1})
+        await scene.admit("pod", {"nvidia.com/mig-2g.10gb": 1}, {"nvidia.com/mig-1g.5gb": 1})
+        for container, uuid in zip(("c0", "c1"), scene.mig_uuids(0), strict=True):
+            assert await scene.start_container("pod", container) == {"NVIDIA_VISIBLE_DEVICES": uuid}
+
+    play(story, "A100-40GB")
+
+
+def test_a_container_starts_again_though_its_resource_is_offered_no_more(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
         await scene.offers(gpu=2)
-        assert scene.env("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
+        await scene.admit("train", {GPU: 2})
+        before = await scene.start_container("train")
+        scene.follow(SLICE_4)
+        await scene.until(lambda: GPU in scene.allocatable and not scene.allocatable[GPU])
+        for _ in range(3):
+            await scene.clock.sleep(2 * STOP_GRACE)
+            assert await scene.start_container("train") == before
+            await scene.restart_shelf()
+        scene.finish("train")
+        await scene.offers(gpu_shared=8)
+        await scene.until(lambda: GPU not in scene.allocatable, seconds=2 * STOP_GRACE)
 
     play(story, "2xA100-40GB")
 

@@ -10,9 +10,9 @@ The forms are those of NVIDIA's device plugin, one for each device list strategy
 ========================  ==========================================================================================
 
 Shares of one device are one device here, in the order in which they were given. Device nodes are named beside the first
-two strategies only: CDI brings its own. One thing is added to upstream's forms: an answer of several devices by CDI has
-one more name at its end, of the *set* (:func:`set_name`), whose CDI edits name all of them in the variable
-(``docs/decisions/cdi-sets.md``).
+two strategies only: CDI brings its own. One thing is added to upstream's forms: an answer by CDI of several devices, or
+on a node where a container may have other resources too, has one more name at its end: that of the container's *set*
+(:func:`set_name`), whose CDI edits name all its devices in the variable (``docs/decisions/cdi-sets.md``).
 """
 
 import hashlib
@@ -99,6 +99,7 @@ def answer(
     options: AnswerOptions,
     *,
     files: Mapping[str, Sequence[DeviceFile]],
+    joint: bool = False,
     mps: ClientEdits | None = None,
 ) -> Allocation:
     """Allocate's answer for one container.
@@ -108,6 +109,7 @@ def answer(
         devices: the entries that it chose, in its order.
         options: how containers learn of their devices.
         files: device nodes by UUID of card or MIG device; none for simulated cards.
+        joint: the container may be given devices of other resources too.
         mps: of the resource's MPS daemon; ``None`` for one that is not shared by MPS.
     """
     uuids = unique(each.uuid for each in devices)
@@ -115,7 +117,9 @@ def answer(
     envs: dict[str, str] = {}
     mounts: list[Mount] = []
     nodes: tuple[DeviceNode, ...] = ()
-    names = cdi_names(ids, uuids) if options.uses_cdi else ()
+    names = tuple(qualified(each) for each in ids) if options.uses_cdi else ()
+    if names and needs_set(uuids, joint=joint):
+        names = (*names, qualified(set_name(each.id for each in devices)))
     if mps is not None:
         envs |= mps.envs
         mounts += mps.mounts
@@ -137,12 +141,9 @@ def answer(
     )
 
 
-def cdi_names(ids: Sequence[str], uuids: Sequence[str]) -> tuple[str, ...]:
-    """The CDI names of one container's devices, with their set's at the end if there are several."""
-    names = [qualified(each) for each in ids]
-    if len(uuids) > 1:
-        names.append(qualified(set_name(uuids)))
-    return tuple(names)
+def needs_set(uuids: Sequence[str], *, joint: bool) -> bool:
+    """Whether a container cannot be told of its devices one by one."""
+    return joint or len(uuids) > 1
 
 
 def qualified(name: str) -> str:
@@ -150,9 +151,12 @@ def qualified(name: str) -> str:
     return f"{CDI_KIND}={name}"
 
 
-def set_name(uuids: Iterable[str]) -> str:
-    """The CDI device that stands for several together: the same for the same devices in any order."""
-    return _SET_PREFIX + hashlib.sha256(",".join(sorted(uuids)).encode()).hexdigest()[:24]
+def set_name(entries: Iterable[str]) -> str:
+    """The CDI device that stands for all devices of the container that was given these entries, in any order.
+
+    An entry is one container's at a time, so the name is too.
+    """
+    return _SET_PREFIX + hashlib.sha256(",".join(sorted(entries)).encode()).hexdigest()[:24]
 
 
 def device_nodes(files: Iterable[DeviceFile], dev_root: PurePosixPath) -> tuple[DeviceNode, ...]:

@@ -7,7 +7,7 @@ its UUID and by its index, since a profile may choose either.
 Each device's edits give its nodes and name it in ``NVIDIA_VISIBLE_DEVICES``, which wins over what image and pod set.
 The runtime applies the devices of a container one after the other, so of several the last would be the only one that is
 named; a *set* therefore follows them, which has no nodes of its own and names all (``docs/decisions/cdi-sets.md``).
-Sets stay in the file as long as a container has them.
+A set is one container's, and what it names may grow when kubelet has told what else the container has.
 
 Simulated cards have no nodes, so their containers get the environment alone. Which containers there are is not known
 here. Specification: container-device-interface 0.6.0 (SPEC.md).
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.sharing.answers import CDI_KIND, VISIBLE_DEVICES, set_name, unique
+from tessera.agent.sharing.answers import CDI_KIND, VISIBLE_DEVICES, unique
 from tessera.nvml.interface import DeviceFile
 
 #: Lowest version with all that is used (names that begin with a digit came with 0.5.0); containerd 1.7 reads it.
@@ -74,37 +74,37 @@ class CdiSpecs:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
         self._devices: tuple[CdiDevice, ...] = ()
-        self._sets: set[frozenset[str]] = set()
+        self._sets: dict[str, frozenset[str]] = {}
 
     @property
     def path(self) -> Path:
         """The file."""
         return self._path
 
-    def publish(self, devices: Sequence[CdiDevice], sets: Iterable[Collection[str]]) -> None:
+    def publish(self, devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> None:
         """Defines these devices and sets and no others.
 
         Args:
             devices: in the order of their indexes.
-            sets: UUIDs of devices that containers have together. One with a device that is not there is left out.
+            sets: UUIDs of all devices of a container, by the set's name. One with a device that is not there is left
+                out.
 
         Raises:
             OSError: the file cannot be written.
         """
         there = {device.uuid for device in devices}
         self._devices = tuple(devices)
-        self._sets = {frozenset(each) for each in sets if len(set(each)) > 1 and there.issuperset(each)}
+        self._sets = {name: frozenset(uuids) for name, uuids in sets.items() if there.issuperset(uuids)}
         self._write()
 
-    def ensure_set(self, uuids: Collection[str]) -> None:
-        """Defines what a container needs that is about to get several devices together.
+    def ensure_set(self, name: str, uuids: Collection[str]) -> None:
+        """Defines a set for a container that is about to start, as these devices unless it is defined already.
 
         Raises:
-            OSError: the file cannot be written; the container must not be given them.
+            OSError: the file cannot be written; the container must not start.
         """
-        together = frozenset(uuids)
-        if len(together) > 1 and together not in self._sets:
-            self._sets.add(together)
+        if name not in self._sets:
+            self._sets[name] = frozenset(uuids)
             self._write()
 
     def _write(self) -> None:
@@ -121,15 +121,15 @@ class CdiSpecs:
         fresh.replace(self._path)
 
 
-def spec_of(devices: Sequence[CdiDevice], sets: Iterable[Collection[str]]) -> msgspec.Struct:
+def spec_of(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> msgspec.Struct:
     """The file's content; the devices of a set in the order of their indexes."""
     found: list[_Device] = []
     for device in devices:
         edits = _Edits(env=_visible((device.uuid,)), device_nodes=_nodes(device.files))
         found += [_Device(name=name, container_edits=edits) for name in unique((device.uuid, device.index))]
-    for together in sorted(map(sorted, sets)):
+    for name, together in sorted(sets.items()):
         ordered = [device.uuid for device in devices if device.uuid in together]
-        found.append(_Device(name=set_name(ordered), container_edits=_Edits(env=_visible(ordered))))
+        found.append(_Device(name=name, container_edits=_Edits(env=_visible(ordered))))
     return _Spec(cdi_version=VERSION, kind=CDI_KIND, devices=tuple(found))
 
 

@@ -6,11 +6,14 @@ was given in the last :data:`ADMISSION` seconds counts as held, and then kubelet
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
+from tessera.agent.sharing.answers import needs_set, set_name
 from tessera.agent.sharing.exclusion import Entry, Held, blocked, held_by
 from tessera.agent.sharing.holders import Holder, Holders
+from tessera.agent.wakeup import Changes
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer, device_of
 from tessera.clock import Clock
@@ -19,6 +22,8 @@ from tessera.clock import Clock
 ADMISSION = 15.0
 #: Seconds before a kubelet that did not answer is asked again.
 ASK_AGAIN = 0.5
+#: Seconds that the start of a container waits for kubelet to list it and for its pod to be seen.
+PATIENCE = 1.0
 
 
 class _Given(msgspec.Struct, frozen=True):
@@ -92,12 +97,50 @@ class Occupancy:
         ]
         return blocked(offer, [*held_by(self._held or {}), *lately], parents)
 
-    def sets(self) -> list[frozenset[str]]:
-        """UUIDs of the devices that each container has together."""
-        found: dict[tuple[str, ...], set[str]] = {}
-        for device, holders in (self._held or {}).items():
-            for each in holders:
-                found.setdefault((each.pod, each.container, each.resource), set()).add(device)
-        return [frozenset(each) for each in found.values()] + [
-            frozenset(map(device_of, each.ids)) for each in self._given
-        ]
+    @property
+    def resources(self) -> frozenset[str]:
+        """The resources that containers hold entries of, whether they are still offered or not."""
+        told = {each.resource for holders in (self._held or {}).values() for each in holders}
+        return frozenset(told | {each.resource for each in self._given})
+
+    async def learn(self, resource: str, ids: Sequence[str], changes: Changes) -> None:
+        """Returns when kubelet has told which container holds these entries, or after :data:`PATIENCE`.
+
+        It never tells it of an init container.
+
+        Raises:
+            ConnectionError: kubelet did not answer.
+        """
+        deadline = self._clock.monotonic() + PATIENCE
+        while True:
+            seen = changes.count
+            self._held = await self._holders.now()
+            left = deadline - self._clock.monotonic()
+            if left <= 0 or any(_has(each, resource, ids) for each in chain.from_iterable(self._held.values())):
+                return
+            await changes.wait(seen, min(left, ASK_AGAIN))
+
+    def sets(self, *, joint: bool) -> dict[str, frozenset[str]]:
+        """UUIDs of all devices of each container that has a CDI set, by the set's name.
+
+        Args:
+            joint: also of those that were given one device lately and may have more of other resources.
+        """
+        lately = {set_name(each.ids): frozenset(map(device_of, each.ids)) for each in self._given}
+        found = {name: uuids for name, uuids in lately.items() if needs_set(tuple(uuids), joint=joint)}
+        for parts in self._containers().values():
+            uuids = frozenset(device_of(entry) for ids in parts.values() for entry in ids)
+            if len(uuids) > 1 or len(parts) > 1:
+                found |= {set_name(ids): uuids for ids in parts.values()}
+        return found
+
+    def _containers(self) -> dict[tuple[str, str], dict[str, set[str]]]:
+        """The entries of each container, by pod and name, by resource."""
+        found: dict[tuple[str, str], dict[str, set[str]]] = {}
+        for each in chain.from_iterable((self._held or {}).values()):
+            found.setdefault((each.pod, each.container), {}).setdefault(each.resource, set()).update(each.ids)
+        return found
+
+
+def _has(holder: Holder, resource: str, ids: Sequence[str]) -> bool:
+    return holder.resource == resource and not set(ids).isdisjoint(holder.ids)

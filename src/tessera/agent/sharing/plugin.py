@@ -4,14 +4,16 @@ What it lists and what it gives are two things. The list is what kubelet counts,
 is ready to be counted; what is given follows the cards at once. In between Allocate refuses what kubelet still has on
 its older list: the pod fails and is made anew, instead of two pods having one card.
 
-Allocate answers from what it was last told and asks nobody, since kubelet admits pods one after the other.
+Allocate answers from what it was last told and asks nobody, since kubelet admits pods one after the other. Before a
+container starts its CDI set is there (``docs/decisions/cdi-sets.md``), also after the agent or the machine was started
+again; only that may take a while.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, answer, unique
+from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, answer, needs_set, set_name, unique
 from tessera.agent.sharing.cdi_specs import CdiSpecs
 from tessera.agent.sharing.preference import preferred
 from tessera.agent.sharing.refusals import fence
@@ -33,6 +35,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         options: how containers learn of their devices.
         files: device nodes by UUID.
         topology: how the cards are joined.
+        joint: the node has several resources, so a container may have devices of others too.
     """
 
     offered: Offered
@@ -40,6 +43,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     options: AnswerOptions = AnswerOptions()
     files: Mapping[str, Sequence[DeviceFile]] = {}
     topology: Topology = Topology.flat(())
+    joint: bool = False
 
 
 class SharedPlugin:
@@ -51,6 +55,7 @@ class SharedPlugin:
         edits: what a client of the resource's MPS daemon needs.
         cdi: where sets of devices are defined.
         given: told of every entry that is given out, as resource and ids.
+        starting: makes the CDI set of a container that is about to start; raises ConnectionError or OSError.
         listed: called when kubelet has taken a list.
 
     Attributes:
@@ -65,6 +70,7 @@ class SharedPlugin:
         edits: Callable[[str], ClientEdits],
         cdi: CdiSpecs,
         given: Callable[[str, Sequence[str]], None],
+        starting: Callable[[str, Sequence[str]], Awaitable[None]],
         listed: Callable[[], None],
     ) -> None:
         self._resource = resource
@@ -72,6 +78,7 @@ class SharedPlugin:
         self._edits = edits
         self._cdi = cdi
         self._given = given
+        self._starting = starting
         self._tell_listed = listed
         self._list: tuple[Device, ...] = ()
         self._shown = Changes()
@@ -86,8 +93,8 @@ class SharedPlugin:
 
     @property
     def options(self) -> PluginOptions:
-        """Preferences are answered; nothing is to be done before a container starts."""
-        return PluginOptions(pre_start_required=False, get_preferred_allocation_available=True)
+        """Both optional calls are served."""
+        return PluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
     @property
     def streaming(self) -> bool:
@@ -151,20 +158,28 @@ class SharedPlugin:
         return answers
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
-        """Nothing is to be done."""
+        """Returns when the container's CDI names stand for all its devices.
+
+        Raises:
+            PluginError: they do not; kubelet tries again.
+        """
+        try:
+            await self._starting(self._resource, device_ids)
+        except (ConnectionError, OSError) as error:
+            raise PluginError(f"{self._resource}: the container's CDI set cannot be made: {error}") from error
 
     def _answer(self, ids: tuple[str, ...]) -> Allocation:
         terms = self.terms
         devices = self._checked(ids)
         uuids = unique(each.uuid for each in devices)
-        if terms.options.uses_cdi:
+        if terms.options.uses_cdi and needs_set(uuids, joint=terms.joint):
             try:
-                self._cdi.ensure_set(uuids)
+                self._cdi.ensure_set(set_name(ids), uuids)
             except OSError as error:
                 raise PluginError(f"{self._resource}: {self._cdi.path} cannot be written: {error}") from error
         by_mps = any(each.kind is SharingKind.MPS for each in devices)
         edits = self._edits(self._resource) if by_mps else None
-        return answer(self._resource, devices, terms.options, files=terms.files, mps=edits)
+        return answer(self._resource, devices, terms.options, files=terms.files, joint=terms.joint, mps=edits)
 
     def _checked(self, ids: tuple[str, ...]) -> list[Entry]:
         try:

@@ -2,7 +2,8 @@
 
 A resource that stays keeps its plugin, whose list is replaced; nothing dips. One that is new is served, and only when
 kubelet has taken its list are the lists of those that are gone emptied: a node that changes from cards to shares never
-has neither. When kubelet has taken an empty list, the serving of that resource ends.
+has neither. When kubelet has taken an empty list, the serving of that resource ends. As long as pods hold devices of
+it, it goes on with an empty list: kubelet starts no container again whose resource has no plugin.
 
 Nothing in the protocol says that kubelet has counted a list. It is taken to have when the list was read and
 :data:`HANDOVER` seconds have passed. A kubelet that does not answer holds nobody up for ever: after :data:`PATIENCE`
@@ -11,7 +12,7 @@ the next step is made without it.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from tessera.agent.sharing.plugin import SharedPlugin
 from tessera.clock import Clock
@@ -94,8 +95,12 @@ class Serving:
         served = self._served.get(name)
         return self._make(name) if served is None else served.plugin
 
-    def show(self, lists: Mapping[str, tuple[SharedPlugin, tuple[Device, ...]]]) -> float | None:
+    def show(self, lists: Mapping[str, tuple[SharedPlugin, tuple[Device, ...]]], held: Collection[str]) -> float | None:
         """Serves these resources with these lists and no others.
+
+        Args:
+            lists: plugin and list of each resource that is offered.
+            held: resources that pods hold devices of; they are served to the end, with an empty list.
 
         Returns:
             Seconds after which this is to be called again, even if nothing changes; ``None`` if it need not be.
@@ -109,12 +114,17 @@ class Serving:
             elif served.retired:
                 served.begin(now, retired=False)
         waits = [wait for each in self._served.values() if not each.retired and (wait := each.awaited(now))]
+        for name in held:
+            if name not in self._served:
+                plugin = self._make(name)
+                self._served[name] = _Served(plugin, self._start(name, plugin), now)
+                self._served[name].retired = True
         gone = [name for name in self._served if name not in lists]
         if waits and any(not self._served[name].retired for name in gone):
             return min(waits)
-        return self._retire(gone, now)
+        return self._retire(gone, held, now)
 
-    def _retire(self, names: list[str], now: float) -> float | None:
+    def _retire(self, names: list[str], held: Collection[str], now: float) -> float | None:
         """Empties the lists of what is gone, and ends what kubelet knows to be empty."""
         waits = []
         for name in names:
@@ -125,7 +135,7 @@ class Serving:
             wait = served.awaited(now)
             if wait and served.plugin.streaming:
                 waits.append(wait)
-            else:
+            elif name not in held:
                 self._end(name)
         return min(waits, default=None)
 

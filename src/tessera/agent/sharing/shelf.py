@@ -19,7 +19,7 @@ from tessera.agent.health.fitness import verdicts
 from tessera.agent.health.marks import Scope, Verdict
 from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.settings.wishes import SharingWish
-from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, unique
+from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, needs_set, set_name, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
 from tessera.agent.sharing.exclusion import Entry
 from tessera.agent.sharing.holders import Holders
@@ -33,7 +33,7 @@ from tessera.agent.sharing.stale import OfferedNames
 from tessera.agent.stock import StockCard, gpus_of
 from tessera.agent.wakeup import Changes
 from tessera.api.sharing.config import MigStrategy
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
+from tessera.api.sharing.devices import Device, Gpu, Offer, Offered, device_of
 from tessera.clock import Clock
 from tessera.kube.resources import Node
 from tessera.kubelet.seam import Device as ListedDevice
@@ -169,11 +169,11 @@ class Shelf:
 
     @property
     def serves(self) -> bool:
-        """Whether kubelet has taken the list of everything that is offered, and nothing else is listed."""
+        """Whether kubelet has taken the newest list of everything that is served."""
         if self._serving is None or self._in_force is None or not self._occupancy.known:
             return False
         plugins = self._serving.plugins
-        return plugins.keys() == self.offer.resources.keys() and all(each.listed for each in plugins.values())
+        return plugins.keys() >= self.offer.resources.keys() and all(each.listed for each in plugins.values())
 
     @property
     def lately_given(self) -> frozenset[str]:
@@ -215,7 +215,7 @@ class Shelf:
         waits = [await self._occupancy.ask(self.offer), self._readings.retry_in()]
         if self._occupancy.known:
             waits.append(self._put_out(serving))
-        waits.append(await self._names.remove_stale(self.offer.resources.keys() | self._slicers()))
+        waits.append(await self._names.remove_stale(serving.plugins.keys() | self._slicers()))
         if (self.problem, self.offer) != before:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
@@ -223,12 +223,14 @@ class Shelf:
     def _put_out(self, serving: Serving) -> float | None:
         """Defines the devices and lists them; what cannot be defined is not listed anew."""
         try:
-            self._cdi.publish(self._devices(), self._occupancy.sets())
+            self._cdi.publish(self._devices(), self._occupancy.sets(joint=self._ever_joint))
+            self._unwritten = None
         except OSError as error:
-            self._unwritten = f"{self._cdi.path} cannot be written, so that no change is offered: {error}"
-            return RETRY
-        self._unwritten = None
-        return serving.show(self._lists(serving))
+            if self._options_now.uses_cdi:
+                self._unwritten = f"{self._cdi.path} cannot be written, so that no change is offered: {error}"
+                return RETRY
+        held = self._occupancy.resources & self._names.known - self._slicers()
+        return serving.show(self._lists(serving), held)
 
     def _decide(self, serving: Serving) -> None:
         """Works out the offer; what is not in it any more is not given out from now on."""
@@ -298,6 +300,7 @@ class Shelf:
             edits=self._mps.edits,
             cdi=self._cdi,
             given=self._occupancy.given,
+            starting=self._starting,
             listed=self._changes.notify,
         )
 
@@ -308,7 +311,29 @@ class Shelf:
             options=self._options_now,
             files=self._readings.files,
             topology=self._readings.topology,
+            joint=len(self.offer.resources) > 1,
         )
+
+    async def _starting(self, resource: str, ids: Sequence[str]) -> None:
+        """Makes the CDI set of a container that is about to start name its devices of all resources.
+
+        Raises:
+            ConnectionError: kubelet does not say what they are.
+            OSError: the CDI file cannot be written.
+        """
+        uuids = unique(map(device_of, ids))
+        if not needs_set(uuids, joint=self._ever_joint):
+            return
+        self._occupancy.given(resource, ids)
+        self._cdi.ensure_set(set_name(ids), uuids)
+        if self._ever_joint:
+            await self._occupancy.learn(resource, ids, self._changes)
+            self._cdi.publish(self._devices(), self._occupancy.sets(joint=True))
+
+    @property
+    def _ever_joint(self) -> bool:
+        """Whether a container of this node may have been given devices of several resources."""
+        return len(self._names.known) > 1
 
     def _parents(self) -> dict[str, str]:
         """The card of each MIG device."""

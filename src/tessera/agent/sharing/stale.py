@@ -79,6 +79,11 @@ class OfferedNames:
         self._clock = clock
         self._next = 0.0
 
+    @property
+    def known(self) -> frozenset[str]:
+        """Every resource that was ever offered and may still be on the node."""
+        return frozenset(self._ended)
+
     def offered(self, names: Collection[str]) -> None:
         """Says what is offered now; what was offered before and is not among it is former from now on."""
         now = self._clock.now()
