@@ -13,6 +13,7 @@ from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_de
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli.verdicts.answer import Answer, listed
+from tessera.cli.verdicts.fixed import dynamic_resources
 from tessera.cli.verdicts.node_help import help_about, help_about_nothing
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.kube.resources import Condition, Node
@@ -180,7 +181,7 @@ def _given(node: Node) -> list[str]:
 
 def _allocatable(node: Node) -> dict[str, str]:
     """What kubelet gives of our resources, without the positions that slices on demand may take."""
-    dynamic = {each.resource for each in _offers(node)[0] if each.kind is OfferKind.DYNAMIC_SLICE}
+    dynamic = dynamic_resources(node)
     found = node.status.allocatable.items()
     return {name: n for name, n in sorted(found) if name.startswith(_DOMAIN) and name not in dynamic and n != "0"}
 

@@ -6,8 +6,10 @@ running. Each case is in one place here or in the room that it names.
 
 from collections.abc import Iterator
 
-from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid
+from tessera.api.names import GATE, PodUid
+from tessera.api.requirements import CHOSEN_REASON
 from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.fixed import answer_about_fixed, asked_text, fixed_requests
 from tessera.cli.verdicts.room import no_room
 from tessera.cli.verdicts.sight import View
 from tessera.cli.verdicts.startup import at_node, unscheduled
@@ -33,15 +35,21 @@ def answer_about(view: View, pod: Pod) -> Answer:
         pod: which.
     """
     facts = pod_facts(pod)
-    answer = _over(pod, facts) or _not_ours(pod, facts) or _other_gate(pod, facts)
+    answer = _over(pod, facts) or _not_ours(view, pod, facts) or _other_gate(pod, facts)
     if answer is None:
         answer = _with_state(view, view.slicer, pod, facts) if view.slicer is not None else _by_events(view, pod, facts)
     return _named(answer, pod)
 
 
 def _named(answer: Answer, pod: Pod) -> Answer:
+    """The answer with whose it is, and why it asks for what it asks for if that was chosen for it."""
+    chosen = pod.metadata.annotations.get(CHOSEN_REASON)
     return Answer(
-        case=answer.case, verdict=answer.verdict, facts=answer.facts, help=answer.help, pods=(pod.metadata.name,)
+        case=answer.case,
+        verdict=answer.verdict,
+        facts=(*answer.facts, *([f"what it asks for was chosen for it: {chosen}"] if chosen else [])),
+        help=answer.help,
+        pods=(pod.metadata.name,),
     )
 
 
@@ -87,7 +95,7 @@ def _finalizers(pod: Pod) -> tuple[str, ...]:
     return (f"waits for the finalizers {names}",) if names else ()
 
 
-def _not_ours(pod: Pod, facts: PodFacts) -> Answer | None:
+def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
     if facts.fault:
         return Answer(
             case="bad-request",
@@ -97,14 +105,17 @@ def _not_ours(pod: Pod, facts: PodFacts) -> Answer | None:
         )
     if facts.profiles:
         return None
-    asked = sorted(name for each in pod.spec.containers for name in each.resources.limits if name in GPU_RESOURCES)
-    how = f"it asks for {asked[0]}, whole cards" if asked else f"no container has a limit {MIG_RESOURCE_PREFIX}*"
+    asked = fixed_requests(pod)
+    if asked:
+        held = any(gate != GATE for gate in facts.gates)
+        return None if held else answer_about_fixed(view, pod, asked)
     return Answer(
         case="no-slices",
-        verdict="does not ask for slices, so Tessera has no part in it",
-        facts=(how, f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
-        help=() if asked else ("to ask for one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
-    )
+        verdict="does not ask for a GPU, so Tessera has no part in it",
+        facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
+               *_unscheduled_message(pod)),
+        help=("to ask for one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
+    )  # fmt: skip
 
 
 def _unscheduled_message(pod: Pod) -> Iterator[str]:
@@ -129,7 +140,7 @@ def _other_gate(pod: Pod, facts: PodFacts) -> Answer | None:
         case="other-gate",
         verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
         facts=(
-            f"it asks for {wanted_text(facts)}",
+            f"it asks for {wanted_text(facts) or asked_text(fixed_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
             *(["a slice is looked for once that gate is gone; Tessera's own gate goes last"] if facts.gated else []),
         ),

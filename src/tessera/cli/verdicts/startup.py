@@ -7,6 +7,7 @@ everything that holds up any container (images, configuration).
 from collections.abc import Iterator
 
 from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.fixed import answer_about_fixed, fixed_requests, offered_fixed
 from tessera.cli.verdicts.room import no_room
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.controller.allocation import Allocation
@@ -56,6 +57,9 @@ def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: 
         )
     if slicer.home_of(facts) is not None:
         return _lost(view, slicer, facts)
+    asked = fixed_requests(pod)
+    if offered_fixed(view, asked):
+        return answer_about_fixed(view, pod, asked)
     return Answer(
         case="not-gated",
         verdict="was never held by Tessera's gate, so kube-scheduler looks for a node with fixed slices",

@@ -1,0 +1,198 @@
+"""A pod that asks for what nodes have at all times: whole cards, shares of them, MIG slices of a fixed layout.
+
+Nothing of Tessera stands in the way of such a pod: kube-scheduler compares what it asks for with what nodes give. So
+what is answered here is that comparison, resource by resource, and which nodes would give more if all were as asked.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from tessera.agent.telling.conditions import TYPES
+from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.cli.verdicts.answer import Answer, counted, listed
+from tessera.cli.verdicts.sight import View
+from tessera.kube.quantity import parse_quantity
+from tessera.kube.resources import Node, Pod
+
+_DOMAIN = "nvidia.com/"
+#: Without these nothing can be compared.
+_NEEDED = frozenset({"nodes", "pods"})
+#: Waiting reasons of a container on its normal way.
+_NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
+#: Nodes told one by one.
+_NODES = 4
+
+
+def fixed_requests(pod: Pod) -> dict[str, int]:
+    """What a pod's containers ask for of NVIDIA's resources, in all; what is no number counts as nothing."""
+    found: Counter[str] = Counter()
+    for container in pod.spec.containers:
+        for name, text in container.resources.limits.items():
+            if name.startswith(_DOMAIN):
+                found[name] += _count(text)
+    return dict(found)
+
+
+def asked_text(asked: Mapping[str, int]) -> str:
+    """``1 nvidia.com/gpu, 2 nvidia.com/mig-1g.5gb``."""
+    return ", ".join(f"{count} {name}" for name, count in sorted(asked.items()))
+
+
+def dynamic_resources(node: Node) -> frozenset[str]:
+    """Resources whose count on a node is of positions for slices on demand, not of what is there."""
+    try:
+        offers = decode_offers(node.metadata.annotations.get(OFFERS_ANNOTATION, "[]"))
+    except ValueError:
+        return frozenset()
+    kinds = {each.resource: each.kind for each in offers}
+    return frozenset(name for name, kind in kinds.items() if kind is OfferKind.DYNAMIC_SLICE)
+
+
+def offered_fixed(view: View, asked: Mapping[str, int]) -> bool:
+    """Whether some node gives one of these at all times."""
+    return any(_given(node, resource) for node in view.sight.nodes for resource in asked)
+
+
+def answer_about_fixed(view: View, pod: Pod, asked: Mapping[str, int]) -> Answer:
+    """Why a pod of no slices on demand does not run, or that it does.
+
+    Args:
+        view: what was read.
+        pod: which.
+        asked: :func:`fixed_requests` of it, not empty.
+    """
+    wants = f"it asks for {asked_text(asked)}"
+    if pod.status.phase == "Running":
+        return Answer(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
+    if pod.spec.node_name:
+        return _starting(view, pod, wants)
+    for resource, count in sorted(asked.items()):
+        short = _short(view, pod, resource, count, wants)
+        if short is not None:
+            return short
+    unseen = sorted(view.sight.unseen & _NEEDED)
+    known = () if unseen else tuple(_free_lines(view, asked))
+    return Answer(
+        case="unscheduled",
+        verdict=f"waits for kube-scheduler{'' if unseen else ', though there is a node with what it asks for'}",
+        facts=(wants, *_says(pod), *known, *([f"you may not list {', '.join(unseen)}"] if unseen else [])),
+        help=("see what else stands in its way: selectors, taints, CPU, memory", _DESCRIBE.format(pod=_key(pod))),
+    )
+
+
+_DESCRIBE = "kubectl describe pod -n {pod}"
+
+
+def _key(pod: Pod) -> str:
+    return f"{pod.metadata.namespace} {pod.metadata.name}"
+
+
+def _starting(view: View, pod: Pod, wants: str) -> Answer:
+    stuck = [each for each in _waiting(pod) if each]
+    trouble = view.events_about(pod.metadata.uid, warnings=True)[-_NODES:]
+    where = f"on node {pod.spec.node_name}"
+    return Answer(
+        case="container-waits" if stuck else "starting",
+        verdict=f"does not start {where}: {stuck[0]}" if stuck else f"is starting {where}",
+        facts=(wants, *stuck[1:], *map(view.told, trouble)),
+        help=(_DESCRIBE.format(pod=_key(pod)),) if stuck or trouble else (),
+    )
+
+
+def _waiting(pod: Pod) -> Iterator[str]:
+    for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        waiting = each.state.waiting if each.state is not None else None
+        if waiting is not None and waiting.reason not in _NORMAL:
+            said = f": {waiting.message}" if waiting.message else ""
+            yield f"container {each.name} waits with {waiting.reason}{said}"
+
+
+# What nodes give
+
+
+def _short(view: View, pod: Pod, resource: str, count: int, wants: str) -> Answer | None:
+    """Why no node has room for so many; None if one has, or if that cannot be seen."""
+    if view.sight.unseen & _NEEDED:
+        return None
+    given = {node.metadata.name: _given(node, resource) for node in view.sight.nodes if _given(node, resource)}
+    if not given:
+        return Answer(
+            case="not-offered",
+            verdict=f"waits for {resource}, which no node gives",
+            facts=(wants, *_offered(view), *_says(pod), *_amiss(view)),
+            help=("ask for one of what nodes give, or have a node give it: label it with a profile or a layout",),
+        )
+    if max(given.values()) < count:
+        return Answer(
+            case="too-many",
+            verdict=f"waits for {count} {resource}, more than any node gives",
+            facts=(wants, f"the most on one node is {max(given.values())}", *_says(pod), *_amiss(view)),
+            help=(f"ask for at most {max(given.values())}",),
+        )
+    taken = _taken(view, resource)
+    if any(total - taken[name] >= count for name, total in given.items()):
+        return None
+    return Answer(
+        case="taken",
+        verdict=f"waits for {resource}: {counted(len(given), 'node')} {'gives' if len(given) == 1 else 'give'} it,"
+        " and too few are free",
+        facts=(wants, *_lines(given, taken, resource), *_says(pod), *_amiss(view)),
+        help=("end pods that hold it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
+    )
+
+
+def _free_lines(view: View, asked: Mapping[str, int]) -> Iterator[str]:
+    for resource in sorted(asked):
+        given = {node.metadata.name: _given(node, resource) for node in view.sight.nodes if _given(node, resource)}
+        yield from _lines(given, _taken(view, resource), resource)
+
+
+def _lines(given: Mapping[str, int], taken: Mapping[str, int], resource: str) -> Iterator[str]:
+    for name, total in sorted(given.items())[:_NODES]:
+        yield f"node {name}: {min(total, taken.get(name, 0))} of {total} {resource} taken"
+    if len(given) > _NODES:
+        yield f"and {counted(len(given) - _NODES, 'more node')}"
+
+
+def _given(node: Node, resource: str) -> int:
+    return 0 if resource in dynamic_resources(node) else _count(node.status.allocatable.get(resource, "0"))
+
+
+def _taken(view: View, resource: str) -> Counter[str]:
+    """How many pods hold, by node; those that have ended hold nothing."""
+    found: Counter[str] = Counter()
+    for pod in view.sight.pods:
+        if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
+            found[pod.spec.node_name] += fixed_requests(pod).get(resource, 0)
+    return found
+
+
+def _offered(view: View) -> Iterator[str]:
+    totals: Counter[str] = Counter()
+    for node in view.sight.nodes:
+        for name in node.status.allocatable:
+            if name.startswith(_DOMAIN) and _given(node, name):
+                totals[name] += _given(node, name)
+    yield f"nodes give {listed([f'{name} {n}' for name, n in sorted(totals.items())]) or f'nothing of {_DOMAIN}*'}"
+
+
+def _amiss(view: View) -> Iterator[str]:
+    """Nodes whose cards are not as asked: they may give more once they are."""
+    for node in view.sight.nodes:
+        wrong = [each.reason for each in node.status.conditions if each.type in TYPES and each.status == "False"]
+        if wrong:
+            name = node.metadata.name
+            yield f"node {name} is not as asked ({', '.join(wrong)}): tessera why node/{name}"
+
+
+def _says(pod: Pod) -> Iterator[str]:
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled" and each.status == "False" and each.message:
+            yield f"kube-scheduler says: {each.message}"
+
+
+def _count(text: str) -> int:
+    try:
+        return int(parse_quantity(text))
+    except ValueError:
+        return 0

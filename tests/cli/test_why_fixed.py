@@ -1,0 +1,128 @@
+"""``tessera why`` of pods that ask for whole cards, shares or fixed slices: what nodes give, and who has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.pods import answer_about
+from tessera.cli.verdicts.sight import Sight, View
+from tessera.kube.resources import Node, Pod
+
+SHARED = "nvidia.com/gpu.shared"
+SLICE = "nvidia.com/mig-1g.5gb"
+UNSCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]}
+
+
+def node(name: str = "n1", gives: Mapping[str, str] | None = None, wrong: str = "", on_demand: str = "") -> Node:
+    conditions = [{"type": "Ready", "status": "True"}]
+    conditions += [{"type": "GpuSharingApplied", "status": "False", "reason": wrong}] if wrong else []
+    offer = NodeOffer(
+        resource=on_demand or "a",
+        kind=OfferKind.DYNAMIC_SLICE,
+        product="NVIDIA A100-SXM4-40GB",
+        card_memory_mib=40960,
+        memory_mib=4864,
+        compute_capability="8.0",
+        count=7,
+        profile="1g.5gb",
+    )
+    annotations = {OFFERS_ANNOTATION: encode_offers([offer])} if on_demand else {}
+    body = {
+        "metadata": {"name": name, "annotations": annotations},
+        "status": {"allocatable": {"cpu": "8", **(gives or {})}, "conditions": conditions},
+    }
+    return msgspec.convert(body, Node)
+
+
+def pod(name: str = "a", *limits: Mapping[str, str], on: str = "", phase: str = "Pending", **more: Any) -> Pod:
+    containers = [{"name": f"c{n}", "resources": {"limits": each}} for n, each in enumerate(limits or [{SHARED: "1"}])]
+    spec = {"containers": containers, "nodeName": on, **more.pop("spec", {})}
+    metadata = {"name": name, "namespace": "team", "uid": f"uid-{name}", **more.pop("metadata", {})}
+    status = {"phase": phase, **(UNSCHEDULED if not on else {}), **more}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
+
+
+def answer(who: Pod, nodes: Sequence[Node], *others: Pod, unseen: Sequence[str] = ()) -> Answer:
+    sight = Sight(now=1.0, pods=[who, *others], nodes=nodes, unseen=frozenset(unseen))
+    return answer_about(View(sight), who)
+
+
+def test_a_running_pod_says_what_it_has_asked_for() -> None:
+    found = answer(pod("a", {SHARED: "1"}, {"nvidia.com/gpu": "2"}, on="n1", phase="Running"), [node()])
+    assert (found.case, found.verdict) == ("runs", "runs on node n1")
+    assert found.facts == ("it asks for 2 nvidia.com/gpu, 1 nvidia.com/gpu.shared",)
+
+
+def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:
+    nodes = [node(gives={"nvidia.com/gpu": "4"}), node("n2", wrong="ProfileMissing")]
+    found = answer(pod(), nodes)
+    assert (found.case, found.verdict) == ("not-offered", f"waits for {SHARED}, which no node gives")
+    assert "nodes give nvidia.com/gpu 4" in found.facts
+    assert "node n2 is not as asked (ProfileMissing): tessera why node/n2" in found.facts
+    assert "kube-scheduler says: 0/1 nodes are available" in found.facts
+
+
+def test_more_than_any_node_gives_will_never_be() -> None:
+    found = answer(pod("a", {"nvidia.com/gpu": "5"}), [node(gives={"nvidia.com/gpu": "4"})])
+    assert (found.case, found.help) == ("too-many", ("ask for at most 4",))
+
+
+def test_what_others_hold_is_counted_node_by_node() -> None:
+    nodes = [node(gives={SHARED: "2"}), node("n2", {SHARED: "1"}), node("n3")]
+    others = [pod(f"b{n}", on=where, phase="Running") for n, where in enumerate(("n1", "n1", "n2"))]
+    found = answer(pod(), nodes, *others)
+    assert (found.case, found.verdict) == ("taken", f"waits for {SHARED}: 2 nodes give it, and too few are free")
+    assert f"node n1: 2 of 2 {SHARED} taken" in found.facts
+    assert f"node n2: 1 of 1 {SHARED} taken" in found.facts
+
+
+def test_pods_that_have_ended_hold_nothing() -> None:
+    ended = [pod(f"b{phase}", on="n1", phase=phase) for phase in ("Succeeded", "Failed")]
+    found = answer(pod(), [node(gives={SHARED: "2"})], *ended)
+    assert found.case == "unscheduled"
+    assert f"node n1: 0 of 2 {SHARED} taken" in found.facts
+    assert "selectors, taints" in found.help[0]
+
+
+def test_slices_of_a_fixed_layout_are_compared_in_the_same_way() -> None:
+    holder = pod("b", {SLICE: "1"}, on="n1", phase="Running")
+    found = answer(pod("a", {SLICE: "1"}), [node(gives={SLICE: "1"})], holder)
+    assert (found.case, found.verdict) == ("taken", f"waits for {SLICE}: 1 node gives it, and too few are free")
+
+
+def test_positions_for_slices_on_demand_are_no_fixed_slices() -> None:
+    found = answer(pod("a", {SLICE: "1"}), [node(gives={SLICE: "7"}, on_demand=SLICE)])
+    assert found.case == "not-gated"
+
+
+@pytest.mark.parametrize("unseen", [("nodes",), ("pods",)])
+def test_who_may_not_see_everything_is_told_what_the_scheduler_says(unseen: Sequence[str]) -> None:
+    found = answer(pod(), [], unseen=unseen)
+    assert (found.case, found.verdict) == ("unscheduled", "waits for kube-scheduler")
+    assert "kube-scheduler says: 0/1 nodes are available" in found.facts
+    assert f"you may not list {unseen[0]}" in found.facts
+
+
+def test_a_container_that_is_stuck_is_named() -> None:
+    waiting = {"name": "c0", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+    found = answer(pod(on="n1", containerStatuses=[waiting]), [node(gives={SHARED: "1"})])
+    assert found.case == "container-waits"
+    assert found.verdict == "does not start on node n1: container c0 waits with ImagePullBackOff: no such image"
+    assert answer(pod(on="n1"), [node()]).case == "starting"
+
+
+def test_another_operators_gate_comes_first() -> None:
+    gated = pod(spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})
+    found = answer(gated, [node()])
+    assert found.case == "other-gate"
+    assert f"it asks for 1 {SHARED}" in found.facts
+
+
+def test_why_it_asks_for_what_it_asks_for_is_told_where_that_was_chosen() -> None:
+    annotations = {"tessera.dev/chosen-because": "the smallest with 10Gi"}
+    found = answer(pod(metadata={"annotations": annotations}), [node()])
+    assert found.facts[-1] == "what it asks for was chosen for it: the smallest with 10Gi"
