@@ -192,6 +192,10 @@ class Bench:
         made = [each.mig_uuid for one in self.cards.instances(self.uuid) for each in one.compute_instances]
         return [self.uuid, *made]
 
+    def free(self) -> list[str]:
+        """What a pod can be given: the MIG devices, or the whole card while it is not in MIG mode."""
+        return self.devices()[1:] if self.seen().mig_enabled else [self.uuid]
+
     def held(self, device: str) -> bool:
         return bool(self.tenants.get(device))
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.agent.layouts.conftest import Bench
 
-from tessera.agent.layouts.facts import Done, Wait
+from tessera.agent.layouts.facts import (
+    CallDone,
+    CallFailed,
+    CardUnreadable,
+    CreateGi,
+    DestroyGi,
+    Done,
+    EvictionAnswered,
+    Fact,
+    Failure,
+    Fenced,
+    HoldersUnknown,
+    Place,
+    Reset,
+    SetMigMode,
+    Wait,
+)
+from tessera.api.names import PodUid
 from tessera.mig.enumeration import Multiset, layouts, maximal_layouts, multisets
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.models import MODELS
@@ -23,7 +41,17 @@ if TYPE_CHECKING:
 #: Every model whose placements are known.
 KNOWN = [model for model in MODELS if model.table is not None]
 ERRORS: list[type[NvmlError]] = [Unknown, InUse, ResetRequired, InsufficientResources]
-CALLS = ["create_gpu_instance", "create_compute_instance", "destroy_compute_instance", "destroy_gpu_instance"]
+CALLS = [
+    "create_gpu_instance",
+    "create_compute_instance",
+    "destroy_compute_instance",
+    "destroy_gpu_instance",
+    "set_mig_mode",
+    "reset",
+]
+HAPPENINGS = ["step", "step", "step", "die", "pod", "end", "fail", "time", "refuse", "goal", "fact"]
+#: What draws one of several possibilities.
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 
 
 @lru_cache(maxsize=2)
@@ -70,40 +98,72 @@ def test_every_layout_is_reached_from_the_empty_card_and_from_full_ones(model: s
             reaches(model, start, wanted, rng)
 
 
-@settings(max_examples=150, deadline=None)
-@given(data=st.data())
-def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data: st.DataObject) -> None:
-    card = Bench("A100-40GB", may_evict=data.draw(st.booleans()))
-    for number, device in enumerate(card.lay(data.draw(st.sampled_from(every_layout("A100-40GB"))))):
-        if data.draw(st.booleans()):
-            card.hold(f"pod-{number}", device)
-    wanted = dict(data.draw(st.sampled_from(every_multiset("A100-40GB"))))
-    card.aim(wanted)
-    for _ in range(data.draw(st.integers(0, 30))):
-        happening = data.draw(st.sampled_from(["step", "step", "step", "die", "pod", "end", "fail", "time", "refuse"]))
-        if happening == "step":
+def stray_facts(card: Bench, draw: Draw) -> None:
+    """Facts that come late, twice, or about what is no more."""
+    place = Place("1g.5gb", draw(st.integers(0, 6)))
+    call = draw(st.sampled_from([CreateGi(place), DestroyGi(place, 7), SetMigMode(False), Reset()]))
+    facts: list[Fact] = [
+        CardUnreadable("no answer", card.now + 1),
+        HoldersUnknown("no answer", card.now + 1),
+        Fenced(card.fence),
+        EvictionAnswered(PodUid("uid-nobody"), "not now", card.now),
+        CallDone(call),
+        CallFailed(call, draw(st.sampled_from(list(Failure))), "late", card.now),
+    ]
+    card.machine.apply(draw(st.sampled_from(facts)))
+
+
+def something_happens(card: Bench, draw: Draw) -> None:
+    match draw(
+        st.sampled_from(["step", "step", "step", "die", "pod", "end", "fail", "time", "refuse", "goal", "fact"])
+    ):
+        case "step":
             card.step()
-        elif happening == "die":
+        case "die":
             card.kill()
-        elif happening == "pod":
-            free = [each for each in card.devices()[1:] if each not in card.fence and not card.held(each)]
+        case "pod":
+            free = [each for each in card.free() if each not in card.fence and not card.held(each)]
             if free:
-                card.hold(f"pod-{len(card.done)}-{len(card.tenants)}", data.draw(st.sampled_from(free)))
-        elif happening == "end":
+                card.hold(f"pod-{len(card.done)}-{len(card.tenants)}", draw(st.sampled_from(free)))
+        case "end":
             names = sorted({each.name for held in card.tenants.values() for each in held})
             if names:
-                card.ends(data.draw(st.sampled_from(names)))
-        elif happening == "fail":
-            card.cards.fail(data.draw(st.sampled_from(CALLS)), data.draw(st.sampled_from(ERRORS)))
-        elif happening == "time":
-            card.now += data.draw(st.floats(0.0, 5.0))
-        else:
+                card.ends(draw(st.sampled_from(names)))
+        case "fail":
+            card.cards.fail(draw(st.sampled_from(CALLS)), draw(st.sampled_from(ERRORS)))
+        case "time":
+            card.now += draw(st.floats(0.0, 5.0))
+        case "refuse":
             card.refusals = {f"pod-{number}": "not now" for number in range(7)}
+        case "goal":
+            card.aim(dict(draw(st.sampled_from(every_multiset("A100-40GB")))), mig=True)
+        case "fact":
+            stray_facts(card, draw)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data: st.DataObject) -> None:
+    draw: Draw = data.draw
+    mig = draw(st.booleans())
+    card = Bench("A100-40GB", mig=mig, passthrough=draw(st.booleans()), may_evict=draw(st.booleans()))
+    start = draw(st.sampled_from(every_layout("A100-40GB"))) if mig else ()
+    for number, device in enumerate(card.lay(start)):
+        if draw(st.booleans()):
+            card.hold(f"pod-{number}", device)
+    wanted = dict(draw(st.sampled_from(every_multiset("A100-40GB"))))
+    on = draw(st.booleans())
+    card.aim(wanted if on else {}, mig=on)
+    for _ in range(draw(st.integers(0, 30))):
+        something_happens(card, draw)
+    card.aim(wanted if on else {}, mig=on)
     card.refusals.clear()
     card.cards.heal()
     card.tenants.clear()
     assert card.settle() == Done()
-    assert card.multiset() == wanted
+    assert card.multiset() == (wanted if on else {})
+    assert card.seen().mig_enabled == on
+    assert card.fence == frozenset()
 
 
 @settings(max_examples=60, deadline=None)
