@@ -20,6 +20,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from fractions import Fraction
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
@@ -102,10 +103,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         return self.kind is Kind.WHOLE and self.card.nvlink
 
     @property
-    def cost(self) -> tuple[int, Fraction, int, Kind]:
+    def cost(self) -> tuple[int, float, int, Kind]:
         """What one of it takes; the least is chosen."""
         known = _SUFFIXES.index(self.suffix) if self.suffix in _SUFFIXES else len(_SUFFIXES)
-        return self.memory, self.portion, known, self.kind
+        return self.memory, float(self.portion), known, self.kind
 
     def __str__(self) -> str:
         card = self.card
@@ -233,20 +234,16 @@ def choose(
         undescribed: nodes that give out a resource without saying of which cards, by resource; they are never meant.
         where: whose offers these are, for a refusal.
     """
-    every = sorted(
-        (offer for offer in offers if offer.count > 0), key=lambda each: (each.cost, each.resource, each.node)
-    )
-    by_name: dict[tuple[str, str], list[Offer]] = {}
+    every = [offer for offer in offers if offer.count > 0]
+    fitting, spoilt = [], set()
     for offer in every:
-        by_name.setdefault((offer.node, offer.resource), []).append(offer)
-    fitting = [offer for offer in every if not unmet(requirements, offer)]
-    sure = [
-        offer
-        for offer in fitting
-        if not any(unmet(requirements, other) for other in by_name[offer.node, offer.resource])
-    ]
+        if unmet(requirements, offer):
+            spoilt.add((offer.node, offer.resource))
+        else:
+            fitting.append(offer)
+    sure = sorted((offer for offer in fitting if (offer.node, offer.resource) not in spoilt), key=_order)
     if not sure:
-        return Impossible(_refusal(requirements, every, fitting, where))
+        return Impossible(_refusal(requirements, sorted(every, key=_order), sorted(fitting, key=_order), where))
     best = sure[0]
     meant = [offer for offer in sure if offer.resource == best.resource and offer.cost == best.cost]
     alike = [each for each in every if each.resource == best.resource]
@@ -261,6 +258,10 @@ def choose(
         nodes=tuple(sorted(nodes)),
         reason=_reason(requirements, best, sure),
     )
+
+
+def _order(offer: Offer) -> tuple[Any, ...]:
+    return offer.cost, offer.resource, offer.node
 
 
 def _kept_by(nodes: Collection[str], others: Collection[str], every: Sequence[Offer]) -> KeptBy:

@@ -24,7 +24,7 @@ from tessera.api.requests import ContainerSlices, SliceRequestError, container_s
 from tessera.mig.names import parse_profile_name
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.operations import Operation
-from tessera.webhook.restriction import may_be_on_demand
+from tessera.webhook.restriction import restriction_of
 
 Json = Mapping[str, Any]
 
@@ -96,7 +96,7 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
     if any(profiles.keys() <= node.fixed for node in left):
         return True
     fixed = profiles.keys() <= capabilities.static
-    if fixed and not may_be_on_demand(spec):
+    if fixed and not restriction_of(spec).may_be_on_demand:
         return True
     if profiles.keys() <= capabilities.possible and (capabilities.dynamic or not fixed):
         return False

@@ -13,7 +13,7 @@ from tessera.mig.geometry import closest_profile
 from tessera.mig.models import MODELS
 from tessera.mig.names import resource_spelling
 from tessera.webhook.gpu_nodes import GpuNode
-from tessera.webhook.restriction import admits, restricted
+from tessera.webhook.restriction import restriction_of
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +46,10 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     def left_by(self, spec: Mapping[str, Any]) -> Sequence[GpuNode]:
         """The nodes that a pod's node selector and required node affinity leave."""
-        if not restricted(spec):
-            return self.nodes
-        return [node for node in self.nodes if admits(spec, node.name, node.labels)]
+        restriction = restriction_of(spec)
+        return (
+            [node for node in self.nodes if restriction.admits(node.name, node.labels)] if restriction else self.nodes
+        )
 
     def closest(self, profile: str) -> str | None:
         """The possible profile whose spelling is closest, if any is close."""

@@ -7,13 +7,108 @@ wait for them.
 A pod's JSON is read as the API server hands it over, its types already checked there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.selectors import Requirement, operator
 
 Json = Mapping[str, Any]
+
+
+class LabelTest(msgspec.Struct, frozen=True):
+    """A test on one label; long lists of values are looked up, since lists of nodes may be long."""
+
+    requirement: Requirement
+    values: frozenset[str]
+
+    def holds(self, labels: Mapping[str, str]) -> bool:
+        """Whether a node with these labels passes."""
+        value = labels.get(self.requirement.key)
+        match self.requirement.operator:
+            case "In":
+                return value in self.values
+            case "NotIn":
+                return value not in self.values
+            case _:
+                return self.requirement.matches(labels)
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Tests on labels, and on the node's own fields, all of which must hold; ``None`` where nothing can."""
+
+    labels: tuple[LabelTest, ...] | None
+    fields: tuple[LabelTest, ...] | None
+
+    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether it holds for a node."""
+        if self.labels is None or self.fields is None or not (self.labels or self.fields):
+            return False
+        return all(test.holds(labels) for test in self.labels) and all(
+            test.holds({"metadata.name": name}) for test in self.fields
+        )
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """What a pod says about its nodes.
+
+    Attributes:
+        selector: ``spec.nodeSelector``.
+        terms: alternatives of required node affinity; ``None`` without any.
+    """
+
+    selector: Mapping[str, str]
+    terms: tuple[Term, ...] | None
+
+    def __bool__(self) -> bool:
+        """Whether it says anything."""
+        return bool(self.selector) or self.terms is not None
+
+    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node of this name and with these labels is left."""
+        if any(labels.get(key) != value for key, value in self.selector.items()):
+            return False
+        return self.terms is None or any(term.admits(name, labels) for term in self.terms)
+
+    @property
+    def may_be_on_demand(self) -> bool:
+        """Whether what it says of ``nvidia.com/mig.config`` alone leaves nodes with cards for on-demand slicing.
+
+        For a pod that no node of today fits: the author has a kind of node in mind that may still come.
+        """
+        layouts = {MIG_CONFIG_DYNAMIC, *filter(is_on_demand, self._named_layouts())}
+        return any(self._admits_layout(layout) for layout in layouts)
+
+    def _named_layouts(self) -> Iterable[str]:
+        yield self.selector.get(MIG_CONFIG_LABEL, "")
+        for tests in self._layout_tests():
+            for test in tests:
+                yield from test.values
+
+    def _layout_tests(self) -> Sequence[Sequence[LabelTest]]:
+        """By alternative, the tests on the label."""
+        return [
+            [test for test in term.labels or () if test.requirement.key == MIG_CONFIG_LABEL]
+            for term in self.terms or ()
+        ]
+
+    def _admits_layout(self, layout: str) -> bool:
+        if self.selector.get(MIG_CONFIG_LABEL, layout) != layout:
+            return False
+        alternatives = self._layout_tests()
+        labels = {MIG_CONFIG_LABEL: layout}
+        return not alternatives or any(all(test.holds(labels) for test in tests) for tests in alternatives)
+
+
+def restriction_of(spec: Json) -> Restriction:
+    """What a pod's ``spec`` says about its nodes."""
+    terms = required_terms(spec)
+    return Restriction(
+        selector=spec.get("nodeSelector") or {},
+        terms=None if terms is None else tuple(map(_term, terms)),
+    )
 
 
 def required_terms(spec: Json) -> Sequence[Json] | None:
@@ -23,61 +118,19 @@ def required_terms(spec: Json) -> Sequence[Json] | None:
     return None if required is None else required.get("nodeSelectorTerms") or ()
 
 
-def restricted(spec: Json) -> bool:
-    """Whether the pod says anything about its nodes."""
-    return bool(spec.get("nodeSelector")) or required_terms(spec) is not None
+def _term(term: Json) -> Term:
+    return Term(_tests(term.get("matchExpressions") or ()), _tests(term.get("matchFields") or ()))
 
 
-def admits(spec: Json, name: str, labels: Mapping[str, str]) -> bool:
-    """Whether a node of this name and with these labels is left."""
-    if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
-        return False
-    terms = required_terms(spec)
-    return terms is None or any(_holds(term, name, labels) for term in terms)
-
-
-def _holds(term: Json, name: str, labels: Mapping[str, str]) -> bool:
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    if not expressions and not fields:
-        return False
-    return all(_test(each, labels) for each in expressions) and all(
-        _test(each, {"metadata.name": name}) for each in fields
-    )
-
-
-def _test(expression: Json, labels: Mapping[str, str]) -> bool:
+def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
+    """The tests; ``None`` if one is none, for which the API server refuses the pod."""
     try:
-        sign = operator(expression.get("operator", ""))
+        return tuple(map(_test, expressions))
     except ValueError:
-        return False  # the API server refuses the pod for it
-    return Requirement(expression.get("key", ""), sign, tuple(expression.get("values") or ())).matches(labels)
+        return None
 
 
-def may_be_on_demand(spec: Json) -> bool:
-    """Whether what the pod says of ``nvidia.com/mig.config`` alone leaves nodes with cards for on-demand slicing.
-
-    For a pod that no node of today fits: the author has a kind of node in mind that may still come.
-    """
-    return any(_config_admitted(spec, config) for config in {MIG_CONFIG_DYNAMIC, *filter(is_on_demand, _named(spec))})
-
-
-def _config_tests(spec: Json) -> Sequence[Sequence[Json]]:
-    """By alternative, the tests of affinity on the label."""
-    return [
-        [each for each in term.get("matchExpressions") or () if each.get("key") == MIG_CONFIG_LABEL]
-        for term in required_terms(spec) or ()
-    ]
-
-
-def _named(spec: Json) -> Sequence[str]:
-    named = [value for tests in _config_tests(spec) for each in tests for value in each.get("values") or ()]
-    return [*named, (spec.get("nodeSelector") or {}).get(MIG_CONFIG_LABEL, "")]
-
-
-def _config_admitted(spec: Json, config: str) -> bool:
-    if (spec.get("nodeSelector") or {}).get(MIG_CONFIG_LABEL, config) != config:
-        return False
-    alternatives = _config_tests(spec)
-    return not alternatives or any(
-        all(_test(each, {MIG_CONFIG_LABEL: config}) for each in tests) for tests in alternatives
-    )
+def _test(expression: Json) -> LabelTest:
+    values = tuple(expression.get("values") or ())
+    sign = operator(expression.get("operator", ""))
+    return LabelTest(Requirement(expression.get("key", ""), sign, values), frozenset(values))

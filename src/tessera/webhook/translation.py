@@ -25,7 +25,7 @@ from tessera.webhook.admission import Refused
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNode
 from tessera.webhook.operations import Operation, added
-from tessera.webhook.restriction import required_terms, restricted
+from tessera.webhook.restriction import required_terms, restriction_of
 
 Json = Mapping[str, Any]
 
@@ -55,7 +55,7 @@ def translate(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
     if requirements is None:
         return ()
     nodes = capabilities.left_by(spec)
-    choice = _choice(requirements, nodes, "the cluster" if not restricted(spec) else _SELECTED)
+    choice = _choice(requirements, nodes, _SELECTED if restriction_of(spec) else "the cluster")
     return [
         *_resource(spec, annotations, choice.resource),
         *_affinity(spec, _expressions(choice, nodes)),
