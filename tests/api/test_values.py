@@ -1,11 +1,14 @@
 """An installation of NVIDIA's gpu-operator as Tessera reads it: what is followed, what has no effect, what is wrong."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused, load
-from tessera.api.operator.keys import POLICY, VALUES
+from tessera.api.operator.keys import POLICY, VALUES, Leaf, Shape
 from tessera.api.operator.settings import NamedConfig, OperatorSettings
 from tessera.api.operator.without_effect import COMPONENTS
 from tessera.api.sharing.config import MigStrategy
@@ -258,6 +261,47 @@ def test_keys_beside_those_that_count_are_reported_by_reason() -> None:
     assert any("image, version; the agent has one image" in text for text in told)
     assert any("tolerations" in text for text in told)
     assert any("args" in text for text in told)
+
+
+def places(shape: Shape, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a mapping of known keys stands."""
+    if isinstance(shape, Leaf):
+        return
+    yield path
+    for key, below in shape.items():
+        yield from places(below, (*path, key))
+
+
+def nested(path: tuple[str, ...], value: Any) -> Any:
+    return {path[0]: nested(path[1:], value)} if path else value
+
+
+PLACES = sorted(places(VALUES))
+
+
+@given(place=st.sampled_from(PLACES), word=st.from_regex(r"[a-z]{1,12}Zz", fullmatch=True))
+def test_a_key_that_upstream_does_not_have_is_refused_wherever_it_stands(place: tuple[str, ...], word: str) -> None:
+    with pytest.raises(FileRefused) as refused:
+        settings_from(nested(place, {word: 1}))
+    (problem,) = refused.value.problems
+    assert problem.path == ".".join((*place, word))
+
+
+@given(st.data())
+def test_every_mapping_of_the_chart_may_be_empty_or_null(data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.sampled_from(PLACES[1:]), max_size=4))
+    document: dict[str, Any] = {}
+    for place in chosen:
+        merged(document, nested(place, data.draw(st.sampled_from([{}, None]))))
+    assert isinstance(settings_from(document), OperatorSettings)
+
+
+def merged(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            merged(into[key], value)
+        else:
+            into[key] = value
 
 
 def policy(**spec: Any) -> OperatorSettings:

@@ -35,6 +35,7 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
 @click.option("--image", metavar="IMAGE", help="Image of all processes.  [default: that of the manifests]")
 @click.option("--evict", is_flag=True, help="Evict pods that stand in the way of a MIG layout, instead of waiting.")
 @click.option("--memory-limits", type=click.Choice(_LIMITS), help="The agents' --memory-limits; see tessera agent -h.")
+@click.option("--simulate", metavar="CARDS", help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.")
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -46,6 +47,7 @@ def command(
     image: str | None,
     evict: bool,
     memory_limits: str | None,
+    simulate: str | None,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -64,8 +66,16 @@ def command(
       tessera install --values values.yaml --namespace kube-system
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
+      tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
     """
-    choices = _choices(values, namespace, image or "", evict, memory_limits or "")
+    choices = _choices(
+        values,
+        namespace,
+        image=image or "",
+        evict=evict,
+        memory_limits=memory_limits or "",
+        simulate=simulate or "",
+    )
     objects = _manifests(choices)
     for notice in choices.settings.notices if choices.settings else ():
         click.echo(f"note: {notice}", err=True)
@@ -75,13 +85,13 @@ def command(
     asyncio.run(_install(choices, objects, dry_run, kubeconfig, context))
 
 
-def _choices(values: Path | None, namespace: str | None, image: str, evict: bool, memory_limits: str) -> "Choices":
+def _choices(values: Path | None, namespace: str | None, **others: Any) -> "Choices":
     from tessera.api.operator.settings import SYSTEM_NAMESPACE
     from tessera.cli.installation.manifests import Choices
 
     settings = None if values is None else _settings(values)
     where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
-    return Choices(settings=settings, namespace=where, image=image, evict=evict, memory_limits=memory_limits)
+    return Choices(settings=settings, namespace=where, **others)
 
 
 def _settings(file: Path) -> Any:

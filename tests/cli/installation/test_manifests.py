@@ -152,6 +152,11 @@ def test_rights_stand_before_the_processes_that_need_them() -> None:
     assert max(n for n, kind in enumerate(kinds) if "Role" in kind) < kinds.index("Deployment")
 
 
+def test_cards_may_be_simulated() -> None:
+    assert options(made(ARTICLE, simulate="4xA100-40GB")).simulate == "4xA100-40GB"
+    assert options(made()).simulate is None
+
+
 def test_another_image_is_that_of_all_processes() -> None:
     images = [
         each["image"]

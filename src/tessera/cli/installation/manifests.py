@@ -42,6 +42,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         image: of all processes; empty for that of ``deploy/``.
         evict: pods that stand in the way of a layout are evicted instead of waited for.
         memory_limits: the agents' ``--memory-limits``; empty for theirs.
+        simulate: cards that each agent simulates; empty for the node's own.
     """
 
     settings: OperatorSettings | None = None
@@ -49,6 +50,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     evict: bool = False
     memory_limits: str = ""
+    simulate: str = ""
 
     @property
     def may_evict(self) -> bool:
@@ -139,6 +141,8 @@ def _arguments(choices: Choices) -> Iterator[str]:
         yield "--mig-evict"
     if choices.memory_limits:
         yield f"--memory-limits={choices.memory_limits}"
+    if choices.simulate:
+        yield f"--simulate={choices.simulate}"
 
 
 def _followed(choices: Choices, settings: OperatorSettings) -> Iterator[str]:

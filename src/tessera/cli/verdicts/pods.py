@@ -1,7 +1,8 @@
 """One pod, one answer: the first thing in its way, in the order in which a pod meets them.
 
 The order is request, other operators' gates, our gate (controller, room), kube-scheduler, node (agent, kubelet), then
-running. Each case is in one place here or in the room that it names.
+running. Each case is in one place here or in the room that it names. A pod that asks for what nodes have at all times
+(whole cards, shares, fixed slices) meets kube-scheduler alone: :mod:`tessera.cli.verdicts.fixed`.
 """
 
 from collections.abc import Iterator
