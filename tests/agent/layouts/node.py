@@ -1,4 +1,4 @@
-"""A node whose layouts are kept: simulated cards in a file, kubelet's list of holders, pods, and a process to kill."""
+"""A node whose layouts are kept: simulated cards, kubelet's list of holders, pods, and a process to kill."""
 
 from __future__ import annotations
 
@@ -109,12 +109,14 @@ class Node:
         mig: bool = True,
         may_reboot: bool = False,
         evictor: Evictor | None = None,
+        in_file: bool = False,
         **machine: Any,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.clock = LoopClock(1_700_000_000.0)
-        self.machine = SimulatedMachine(cards, seed="node-1", mig=mig, state=folder / "cards.json", **machine)
+        state = folder / "cards.json" if in_file else None
+        self.machine = SimulatedMachine(cards, seed="node-1", mig=mig, state=state, **machine)
         self.kubelet = Ledger()
         self.pods: dict[str, Pod] = {}
         self.wished = LayoutWish()

@@ -181,7 +181,8 @@ def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(play: Ca
 # Death -------------------------------------------------------------------------------------------------------------
 
 
-async def busy_card(node: Node) -> None:
+async def five_stay(node: Node) -> None:
+    """Seven small instances, some in use, become two sizes."""
     for start in range(7):
         device = node.make(0, "1g.5gb", start)
         if start in (0, 1, 6):
@@ -189,9 +190,14 @@ async def busy_card(node: Node) -> None:
     node.machine.start_process(MigUuid(device))
 
 
+async def mode_changes(node: Node) -> None:
+    """The card is not in MIG mode and needs a reset to get there."""
+    node.machine.set_mig_mode(node.machine.uuids()[0], False)
+    node.machine.reset(node.machine.uuids()[0])
+
+
 async def dies(node: Node, number: int, *, after: bool) -> bool:
     """Plays the story with a death at one call; whether there was such a call."""
-    await busy_card(node)
     held = {each for ids in node.kubelet.held.values() for each in ids}
     node.start(last=number, after=after)
     node.label("five-and-one")
@@ -207,20 +213,25 @@ async def dies(node: Node, number: int, *, after: bool) -> bool:
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_killed_at_any_call_the_next_process_ends_in_the_same_state(tmp_path: Path, *, after: bool) -> None:
+@pytest.mark.parametrize("before", [five_stay, mode_changes])
+def test_killed_at_any_call_the_next_process_ends_in_the_same_state(
+    tmp_path: Path, before: Callable[[Node], Awaitable[None]], *, after: bool
+) -> None:
     number, died = 0, True
     while died:
         number += 1
 
         async def story(node: Node, number: int = number) -> None:
             nonlocal died
+            await before(node)
             died = await dies(node, number, after=after)
 
         async def whole(number: int = number) -> None:
-            await played(Node(tmp_path / str(number)), story)
+            reset = before is mode_changes
+            await played(Node(tmp_path / str(number), passthrough=reset, in_file=not reset), story)
 
         run_virtual(whole())
-    assert number > 20
+    assert number > 30
 
 
 # Resets and reboots ------------------------------------------------------------------------------------------------
