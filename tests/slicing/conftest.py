@@ -15,11 +15,14 @@ from tessera.api.names import (
     MIG_CONFIG_LABEL,
     MIG_RESOURCE_PREFIX,
     QUOTA_RESOURCE,
+    is_on_demand,
 )
+from tessera.api.node_offers import OFFERS_ANNOTATION
+from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli import agent, controller, webhook
 from tessera.clock import LoopClock
 from tessera.kube.informer import Informer
-from tessera.kube.resources import EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
+from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
 from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.nodespec import parse_nodes
@@ -88,6 +91,39 @@ class Lab:
         """Takes a node back, and waits until it has left."""
         await self.client.merge_patch(NODES, node, {"metadata": {"labels": {MIG_CONFIG_LABEL: "all-disabled"}}})
         await self.until(lambda: f"{INSTASLICE_NAMESPACE}/{node}" not in self.slices.cache, f"{node} has left")
+
+    async def label(self, node: str, **labels: str | None) -> None:
+        """Sets or removes labels of a node that ask for something; ``layout`` and ``profile`` are the two there are."""
+        keys = {"layout": MIG_CONFIG_LABEL, "profile": PROFILE_LABEL}
+        patch = {"metadata": {"labels": {keys[name]: value for name, value in labels.items()}}}
+        await self.client.merge_patch(NODES, node, patch)
+
+    async def config_map(self, name: str, data: dict[str, str]) -> None:
+        """Puts files into a ConfigMap that the agents follow."""
+        await self.client.apply(CONFIGMAPS.untyped(), name, {"data": data}, "tessera-system")
+
+    def gpus(self, node: str = "node-1") -> dict[str, int]:
+        """What a node offers of NVIDIA's resources, those at 0 left out."""
+        seen = self.nodes.cache.get(node)
+        told = seen.status.allocatable if seen is not None else {}
+        return {name: int(text) for name, text in told.items() if name.startswith("nvidia.com/") and text != "0"}
+
+    async def becomes(self, wanted: dict[str, int], node: str = "node-1") -> None:
+        """Waits until a node offers just this."""
+        await self.until(lambda: self.gpus(node) == wanted, f"{node} offers {wanted}")
+
+    def condition(self, type_: str, node: str = "node-1") -> tuple[str, str, str]:
+        """Status, reason and message of a node's condition; empty texts if it has none."""
+        seen = self.nodes.cache.get(node)
+        for each in seen.status.conditions if seen is not None else ():
+            if each.type == type_:
+                return each.status, each.reason, each.message
+        return "", "", ""
+
+    def tells(self, node: str) -> bool:
+        """Whether a node has told what it offers of its cards."""
+        seen = self.nodes.cache.get(node)
+        return seen is not None and OFFERS_ANNOTATION in seen.metadata.annotations
 
     def offers(self, node: str) -> bool:
         """Whether a node has told its cards, and the scheduler sees what they can be."""
@@ -216,7 +252,8 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
                 lab = Lab(cluster)
                 async with lab.watched.running():
                     with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
-                    await lab.until(lambda: all(map(lab.offers, with_cards)), "every node has joined")
+                    joined = lab.offers if is_on_demand(cluster.options.mig_config) else lab.tells
+                    await lab.until(lambda: all(map(joined, with_cards)), "every node has joined")
                     await lab.until(lab.trusts_webhook, "the webhook is trusted")
                     await scenario(lab)
 

@@ -6,7 +6,7 @@ without sockets under the same identity, so that RBAC holds either way.
 
 import dataclasses
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -122,15 +122,21 @@ async def install(client: Client, *, without: Collection[str] = ()) -> None:
         client: who installs.
         without: Deployments that are left out, since somebody else runs what they would.
     """
-    for manifest in install_manifests():
-        if manifest["kind"] == "Deployment" and manifest["metadata"]["name"] in without:
-            continue
-        await client.apply(
-            _resource(manifest),
-            manifest["metadata"]["name"],
-            manifest,
-            manifest["metadata"].get("namespace"),
-        )
+    await apply(
+        client,
+        (
+            manifest
+            for manifest in install_manifests()
+            if manifest["kind"] != "Deployment" or manifest["metadata"]["name"] not in without
+        ),
+    )
+
+
+async def apply(client: Client, manifests: Iterable[Mapping[str, Any]]) -> None:
+    """``kubectl apply --server-side`` of objects, in their order."""
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        await client.apply(_resource(manifest), metadata["name"], manifest, metadata.get("namespace"))
 
 
 def _resource(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:

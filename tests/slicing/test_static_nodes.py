@@ -1,0 +1,275 @@
+"""Nodes whose cards are not all cut on demand: profiles and layouts by label, every kind beside every other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from tessera.kube.resources import DAEMONSETS, PODS
+from tessera.lab.install import apply
+from tessera.lab.manifests import deploy_folder
+from tessera.nvml.interface import EventKind
+from tessera.nvml.machine import SimEvent
+
+WHOLE = {"nvidia.com/gpu": 4}
+
+
+def profile(block: str, *resources: str, head: str = "") -> str:
+    """A sharing profile; ``resources`` are the entries in YAML's flow style."""
+    return f"version: v1\n{head}sharing: {{{block}: {{resources: [{', '.join(resources)}]}}}}\n"
+
+
+PROFILES = {
+    "slice-4": profile("timeSlicing", "{name: nvidia.com/gpu, replicas: 4}"),
+    "renamed": "version: v1\nsharing: {timeSlicing: {renameByDefault: true, resources: "
+    "[{name: nvidia.com/gpu, replicas: 10}]}}\n",
+    "mps-4": profile("mps", "{name: nvidia.com/gpu, replicas: 4}"),
+    "three-kinds": (
+        "version: v1\nsharing:\n"
+        "  timeSlicing: {resources: [{name: nvidia.com/gpu, rename: gpu.slice, replicas: 4, devices: [0]}]}\n"
+        "  mps: {resources: [{name: nvidia.com/gpu, rename: gpu.mps, replicas: 2, devices: [1]}]}\n"
+    ),
+    "slices-of-slices": profile("timeSlicing", "{name: nvidia.com/mig-1g.5gb, rename: mig-1g.5gb.shared, replicas: 2}"),
+    "single": "version: v1\nflags: {migStrategy: single}\n",
+    "typo": profile("timeSlicing", "{name: nvidia.com/gpu, replica: 4}"),
+}
+LAYOUTS = """
+version: v1
+mig-configs:
+  2x2g.10gb-3x1g.5gb:
+  - {devices: all, mig-enabled: true, mig-devices: {1g.5gb: 3, 2g.10gb: 2}}
+  last-card:
+  - {devices: [0, 1, 2], mig-enabled: false}
+  - {devices: [3], mig-enabled: true, mig-devices: {3g.20gb: 2}}
+  dynamic-half:
+  - {devices: [0, 1], mig-enabled: true, mig-devices: {}}
+  - {devices: [2, 3], mig-enabled: false}
+"""
+
+
+@pytest.fixture
+def static(in_lab: Callable[..., None]) -> Callable[..., None]:
+    """Runs a scenario in a cluster whose nodes have no layout, with the profiles and layouts of this file."""
+
+    def run(scenario: Callable[[Any], Any], nodes: str = "4xA100-40GB", **options: Any) -> None:
+        async def with_files(lab: Any) -> None:
+            await lab.config_map("sharing-profiles", PROFILES)
+            await lab.config_map("mig-layouts", {"config.yaml": LAYOUTS})
+            await scenario(lab)
+
+        in_lab(with_files, nodes=nodes, mig_config="", **options)
+
+    return run
+
+
+def labels(lab: Any, node: str = "node-1") -> dict[str, str]:
+    found: dict[str, str] = lab.nodes.cache.get(node).metadata.labels
+    return found
+
+
+def test_shares_without_a_name_of_their_own_are_told_by_the_product(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.becomes(WHOLE)
+        await lab.label("node-1", profile="slice-4")
+        await lab.becomes({"nvidia.com/gpu": 16})
+        await lab.until(
+            lambda: labels(lab)["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-SHARED", "the product says SHARED"
+        )
+        assert (labels(lab)["nvidia.com/gpu.count"], labels(lab)["nvidia.com/gpu.replicas"]) == ("4", "4")
+        await lab.label("node-1", profile=None)
+        await lab.becomes(WHOLE)
+
+    static(scenario)
+
+
+def test_time_slices_mps_whole_cards_and_fixed_slices_share_a_node_by_devices(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="three-kinds", layout="last-card")
+        everything = {
+            "nvidia.com/gpu": 1,
+            "nvidia.com/gpu.mps": 2,
+            "nvidia.com/gpu.slice": 4,
+            "nvidia.com/mig-3g.20gb": 2,
+        }
+        await lab.becomes(everything)
+        uuids = lab.cluster.nodes["node-1"].machine.uuids()
+        for number, resource in enumerate(everything):
+            await lab.create(f"p{number}", {resource: 1})
+            await lab.running(f"p{number}")
+        assert lab.devices("p0") == [uuids[2]]
+        assert lab.devices("p1") == [uuids[1]]
+        assert lab.devices("p2") == [uuids[0]]
+        assert lab.devices("p3")[0].startswith("MIG-")
+
+    static(scenario)
+
+
+def test_a_layout_may_leave_some_cards_to_slices_on_demand(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="dynamic-half")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 2, "two cards are cut on demand")
+        assert lab.gpus()["nvidia.com/gpu"] == 2
+        await lab.create("slice", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.create("card", {"nvidia.com/gpu": 2})
+        await lab.running("slice", "card")
+        uuids = lab.cluster.nodes["node-1"].machine.uuids()
+        assert sorted(lab.devices("card")) == sorted(uuids[2:])
+        ((gpu, cut, _),) = lab.hardware()
+        assert cut == "3g.20gb"
+        assert gpu in uuids[:2]
+
+    static(scenario)
+
+
+def test_the_strategy_single_offers_every_slice_as_a_card(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="single", layout="all-1g.5gb")
+        await lab.becomes({"nvidia.com/gpu": 28})
+        await lab.until(
+            lambda: labels(lab)["nvidia.com/gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "the product says MIG"
+        )
+
+    static(scenario)
+
+
+def test_slices_of_a_layout_may_be_shared_by_time(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="slices-of-slices", layout="2x2g.10gb-3x1g.5gb")
+        await lab.becomes({"nvidia.com/mig-1g.5gb.shared": 24, "nvidia.com/mig-2g.10gb": 8})
+        for name in ("a", "b"):
+            await lab.create(name, {"nvidia.com/mig-1g.5gb.shared": 1})
+        await lab.running("a", "b")
+
+    static(scenario)
+
+
+def test_a_slice_of_a_layout_and_a_card_of_two_models_are_seen_by_their_containers(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-1g.5gb") == 3, "the A100 is cut")
+        assert lab.gpus() == {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 3, "nvidia.com/mig-2g.10gb": 2}
+        await lab.create("two", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1})
+        await lab.running("two")
+        assert len(lab.devices("two")) == 2
+
+    static(scenario, nodes="1xA100-40GB+1xT4")
+
+
+def test_of_fifty_changes_of_the_label_the_last_one_counts(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        names = ["slice-4", "renamed", None, "mps-4"]
+        for number in range(50):
+            await lab.label("node-1", profile=names[number % 4])
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+
+    static(scenario)
+
+
+def test_a_resource_that_is_offered_no_more_disappears_when_kubelet_has_forgotten_it(
+    static: Callable[..., None],
+) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="renamed")
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+        node = lab.nodes.cache.get
+        await lab.until(lambda: "nvidia.com/gpu" not in node("node-1").status.capacity, "kubelet's 0 is gone")
+        await lab.clock.sleep(600)
+        assert "nvidia.com/gpu" not in node("node-1").status.allocatable
+
+    static(scenario)
+
+
+def test_a_bad_profile_keeps_the_old_one_also_when_the_agent_starts_again(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="renamed")
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+        await lab.label("node-1", profile="typo")
+        await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "False", "the condition says so")
+        assert "replica: unknown; did you mean replicas?" in lab.condition("GpuSharingApplied")[2]
+        agents = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
+        for pod in agents.items:
+            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+        await lab.until(lambda: lab.gpus() == {}, "the agent is gone")
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+        await lab.config_map("sharing-profiles", PROFILES | {"typo": PROFILES["slice-4"]})
+        await lab.becomes({"nvidia.com/gpu": 16})
+        await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "True", "the condition says so")
+
+    static(scenario)
+
+
+def test_a_card_held_whole_is_offered_in_shares_only_when_its_pod_has_ended(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("whole", {"nvidia.com/gpu": 1})
+        await lab.running("whole")
+        await lab.label("node-1", profile="renamed")
+        await lab.becomes({"nvidia.com/gpu.shared": 30})
+        await lab.delete("whole")
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+
+    static(scenario)
+
+
+def test_an_error_of_a_card_takes_its_shares_out_until_the_card_has_proven_itself(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="slice-4")
+        await lab.becomes({"nvidia.com/gpu": 16})
+        machine = lab.cluster.nodes["node-1"].machine
+        machine.report(SimEvent(EventKind.XID, machine.uuids()[2], xid=74))
+        await lab.becomes({"nvidia.com/gpu": 12})
+        await lab.until(lambda: lab.condition("GpuHealthy")[:2] == ("False", "CardUnhealthy"), "the condition says so")
+        await lab.becomes({"nvidia.com/gpu": 16})
+        machine.report(SimEvent(EventKind.XID, machine.uuids()[2], xid=13))
+        await lab.clock.sleep(60)
+        assert lab.gpus() == {"nvidia.com/gpu": 16}
+
+    static(scenario)
+
+
+def test_a_node_goes_from_whole_cards_to_slices_on_demand_to_a_layout_and_back(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("card", {"nvidia.com/gpu": 1})
+        await lab.running("card")
+        await lab.label("node-1", layout="dynamic")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 3, "the three idle cards are joined")
+        await lab.create("slice", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("slice", "card")
+        await lab.delete("card")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 4, "the fourth follows")
+        await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
+        await lab.until(lambda: len(lab.hardware()) == 1 + 3 * 5, "three cards are laid out")
+        await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "False", "one name cannot mean two things")
+        assert lab.phase("slice") == "Running"
+        await lab.delete("slice")
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
+        await lab.label("node-1", layout="all-disabled")
+        await lab.becomes(WHOLE)
+
+    static(scenario)
+
+
+def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await _let_agents_evict(lab)
+        await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
+        await lab.create("two", {"nvidia.com/mig-2g.10gb": 1})
+        await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
+        await lab.running("two", "one")
+        await lab.label("node-1", layout="all-1g.5gb")
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 28})
+        assert lab.phase("two") in {"", "Failed", "Succeeded"}
+        assert lab.phase("one") == "Running"
+
+    static(scenario)
+
+
+async def _let_agents_evict(lab: Any) -> None:
+    """What ``tessera install --evict`` does: the right, and the argument."""
+    await apply(lab.client, yaml.safe_load_all((deploy_folder() / "options/evict.yaml").read_text()))
+    found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    container["args"].append("--mig-evict")
+    spec = {"template": {"spec": {"containers": [container]}}}
+    await lab.client.merge_patch(DAEMONSETS.untyped(), "tessera-agent", {"spec": spec}, "tessera-system")
