@@ -191,6 +191,22 @@ def test_a_plugin_that_ends_takes_its_devices_after_five_minutes(in_lab: InLab, 
     in_lab(story)
 
 
+def test_a_resource_that_somebody_removes_after_that_stays_removed(in_lab: InLab, slices: Plugin) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        await lab.start_nodes("n1", plugins=direct)
+        serving = lab.start(direct.bus.serve(slices("a", "b")))
+        await lab.clock.sleep(0.1)
+        serving.cancel()
+        await lab.clock.sleep(302)
+        gone = {"status": {"capacity": {RESOURCE: None}, "allocatable": {RESOURCE: None}}}
+        await lab.api.merge_patch(NODES, "n1", gone, subresource="status")
+        await lab.clock.sleep(60)
+        assert await counts(lab) == (None, None)
+
+    in_lab(story)
+
+
 def test_a_plugin_that_comes_back_in_time_keeps_its_devices(in_lab: InLab, slices: Plugin) -> None:
     async def story(lab: Any) -> None:
         direct = Direct()

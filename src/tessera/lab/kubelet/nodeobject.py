@@ -3,7 +3,7 @@
 Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/setters.go``):
 
 * capacity of extended resources that others patched in is kept, and copied to allocatable;
-* a resource whose plugin stayed away keeps a capacity of 0 as long as the Node object lives;
+* a resource whose plugin stayed away is set to 0, once; it stays in the Node object until somebody removes it;
 * extended resources of an earlier life of the node are set to 0 at registration;
 * labels and taints are given once, at registration.
 
@@ -69,7 +69,6 @@ class NodeObject:
         self._devices = devices
         self._current = current
         self._ready_since = ""
-        self._removed: set[str] = set()
         self._seen: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -172,10 +171,12 @@ class NodeObject:
             "pods": str(self._options.max_pods),
         }
         own, usable = self._devices()
-        self._removed = (self._removed | (self._seen - own.keys())) - own.keys()
+        removed = self._seen - own.keys()
         self._seen |= own.keys()
-        capacity |= {name: value for name, value in _extended(node).items() if name not in own}
-        capacity |= dict.fromkeys(self._removed, "0")
+        published = _extended(node)
+        self._seen -= {name for name in removed if published.get(name) == "0"}
+        capacity |= {name: value for name, value in published.items() if name not in own}
+        capacity |= dict.fromkeys(removed, "0")
         allocatable = dict(capacity)
         capacity |= {name: str(count) for name, count in own.items()}
         allocatable |= {name: str(count) for name, count in usable.items()}
