@@ -230,7 +230,9 @@ class Shelf:
                 self._unwritten = f"{self._cdi.path} cannot be written, so that no change is offered: {error}"
                 return RETRY
         held = self._occupancy.resources & self._names.known - self._slicers()
-        return serving.show(self._lists(serving), held)
+        wait = serving.show(self._lists(serving), held)
+        self._names.offered(serving.plugins.keys())
+        return wait
 
     def _decide(self, serving: Serving) -> None:
         """Works out the offer; what is not in it any more is not given out from now on."""
@@ -250,7 +252,6 @@ class Shelf:
         for name, plugin in serving.plugins.items():
             offered = self.offer.resources.get(name) or Offered(name=name, devices=())
             plugin.terms = self._terms(offered, plugin.terms.refused)
-        self._names.offered(self.offer.resources.keys())
 
     def _lists(self, serving: Serving) -> dict[str, tuple[SharedPlugin, tuple[ListedDevice, ...]]]:
         """What each resource lists; its plugin gives out the same."""
