@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.errors import InsufficientResources
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.statefile import StateFileError
@@ -46,6 +47,18 @@ def test_levers_pulled_in_one_process_are_felt_in_another(state: Path) -> None:
     assert one.wait_event(0) is None
 
 
+def test_what_somebody_made_of_a_card_is_kept(state: Path) -> None:
+    one, two = load(state, "2xA100-40GB"), load(state, "2xA100-40GB")
+    gpu, other = one.uuids()
+    one.set_mig_mode(other, False)
+    one.set_compute_mode(other, ComputeMode.EXCLUSIVE_PROCESS)
+    one.set_attributes(gpu, CardAttributes(fabric=("cluster", "3"), recovery_action=2))
+    one.set_nvlinks(other, [NvLink("00000000:10:00.0")])
+    assert two.compute_mode(other) is ComputeMode.EXCLUSIVE_PROCESS
+    assert two.attributes(gpu) == CardAttributes(fabric=("cluster", "3"), recovery_action=2)
+    assert two.nvlinks(other) == [NvLink("00000000:10:00.0")]
+
+
 MAKER = """
 import sys
 from pathlib import Path
@@ -68,7 +81,7 @@ def test_a_process_killed_in_the_middle_leaves_whole_cards(state: Path) -> None:
         machine = load(state)
         (gpu,) = machine.uuids()
         while not machine.instances(gpu):  # until it is seen at work
-            pass
+            assert process.poll() is None
         os.kill(process.pid, signal.SIGKILL)
     held = machine.instances(gpu)
     assert [(one.profile, one.start) for one in held] in ([], [("2g.10gb", 2)])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tessera.clock import SystemClock
+from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import DriverMismatch, InUse
 from tessera.nvml.hardware import ANY
 from tessera.nvml.interface import Event, EventKind, Process
@@ -109,6 +110,34 @@ async def test_real_cards_are_driven_from_one_thread_that_is_not_the_loops(machi
     assert threading.main_thread() not in threads
     with pytest.raises(RuntimeError, match="NVML is not open"):
         await nvml.devices()
+
+
+@pytest.mark.parametrize("kind", ["real", "simulated"])
+async def test_cards_are_read_and_reset_through_the_loop(machine: SimulatedMachine, kind: str) -> None:
+    gpu, other = machine.uuids()
+    machine.set_mig_mode(other, False)
+    hardware = ThreadedNvml(lambda: machine, SystemClock()) if kind == "real" else InlineNvml(machine, SystemClock())
+    async with hardware as nvml:
+        gi_id = await nvml.create_gpu_instance(gpu, "3g.20gb", 0)
+        made = await nvml.create_compute_instance(gpu, gi_id, 2)
+        assert await nvml.cuda_version() == machine.cuda_version()
+        assert await nvml.attributes(gpu) == machine.attributes(gpu)
+        assert await nvml.mig_attributes(made.mig_uuid) == machine.mig_attributes(made.mig_uuid)
+        assert await nvml.nvlinks(other) == machine.nvlinks(other)
+        assert await nvml.common_ancestor(gpu, other) == machine.common_ancestor(gpu, other)
+        assert await nvml.card_files(gpu) == await nvml.device_files(gpu, gi_id, made.ci_id) == []
+        await nvml.set_compute_mode(other, ComputeMode.PROHIBITED)
+        assert await nvml.compute_mode(other) is ComputeMode.PROHIBITED
+        await nvml.reset(gpu)
+        assert await nvml.instances(gpu) == []
+
+
+async def test_a_slow_reset_takes_its_time_on_the_clock(machine: SimulatedMachine) -> None:
+    machine.slow("reset", 4)
+    clock = HandClock()
+    async with InlineNvml(machine, clock) as nvml:
+        await nvml.reset(machine.uuids()[0])
+    assert clock.slept == [4]
 
 
 async def test_a_driver_that_cannot_be_opened_is_told(machine: SimulatedMachine) -> None:
