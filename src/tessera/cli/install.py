@@ -57,8 +57,8 @@ def command(
 
     Without options it is kubectl apply -k deploy/ on the server's side. With --values the agents take over from
     NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
-    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand). The
-    same command with other options changes what is set; what is set already stays untouched.
+    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand). Each
+    run sets everything anew: what a former run set and this one does not goes back to its default.
 
     \b
     Examples:
