@@ -149,6 +149,11 @@ class Shelf:
         return Offer(resources={}) if self._in_force is None else self._in_force.offer
 
     @property
+    def in_force(self) -> InForce | None:
+        """What is offered, and by which profile; ``None`` before it was worked out."""
+        return self._in_force
+
+    @property
     def profile(self) -> str:
         """Name of the profile in force; empty for none."""
         return "" if self._in_force is None else self._in_force.name
