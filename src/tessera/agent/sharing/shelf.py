@@ -149,11 +149,6 @@ class Shelf:
         return Offer(resources={}) if self._in_force is None else self._in_force.offer
 
     @property
-    def in_force(self) -> InForce | None:
-        """What is offered, and by which profile; ``None`` before it was worked out."""
-        return self._in_force
-
-    @property
     def profile(self) -> str:
         """Name of the profile in force; empty for none."""
         return "" if self._in_force is None else self._in_force.name
@@ -171,6 +166,12 @@ class Shelf:
     def unfit(self) -> Mapping[Entry, str]:
         """The entries that are not given out now, by resource and id, each with the reason."""
         return self._unfit
+
+    def occupied(self, card: str) -> str:
+        """Which pod holds a card otherwise than it is offered now; empty if none does."""
+        offered = ((name, each) for name, one in self.offer.resources.items() for each in one.devices)
+        found = (self._blocked.get((name, each.id)) for name, each in offered if each.gpu == card)
+        return next((why for why in found if why), "")
 
     @property
     def serves(self) -> bool:
