@@ -180,9 +180,9 @@ class CardDriver:
         if not await self._take_stock():
             return
         self.wants_reboot = isinstance(step, Reboot)
-        facts = self._facts()
+        facts = self._facts(step)
         until = await self._conclude(step)
-        while facts == self._facts():
+        while facts == self._facts(step):
             left = None if until is None else until - self._clock.monotonic()
             if left is not None and left <= 0:
                 return
@@ -210,10 +210,13 @@ class CardDriver:
                 self._say(CardVerdict(LayoutState.SUCCESS, APPLIED))
                 return now + DRIFT_RECHECK
 
-    def _facts(self) -> object:
+    def _facts(self, step: Wait | Done | Reboot) -> object:
         """What a rest ends for when it changes."""
-        card = self._stocktaker.stock.card(self.uuid)
-        return self._goal(), self._roles.role(self.uuid), card, self._tenants.known()
+        goal, role = self._goal(), self._roles.role(self.uuid)
+        if goal is None or role is not Role.STATIC:
+            return goal, role
+        waits = self._tenants.known() if isinstance(step, Wait | Reboot) else None
+        return goal, role, self._stocktaker.stock.card(self.uuid), waits
 
     def _say(self, verdict: CardVerdict | None) -> None:
         if verdict != self.verdict:

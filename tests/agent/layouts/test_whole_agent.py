@@ -1,0 +1,69 @@
+"""The layouts within a whole agent: what kubelet is offered and what the Node tells when the label changes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tessera.kube.resources import NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.agent.conftest import Scene
+
+
+async def labelled(scene: Scene, layout: str) -> float:
+    """Picks a layout; returns after how many seconds the Node says that it is in force."""
+    await scene.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvidia.com/mig.config": layout}}})
+    began = scene.clock.monotonic()
+    await scene.clock.sleep(0.1)
+    await scene.until(lambda: told(scene, "success"))
+    return scene.clock.monotonic() - began
+
+
+async def told(scene: Scene, state: str) -> bool:
+    node = await scene.client.get(NODES, "node-1")
+    return node.metadata.labels.get("nvidia.com/mig.config.state") == state
+
+
+def test_labels_come_and_go_and_kubelet_is_offered_what_the_cards_hold(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(label="all-1g.5gb")
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 28))
+        await scene.until(lambda: told(scene, "success"))
+        await labelled(scene, "all-balanced")
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 8))
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 4))
+        await labelled(scene, "all-disabled")
+        await scene.until(lambda: scene.allocatable("nvidia.com/gpu", 4))
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 0))
+
+    play(story, "4xA100-40GB", mig=False)
+
+
+def test_a_node_goes_from_slices_on_demand_to_a_layout_and_back(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(label="dynamic")
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 7))
+        await labelled(scene, "all-3g.20gb")
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-3g.20gb", 2))
+        assert [each.profile for _, each in scene.instances()] == ["3g.20gb", "3g.20gb"]
+        await labelled(scene, "dynamic")
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-1g.5gb", 7))
+        assert scene.instances() == []
+
+    play(story)
+
+
+def test_an_impossible_label_is_told_and_touches_nothing(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(label="all-2g.10gb")
+        await scene.until(lambda: told(scene, "success"))
+        await scene.client.merge_patch(NODES, "node-1", {"metadata": {"labels": {"nvidia.com/mig.config": "all-9g"}}})
+        await scene.until(lambda: told(scene, "failed"))
+        await scene.until(lambda: scene.allocatable("nvidia.com/mig-2g.10gb", 3))
+        node = await scene.client.get(NODES.untyped(), "node-1")
+        conditions = {each["type"]: each for each in node["status"]["conditions"]}
+        assert conditions["GpuMigLayoutApplied"]["reason"] == "LayoutUnknown"
+
+    play(story)
