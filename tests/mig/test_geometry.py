@@ -4,7 +4,15 @@ import msgspec
 import pytest
 
 from tessera.mig.geometry import Geometry, UnknownProfile
-from tessera.mig.models import MODELS, GpuModel, PlacementsUnknown, model_by_product, model_by_short_name
+from tessera.mig.models import (
+    MODELS,
+    WHOLE_MODELS,
+    GpuModel,
+    HasNoMig,
+    PlacementsUnknown,
+    model_by_product,
+    model_by_short_name,
+)
 
 A100 = model_by_short_name("A100-40GB").geometry
 
@@ -86,9 +94,9 @@ def test_models_are_found_by_short_name_product_and_label() -> None:
 
 
 def test_names_lead_to_one_model_each() -> None:
-    short = [name.casefold() for one in MODELS for name in (one.short_name, *one.other_short_names)]
-    products = [name for one in MODELS for name in one.product_names]
-    pci = [device for one in MODELS for device in one.pci_device_ids]
+    short = [name.casefold() for one in (*MODELS, *WHOLE_MODELS) for name in (one.short_name, *one.other_short_names)]
+    products = [name for one in (*MODELS, *WHOLE_MODELS) for name in one.product_names]
+    pci = [device for one in (*MODELS, *WHOLE_MODELS) for device in one.pci_device_ids]
     assert all(len(set(names)) == len(names) for names in (short, products, pci))
 
 
@@ -97,6 +105,14 @@ def test_a_model_of_unpublished_placements_is_known_and_refuses_planning(name: s
     model = model_by_short_name(name)
     assert model.profile_names
     with pytest.raises(PlacementsUnknown, match="reads the table from NVML at run time"):
+        _ = model.geometry
+
+
+@pytest.mark.parametrize("name", ["T4", "V100", "L40S"])
+def test_a_card_without_mig_is_known_and_refuses_planning(name: str) -> None:
+    model = model_by_short_name(name)
+    assert not model.mig_capable
+    with pytest.raises(HasNoMig, match="has no MIG, so it cannot be cut"):
         _ = model.geometry
 
 

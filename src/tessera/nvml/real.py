@@ -8,7 +8,7 @@ What NVML leaves to its caller is kept here:
 
 * a profile's table is fixed for a card, so it is read once;
 * a card that was listed before and cannot be found any more is lost, whatever NVML calls it;
-* a reset of a card ends the session and begins another, and a wait for events makes room for it;
+* a reset of a card needs another tool and ends the session meanwhile (:mod:`tessera.nvml.real_session`);
 * compute-instance profiles are found by their own index, which follows from the slice count and not from the GPU
   instance's profile.
 """
@@ -19,7 +19,6 @@ from contextlib import AbstractContextManager, suppress
 from ctypes import byref
 from importlib import import_module
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import msgspec
@@ -42,13 +41,12 @@ from tessera.nvml.interface import (
     Process,
 )
 from tessera.nvml.real_cards import CardReader
-from tessera.nvml.real_events import RealEvents, instance_id, text
+from tessera.nvml.real_events import instance_id, text
 from tessera.nvml.real_mig import MigReader
 from tessera.nvml.real_reset import reset_card
+from tessera.nvml.real_session import Session
 
 _MIB = 1024 * 1024
-#: A wait for events holds the session for so long at a time, seconds; a reset waits for the session.
-_EVENT_WAIT = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -81,11 +79,9 @@ class RealNvml:
         self._proc = proc
         self._seen: dict[GpuUuid, GpuInfo] = {}
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
-        self._events: RealEvents | None = None
         self._reset_tool = tuple(reset_tool)
-        self._turn, self._session = Lock(), Lock()
-        self._is_open = False
-        self._reopen()
+        self._session = Session(self._nvml)
+        self._session.begin()
 
     def driver_version(self) -> str:
         """See :meth:`.Nvml.driver_version`."""
@@ -100,7 +96,7 @@ class RealNvml:
     def devices(self) -> list[GpuInfo]:
         """See :meth:`.Nvml.devices`. A card that was lost before it was ever listed has no UUID and is only logged."""
         found: dict[GpuUuid, GpuInfo] = {}
-        self._reopen()
+        self._session.begin()
         with self._errors("device count"):
             count = self._nvml.nvmlDeviceGetCount()
         for index in range(count):
@@ -265,13 +261,9 @@ class RealNvml:
         """See :meth:`.Nvml.reset`. NVML is closed meanwhile, since its session holds every card."""
         with self._errors(f"PCI address of {gpu}"):
             pci_bus_id = text(self._nvml.nvmlDeviceGetPciInfo(self._device(gpu)).busId)
-        with self._turn, self._session:
-            self._end()
-            try:
-                reset_card(pci_bus_id, tool=self._reset_tool)
-            finally:
-                self._profiles.pop(gpu, None)
-                self._reopen()
+        self._profiles.pop(gpu, None)
+        with self._session.put_aside():
+            reset_card(pci_bus_id, tool=self._reset_tool)
 
     def wait_event(self, seconds: float) -> Event | None:
         """See :meth:`.Nvml.wait_event`.
@@ -279,17 +271,7 @@ class RealNvml:
         Raises:
             NotSupported: no card reports events.
         """
-        left = seconds
-        while True:
-            with self._turn:  # a reset that waits goes first
-                pass
-            with self._session:
-                if self._events is None:
-                    self._events = RealEvents(self._nvml)
-                event = self._events.wait(min(left, _EVENT_WAIT))
-            left -= _EVENT_WAIT
-            if event is not None or left <= 0:
-                return event
+        return self._session.wait(seconds)
 
     def latency(self, _operation: str) -> float:
         """0: real calls take their own time."""
@@ -297,27 +279,10 @@ class RealNvml:
 
     def close(self) -> None:
         """See :meth:`.Nvml.close`."""
-        with self._turn, self._session:
-            self._end()
-
-    def _end(self) -> None:
-        events, self._events = self._events, None
-        if events is not None:
-            events.close()
-        if self._is_open:
-            self._is_open = False
-            with self._errors("nvmlShutdown"):
-                self._nvml.nvmlShutdown()
-
-    def _reopen(self) -> None:
-        """Begins a session if there is none: at the start, after a reset, and when that began none."""
-        if not self._is_open:
-            with self._errors("nvmlInit"):
-                self._nvml.nvmlInit()
-            self._is_open = True
+        self._session.end()
 
     def _device(self, device: str) -> Any:
-        self._reopen()
+        self._session.begin()
         try:
             with self._errors(device):
                 return self._nvml.nvmlDeviceGetHandleByUUID(device)
