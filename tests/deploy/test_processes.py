@@ -174,8 +174,9 @@ def test_the_agent_sees_every_folder_that_it_uses_where_the_host_has_it(installa
     options = found.options
     shared_memory = mounted.pop("/dev/shm")
     assert shared_memory == str(options.mps_root / "shm"), "what clients of MPS get as theirs"
+    assert mounted.pop(str(options.mps_mount)) == str(options.mps_root), "daemons see pipes where their clients do"
     assert all(inside == outside for inside, outside in mounted.items())
-    for folder in (options.plugin_dir, options.pod_resources, options.cdi_dir, options.state_dir, options.mps_root):
+    for folder in (options.plugin_dir, options.pod_resources, options.cdi_dir, options.state_dir):
         assert str(folder) in mounted
     for file in (options.journal_file, options.simulated_file):
         assert file.is_relative_to(Path("/var/lib/tessera"))

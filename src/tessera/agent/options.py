@@ -60,6 +60,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
         device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
         pass_device_specs: device nodes are named in the answers to kubelet too.
         mps_root: the host's folder of the MPS daemons' pipes and logs.
+        mps_mount: where this process sees that folder; the same unless given.
         environment: the process's, for the variables of NVIDIA's device plugin that are honoured.
     """
 
@@ -86,6 +87,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     device_ids_are_uuids: bool = True
     pass_device_specs: bool = False
     mps_root: Path = Path("/run/nvidia/mps")
+    mps_mount: Path | None = None
     environment: Mapping[str, str] = {}
 
     @property

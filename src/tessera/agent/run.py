@@ -205,9 +205,10 @@ class Agent:
 
     def _made_mps(self) -> MpsDaemons:
         root = self._options.mps_root
+        real = ChildLauncher(root=self._options.mps_mount or root)
         return MpsDaemons(
             hardware=self._hardware,
-            launcher=SimulatedLauncher(self._clock) if self._simulated else ChildLauncher(root=root),
+            launcher=SimulatedLauncher(self._clock) if self._simulated else real,
             state_file=self._options.state_dir / "mps.json",
             host_root=root,
             changes=self._changes,
@@ -229,6 +230,7 @@ class Agent:
             boot_id=self._boot_id,
             journal=self._options.state_dir / "layout.json",
             told=self._layout_told,
+            lately_given=lambda: self._shelf.lately_given,
             changes=self._changes,
             clock=self._clock,
         )

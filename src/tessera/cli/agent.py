@@ -98,6 +98,7 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     show_default=True,
     help="Pipes and logs of the MPS daemons.",
 )
+@click.option("--mps-mount", type=_FOLDER, help="Where this process sees --mps-root.  [default: the same]")
 @click.option("--http-port", type=click.IntRange(0, 65535), help="Serve /metrics, /healthz and /readyz here.")
 @log_option
 @cluster_options
