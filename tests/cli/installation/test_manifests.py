@@ -81,9 +81,9 @@ def test_every_setting_reaches_the_agent() -> None:
 def test_the_folder_of_the_mps_daemons_is_that_of_the_host() -> None:
     objects = made("devicePlugin: {mps: {root: /srv/mps}}")
     volumes = {each["name"]: each["hostPath"]["path"] for each in agent(objects)["volumes"]}
-    mounts = {each["name"]: each["mountPath"] for each in container(objects)["volumeMounts"]}
-    assert volumes["mps"] == mounts["mps"] == "/srv/mps"
-    assert (volumes["mps-shm"], mounts["mps-shm"]) == ("/srv/mps/shm", "/dev/shm")
+    assert (volumes["mps"], volumes["mps-shm"]) == ("/srv/mps", "/srv/mps/shm")
+    assert str(options(objects).mps_root) == "/srv/mps"
+    assert container(objects)["volumeMounts"] == container(made())["volumeMounts"], "the container has it where it was"
 
 
 def test_another_folder_of_kubelets_moves_its_pod_resources_and_no_device_plugins() -> None:

@@ -24,7 +24,7 @@ Manifest = dict[str, Any]
 AGENT = "tessera-agent"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
-#: Volumes of the agents' pods. The shared memory of MPS is the container's own; the others have the host's paths.
+#: Volumes of the agents' pods. Those of MPS have paths of their own in the container; the other has the host's.
 MPS_VOLUME = "mps"
 MPS_MEMORY_VOLUME = "mps-shm"
 POD_RESOURCES_VOLUME = "pod-resources"
@@ -113,7 +113,7 @@ def _set_agent(pod: Manifest, choices: Choices) -> None:
     container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
     if settings.mps_root:
         root = settings.mps_root.rstrip("/")
-        _move(pod, MPS_VOLUME, root, container)
+        _move(pod, MPS_VOLUME, root)
         _move(pod, MPS_MEMORY_VOLUME, f"{root}/shm")
     if settings.kubelet_root:
         # Kubelet keeps the sockets of device plugins in one place, whatever its root.
