@@ -129,6 +129,13 @@ def test_filters_by_pci_id_and_by_name_limit_the_models() -> None:
     assert only(layout("{'1g.10gb': 7}", ", device-filter: A100-SXM4-80GB")).means == ("x: fits A100-80GB",)
 
 
+def test_cards_without_mig_stay_whole_and_may_not_be_named() -> None:
+    (told,) = only(layout("{'1g.5gb': 7}"), "2xT4").means
+    assert told == "x on 2 x T4: no MIG devices, the cards have no MIG and stay whole"
+    (told,) = only(layout("{'1g.5gb': 7}").replace("devices: all", "devices: [0]"), "2xT4").means
+    assert "GPU 0 (Tesla T4) has no MIG" in told
+
+
 def test_models_whose_placements_are_unknown_are_not_judged() -> None:
     part = only(layout("{'1g.16gb': 2, '2g.32gb': 0}", ", device-filter: 'RTX PRO 4500 Blackwell'"), "RTX-PRO-4500")
     assert part.problems == ()

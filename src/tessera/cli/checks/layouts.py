@@ -63,6 +63,9 @@ def _layout_on(name: str, entries: Sequence[LayoutEntry], node: Node) -> Iterato
     except FileRefused as refused:
         yield f"{name} on {node}: {refused}"
         return
+    if not node.model.mig_capable:
+        yield f"{name} on {node}: no MIG devices, the cards have no MIG and stay whole"
+        return
     table = node.model.table
     if table is None:
         yield f"{name} on {node}: not known before a card is there, its placements are not published"
@@ -92,7 +95,13 @@ def _add(totals: dict[str, int], plan: Sequence[Placement]) -> None:
 def _cards(model: GpuModel, count: int) -> list[MigCard]:
     pci = int(model.pci_device_ids[0], 16) if model.pci_device_ids else 0
     return [
-        MigCard(uuid=f"GPU-{n}", index=n, product=model.product_name, pci_device_id=pci << 16 | _NVIDIA)
+        MigCard(
+            uuid=f"GPU-{n}",
+            index=n,
+            product=model.product_name,
+            pci_device_id=pci << 16 | _NVIDIA,
+            mig_capable=model.mig_capable,
+        )
         for n in range(count)
     ]
 
