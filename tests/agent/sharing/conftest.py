@@ -2,15 +2,18 @@
 
 import asyncio
 import functools
+import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tessera.agent.health.marks import Scope, Verdict
-from tessera.agent.health.policy import Reaction
-from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, edits_of
+from tessera.agent.health.facts import CardsSeen, Happened, Probed, ProbeResult
+from tessera.agent.health.marks import Health
+from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.settings.wishes import SharingWish
 from tessera.agent.sharing.answers import AnswerOptions
 from tessera.agent.sharing.holders import Holders
@@ -31,6 +34,7 @@ from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.virtualtime import run_virtual
 from tessera.mig.models import model_by_short_name
+from tessera.nvml.interface import Event, EventKind
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
 
@@ -46,26 +50,6 @@ sharing:
 """
 SLICE_4_SAME_NAME = SLICE_4.replace("renameByDefault: true", "renameByDefault: false")
 WHOLE = "version: v1\n"
-
-
-class FakeDaemons:
-    """MPS daemons that are ready when a test says so."""
-
-    def __init__(self) -> None:
-        self.plans: Mapping[str, MpsPlan] = {}
-        self.is_ready = True
-
-    def want(self, plans: Mapping[str, MpsPlan], /) -> None:
-        self.plans = plans
-
-    def ready(self, resource: str, gpu: str, /) -> bool:
-        return self.is_ready and gpu in self.plans[resource].cards
-
-    def why(self, _resource: str, /) -> str:
-        return "it has ended and is started again"
-
-    def edits(self, resource: str, /) -> MpsEdits:
-        return edits_of(resource, MpsPaths(Path("/run/nvidia/mps")))
 
 
 class Scene:
@@ -94,11 +78,20 @@ class Scene:
         self.options = options or AnswerOptions()
         self.wish = SharingWish()
         self.settled: list[str] = []
-        self.bad: dict[Scope, str] = {}
+        self.health = Health(HealthPolicy())
         self.fenced: frozenset[str] = frozenset()
         self.taken: frozenset[str] = frozenset()
         self.forgotten: list[str] = []
-        self.daemons = FakeDaemons()
+        self.launcher = SimulatedLauncher(self.clock)
+        self.daemons = MpsDaemons(
+            hardware=self.hardware,
+            launcher=self.launcher,
+            state_file=folder / "mps.json",
+            host_root=Path("/run/nvidia/mps"),
+            changes=self.changes,
+            clock=self.clock,
+            rng=random.Random(1),
+        )
         self.pods: dict[str, dict[str, Any]] = {}
         #: Every allocatable that kubelet ever had, in order, without repetitions.
         self.seen: list[dict[str, int]] = []
@@ -119,7 +112,7 @@ class Scene:
             wish=lambda: self.wish,
             settled=lambda name, _text: self.settled.append(name),
             mig_strategy=self.strategy,
-            verdict=self.verdict,
+            verdict=self.health.verdict,
             fenced=lambda: self.fenced,
             taken=lambda: self.taken,
             mps=self.daemons,
@@ -136,9 +129,19 @@ class Scene:
 
     # What surrounds the shelf -----------------------------------------------------------------------------------
 
-    def verdict(self, scope: Scope) -> Verdict:
-        worst = next((text for bad, text in self.bad.items() if bad.covers(scope)), "")
-        return Verdict(Reaction.RESET, worst, 0.0) if worst else Verdict()
+    def xid(self, number: int, index: int, instance: tuple[int, int] = (-1, -1)) -> None:
+        """The driver reports an error of a card, or of a compute instance on it."""
+        gi_id, ci_id = (None if each < 0 else each for each in instance)
+        event = Event(kind=EventKind.XID, gpu=self.machine.uuids()[index], xid=number, gi_id=gi_id, ci_id=ci_id)
+        self.health.apply(Happened(event), self.clock.monotonic())
+        self.changes.notify()
+
+    async def probe(self, index: int, times: int = 3, pause: float = 20.0) -> None:
+        """The card answers well several times."""
+        for _ in range(times):
+            await self.clock.sleep(pause)
+            self.health.apply(Probed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
+            self.changes.notify()
 
     def live(self) -> Sequence[Pod]:
         return [
@@ -176,11 +179,16 @@ class Scene:
         if profile is not None:
             self.follow(profile)
         await self.stocktaker.refresh()
+        self.health.apply(CardsSeen(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
         self.bus.start(self.kubelet.registered, self.kubelet)
         self.start()
 
     def start(self) -> None:
         self.tasks.append(asyncio.create_task(self.shelf.run()))
+
+    def start_daemons(self) -> None:
+        """The supervision of MPS daemons runs."""
+        self.tasks.append(asyncio.create_task(self.daemons.run()))
 
     def follow(self, text: str, name: str = "") -> None:
         """The node's label or the ConfigMap's content changes."""

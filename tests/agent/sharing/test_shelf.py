@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
-from tessera.agent.health.marks import Scope
 from tessera.lab.kubelet.devices import DeviceRefusal
 from tessera.lab.kubelet.plugins import STOP_GRACE
 
@@ -293,16 +292,20 @@ def test_a_bad_card_takes_all_its_shares_and_a_bad_instance_only_its_own(play: C
         await scene.begin(SLICE_4_SAME_NAME.replace("replicas: 4}", "replicas: 4}, {name: mig-1g.5gb, replicas: 2}"))
         await scene.cut(0, ("1g.5gb", 0), ("1g.5gb", 1), ("1g.5gb", 2))
         await scene.offers(**{"gpu": 4, "mig-1g_5gb": 6})
-        scene.bad[Scope(scene.uuid(1))] = "XID 48"
-        scene.changes.notify()
-        await scene.offers(**{"mig-1g_5gb": 6})
-        gi = scene.machine.instances(scene.machine.uuids()[0])[0].gi_id
-        scene.bad[Scope(scene.uuid(0), gi)] = "XID 94"
-        scene.changes.notify()
-        await scene.offers(**{"mig-1g_5gb": 4})
-        scene.bad.clear()
-        scene.changes.notify()
+        scene.xid(13, 1)
+        await scene.clock.sleep(1.0)
         await scene.offers(**{"gpu": 4, "mig-1g_5gb": 6})
+        scene.xid(48, 1)
+        await scene.offers(**{"mig-1g_5gb": 6})
+        assert len([entry for resource, entry in scene.shelf.unfit if resource == GPU]) == 4
+        bad = scene.machine.instances(scene.machine.uuids()[0])[1]
+        scene.xid(94, 0, (bad.gi_id, bad.compute_instances[0].ci_id))
+        await scene.offers(**{"mig-1g_5gb": 4})
+        assert {entry.partition("::")[0] for resource, entry in scene.shelf.unfit if resource != GPU} == {
+            bad.compute_instances[0].mig_uuid
+        }
+        await scene.probe(0)
+        await scene.offers(**{"mig-1g_5gb": 6})
 
     play(story, "2xA100-40GB")
 
@@ -322,19 +325,22 @@ def test_a_lost_card_leaves_the_others_to_be_given(play: Callable[..., None]) ->
 
 def test_shares_by_mps_are_counted_while_their_daemon_serves(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
-        scene.daemons.is_ready = False
         await scene.begin(SLICE_4.replace("timeSlicing", "mps"))
         await scene.until(lambda: SHARED in scene.allocatable)
+        await scene.clock.sleep(1.0)
         assert scene.allocatable[SHARED] == 0
-        assert scene.daemons.plans[SHARED].replicas == 4
-        scene.daemons.is_ready = True
-        scene.changes.notify()
+        assert all(why.startswith("its MPS daemon is not ready: ") for why in scene.shelf.unfit.values())
+        scene.start_daemons()
         await scene.offers(gpu_shared=8)
         await scene.admit("client", {SHARED: 1})
         assert scene.env("client")["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu.shared/pipe"
-        scene.daemons.is_ready = False
-        scene.changes.notify()
-        await scene.offers()
+        first = len(scene.seen)
+        daemon = scene.launcher.daemon(SHARED)
+        assert daemon is not None
+        daemon.die()
+        await scene.until(lambda: any(counts[SHARED] == 0 for counts in scene.seen[first:]))
+        await scene.offers(gpu_shared=8)
+        assert [counts[SHARED] for counts in scene.seen[first:]] == [0, 8]
 
     play(story, "2xA100-40GB")
 
