@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.agent.conftest import MortalNvml
 
@@ -23,7 +23,10 @@ from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
 from tessera.kubelet.seam import ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.mig.models import model_by_short_name
+from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated import SimulatedMachine
+
+T = TypeVar("T")
 
 #: The layouts of the walk through, and others.
 LAYOUTS = """
@@ -90,6 +93,25 @@ class Ledger:
         ]
 
 
+class WatchedNvml(MortalNvml):
+    """Cards at one of whose calls something else happens as well."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._happens: dict[int, Callable[[], None]] = {}
+
+    def at(self, number: int, happens: Callable[[], None]) -> None:
+        """Something happens right after the call of this number took effect."""
+        self._happens[number] = happens
+
+    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+        """See :meth:`.AsyncNvml.call`."""
+        answer = await super().call(operation, call)
+        if happens := self._happens.pop(self.calls, None):
+            happens()
+        return answer
+
+
 class Node:
     """The node.
 
@@ -130,7 +152,7 @@ class Node:
         self.roles = Roles(folder / "roles.json")
         self.task: asyncio.Task[None] | None = None
         self.layouts: LayoutReconciler | None = None
-        self.hardware: MortalNvml | None = None
+        self.hardware: WatchedNvml | None = None
 
     # The process ------------------------------------------------------------------------------------------------
 
@@ -138,7 +160,7 @@ class Node:
         """Starts the process; it dies at its ``last``-th call of NVML."""
         self.changes = Changes()
         self.roles = Roles(self.folder / "roles.json")
-        self.hardware = MortalNvml(self.machine, self.clock, last=last, after=after)
+        self.hardware = WatchedNvml(self.machine, self.clock, last=last, after=after)
         self.stocktaker = StockTaker(self.hardware, self.changes)
         self.layouts = LayoutReconciler(
             hardware=self.hardware,

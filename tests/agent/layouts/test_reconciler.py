@@ -178,6 +178,35 @@ def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(play: Ca
     play(story)
 
 
+@pytest.mark.parametrize("call", range(1, 26))
+def test_another_label_is_taken_up_at_once_whatever_is_being_done(play: Callable[..., None], call: int) -> None:
+    async def story(node: Node) -> None:
+        node.make(0, "7g.40gb", 0)
+        node.start()
+        assert node.hardware is not None
+        node.hardware.at(call, lambda: node.label("five-and-one"))
+        node.label(SEED)
+        await node.until(lambda: node.wished.name == "five-and-one")
+        assert await node.succeeds() < 2
+        assert node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]
+
+    play(story)
+
+
+@pytest.mark.parametrize("call", range(1, 20))
+def test_the_end_of_a_pod_is_never_missed(play: Callable[..., None], call: int) -> None:
+    async def story(node: Node) -> None:
+        node.pod("short", node.make(0, "3g.20gb", 0))
+        node.start()
+        assert node.hardware is not None
+        node.hardware.at(call, lambda: node.ends("short"))
+        node.label("five-and-one")
+        await node.until(lambda: not node.pods)
+        assert await node.succeeds() < 2
+
+    play(story)
+
+
 # Death -------------------------------------------------------------------------------------------------------------
 
 

@@ -106,7 +106,7 @@ class CardDriver:
     async def run(self) -> None:
         """Works until cancelled."""
         while True:
-            seen = self._changes.count
+            seen, known = self._changes.count, self._facts(tenants=True)
             goal, role = self._goal(), self._roles.role(self.uuid)
             if goal != self._judged:
                 self._judged = goal
@@ -117,7 +117,7 @@ class CardDriver:
                 self.machine.apply(await self._hands.look())
             step = self.machine.step(self._clock.monotonic())
             if isinstance(step, Wait | Done | Reboot):
-                await self._rest(step, seen)
+                await self._rest(step, seen, known)
             else:
                 await self._carry_out(step)
 
@@ -175,14 +175,14 @@ class CardDriver:
             self._changed = False
         return True
 
-    async def _rest(self, step: Wait | Done | Reboot, seen: int) -> None:
-        """Says what became of the card, and waits until a fact may have changed that matters to it."""
+    async def _rest(self, step: Wait | Done | Reboot, seen: int, known: tuple[object, ...]) -> None:
+        """Says what became of the card, and waits until something differs from what was known before the last look."""
         if not await self._take_stock():
             return
         self.wants_reboot = isinstance(step, Reboot)
-        facts = self._facts(step)
+        waits = not isinstance(step, Done)
         until = await self._conclude(step)
-        while facts == self._facts(step):
+        while (known if waits else known[:-1]) == self._facts(tenants=waits):
             left = None if until is None else until - self._clock.monotonic()
             if left is not None and left <= 0:
                 return
@@ -210,13 +210,12 @@ class CardDriver:
                 self._say(CardVerdict(LayoutState.SUCCESS, APPLIED))
                 return now + DRIFT_RECHECK
 
-    def _facts(self, step: Wait | Done | Reboot) -> object:
-        """What a rest ends for when it changes."""
+    def _facts(self, *, tenants: bool) -> tuple[object, ...]:
+        """What a rest ends for when it changes; who holds what matters only to who waits, and stands last."""
         goal, role = self._goal(), self._roles.role(self.uuid)
-        if goal is None or role is not Role.STATIC:
-            return goal, role
-        waits = self._tenants.known() if isinstance(step, Wait | Reboot) else None
-        return goal, role, self._stocktaker.stock.card(self.uuid), waits
+        acts = goal is not None and role is Role.STATIC
+        card = self._stocktaker.stock.card(self.uuid) if acts else None
+        return (goal, role, card, self._tenants.known()) if tenants else (goal, role, card)
 
     def _say(self, verdict: CardVerdict | None) -> None:
         if verdict != self.verdict:
