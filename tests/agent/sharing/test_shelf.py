@@ -394,6 +394,17 @@ def test_nothing_is_offered_before_kubelet_says_who_holds_what(play: Callable[..
     play(story)
 
 
+def test_a_node_that_has_nothing_to_offer_and_never_had_asks_nobody(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.start()
+        await scene.clock.sleep(10.0)
+        assert scene.shelf.in_force is not None
+        assert scene.shelf.problem is None
+        assert not (scene.folder / "cdi").exists()
+
+    play(story)
+
+
 def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_end(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(WHOLE)

@@ -218,7 +218,9 @@ class Shelf:
         before = (self.problem, self.offer)
         self._decide(serving)
         await self._readings.read(self._stock)
-        waits = [await self._occupancy.ask(self.offer), self._readings.retry_in()]
+        waits = [self._readings.retry_in()]
+        if self.offer.resources or self._names.known:
+            waits.append(await self._occupancy.ask(self.offer))
         if self._occupancy.known:
             waits.append(self._put_out(serving))
         waits.append(await self._names.remove_stale(serving.plugins.keys() | self._slicers()))
