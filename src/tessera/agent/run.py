@@ -150,7 +150,7 @@ class Agent:
             group.create_task(self._shelf.run())
 
     def _is_ready(self) -> bool:
-        return self._on_demand.ready and self._report.known
+        return self._on_demand.ready and self._shelf.serves
 
     def _seen(self, _event: Event[Node] | Event[Pod]) -> None:
         self._changes.notify()
@@ -213,6 +213,7 @@ class Agent:
             host_root=root,
             changes=self._changes,
             clock=self._clock,
+            occupied=self._occupied,
             rng=self._rng,
         )
 
@@ -316,6 +317,9 @@ class Agent:
     def _boot_id(self) -> str:
         node = self._mirror.node()
         return node.status.node_info.boot_id if node is not None else ""
+
+    def _occupied(self, uuid: str) -> str:
+        return self._shelf.occupied(uuid)
 
     def _static_cards(self) -> Sequence[StockCard]:
         held = self._roles.static()
