@@ -209,7 +209,8 @@ def test_a_broken_watch_degrades_and_takes_nothing_away() -> None:
 def test_a_broken_watch_degrades_until_it_works_again_whatever_probes_say() -> None:
     health = node()
     health.apply(WatchBroken("unknown error"), 0)
-    probes(health, 100, 10)
+    for number in range(10):
+        health.apply(probe(), 100 + 10 * number)
     assert health.verdict(Scope(ONE)).reaction is Reaction.DEGRADE
     changes = health.apply(WatchMended(), 300)
     assert {change.after.reaction for change in changes} == {Reaction.IGNORE}
@@ -223,6 +224,20 @@ def test_a_boot_ends_every_mark_and_what_comes_again_stays_longer() -> None:
     assert health.marks() == ()
     health.apply(xid(79), 200)
     assert health.marks()[0].returns == 1
+
+
+def test_a_card_awaits_a_reset_until_it_had_one_or_needs_more() -> None:
+    health = node()
+    health.apply(xid(94), 0)
+    assert not health.awaits_reset(ONE)
+    health.apply(xid(48), 0)
+    assert (health.awaits_reset(ONE), health.awaits_reset(OTHER)) == (True, False)
+    health.apply(CardReset(ONE), 10)
+    assert not health.awaits_reset(ONE)
+    health.apply(xid(48), 20)
+    assert health.awaits_reset(ONE)
+    health.apply(xid(79), 30)
+    assert not health.awaits_reset(ONE)
 
 
 def test_a_card_is_suspected_while_it_has_marks_or_fails() -> None:

@@ -78,8 +78,8 @@ def test_a_reset_that_the_driver_refuses_is_tried_again_less_and_less_often(rese
         node.xid(48)
         await asyncio.sleep(400)
         assert told(node) == ["GpuUnhealthy", *["GpuNotReset"] * 3], "at once, after 60 s, and 120 s later"
-        await asyncio.sleep(24 * 3600)
-        assert told(node).count("GpuNotReset") < 35
+        await asyncio.sleep(5 * 3600)
+        assert told(node).count("GpuNotReset") == 11, "hourly in the end"
 
     play(resetting, story)
 
@@ -94,6 +94,20 @@ def test_a_card_that_asks_again_after_its_reset_is_reset_again_after_a_pause(res
         assert told(node).count("GpuReset") == 1
         await asyncio.sleep(15)
         assert told(node).count("GpuReset") == 2
+
+    play(resetting, story)
+
+
+def test_long_after_the_last_reset_the_next_one_comes_at_once_and_its_repetition_soon(resetting: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        for _ in range(2):
+            node.xid(48)
+            await asyncio.sleep(70)
+            node.xid(48)
+            await asyncio.sleep(70)
+            assert told(node).count("GpuReset") == 2
+            node.told.clear()
+            await asyncio.sleep(5 * 3600)
 
     play(resetting, story)
 

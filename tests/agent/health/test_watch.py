@@ -20,6 +20,8 @@ from tessera.api.sharing.devices import Device
 from tessera.clock import LoopClock
 from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.errors import Unknown
+from tessera.nvml.interface import EventKind
+from tessera.nvml.machine import SimEvent
 from tessera.nvml.worker import InlineNvml
 
 
@@ -149,10 +151,13 @@ def test_a_card_that_was_lost_before_the_agent_came_is_out_at_once(node: Node) -
     node.machine.lose(node.one)
     node.machine.wait_event(0)
 
-    async def story(node: Node, agent: Agent) -> None:
+    async def begun() -> None:
+        agent = Agent(node)
+        agent.watch.cards(node.machine.devices())
         assert agent.watch.verdict(Scope(node.one)).reaction is Reaction.REBOOT
+        await agent.stop()
 
-    play(node, story)
+    run_virtual(begun())
 
 
 def test_a_restart_of_the_agent_keeps_what_is_known(node: Node) -> None:
@@ -184,6 +189,19 @@ def test_a_boot_ends_what_was_known_also_if_its_id_comes_late(node: Node) -> Non
         await asyncio.sleep(0.1)
         assert not after.watch.unfit(node.one)
         await after.stop()
+
+    play(node, story)
+
+
+def test_marks_of_a_boot_whose_id_was_not_known_yet_are_of_the_boot_that_is_told_first(node: Node) -> None:
+    node.boot = ""
+
+    async def story(node: Node, agent: Agent) -> None:
+        node.xid(79)
+        await asyncio.sleep(2)
+        node.boot = "boot-1"
+        await asyncio.sleep(11)
+        assert agent.watch.unfit(node.one)
 
     play(node, story)
 
@@ -236,8 +254,34 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
         assert agent.watch.summary()[:2] == ("True", "CardDegraded")
         assert not agent.watch.unfit(node.one)
         assert {reason for reason, _ in node.told} == {"GpuDegraded"}
+        again = Agent(node)
+        assert again.watch.health.marks() == (), "a new process waits for events anew"
+        await again.stop()
         await asyncio.sleep(130)
         assert agent.watch.summary().reason == "CardsHealthy"
+
+    play(node, story)
+
+
+def test_while_events_cannot_be_read_all_cards_are_asked_often(node: Node) -> None:
+    node.machine.fail("wait_event", Unknown, times=None)
+
+    async def story(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(100)
+        assert len(agent.hardware.probes) >= 20
+
+    play(node, story)
+
+
+def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks_all(node: Node) -> None:
+    async def story(node: Node, agent: Agent) -> None:
+        await asyncio.sleep(30)
+        agent.hardware.probes.clear()
+        node.machine.report(SimEvent(EventKind.XID, None, 94, None, None))
+        await asyncio.sleep(1)
+        assert agent.watch.unfit(node.one)
+        assert agent.watch.unfit(node.other)
+        assert len(agent.hardware.probes) == 2
 
     play(node, story)
 
@@ -363,5 +407,9 @@ def test_the_same_cards_again_wake_nobody(node: Node) -> None:
         seen = changes.count
         watch.cards([msgspec.structs.replace(card) for card in cards])
         assert changes.count == seen
+        watch.broken("unknown error")
+        assert changes.count == seen + 1, "a changed verdict wakes everybody"
+        watch.broken("unknown error")
+        assert changes.count == seen + 1
 
     run_virtual(begun())

@@ -1,5 +1,7 @@
 """A decision is carried out on a real process, or not at all if anything has changed since."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -130,6 +132,15 @@ async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenan
         return tenant.card
 
     assert await carry_out(tenant.decision(), processes=tenant.table, read_card=read) is Outcome.ENDED
+
+
+async def test_a_kernel_without_pidfds_ends_nobody(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert await tenant.carry_out() is Outcome.NOT_PERMITTED
+    assert tenant.child.poll() is None
 
 
 async def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:

@@ -10,6 +10,7 @@ import subprocess
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
 
 from tessera.agent.memory.limits import Mode
@@ -222,3 +223,18 @@ def test_nobody_is_evicted_while_the_api_server_does_not_answer(node: Node) -> N
         assert (await node.client.get(PODS, "hog", "team")).metadata.deletion_timestamp is not None
 
     play(node, Mode.EVICT, story)
+
+
+def test_a_process_that_the_kernel_does_not_let_us_end_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node)
+        await asyncio.sleep(16)
+        assert hog.poll() is None
+        assert node.told[-1][:2] == ("hog", "GpuMemoryProcessNotEnded")
+
+    play(node, Mode.KILL, story)

@@ -179,6 +179,13 @@ def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> No
     assert turns == [()] * 5
 
 
+def test_a_stranger_that_was_given_the_card_meanwhile_is_counted_anew() -> None:
+    early = card(use(1, 5, THIRD))
+    watched = watch(Mode.KILL)
+    given = [TENANTS, TENANTS, (tenant(THIRD),), TENANTS, TENANTS]
+    assert [watched.decide(sample(turn, early, tenants=each)) for turn, each in enumerate(given)] == [()] * 5
+
+
 def test_a_pod_that_is_being_deleted_is_not_evicted_again_but_its_processes_end() -> None:
     leaving = (tenant(HOG, leaving=True),)
     assert (Act.EVICT, HOG) not in run(watch(Mode.EVICT), *[FAR_OVER] * 3, tenants=leaving)[2]

@@ -208,3 +208,38 @@ def test_what_is_shown_of_a_pod_goes_with_it(node: Node) -> None:
         assert node.memory("used", "neighbour") == 8
 
     play(node, Mode.OBSERVE, story)
+
+
+def test_whoever_holds_a_share_is_looked_at_often_before_he_uses_it(node: Node) -> None:
+    async def story() -> None:
+        await node.share(4)
+        pod = await node.pod("hog", f"{node.gpu}::0")
+        await asyncio.sleep(300)
+        node.process(pod, 25)
+        await asyncio.sleep(16)
+        assert node.reasons() == [("hog", "GpuMemoryLimitExceeded")]
+
+    play(node, Mode.OBSERVE, story)
+
+
+def test_whoever_uses_a_shared_card_is_looked_at_often_though_nobody_holds_a_share(node: Node) -> None:
+    async def story() -> None:
+        await node.share(4)
+        node.process(await node.pod("stranger"), 1)
+        await asyncio.sleep(16)
+        assert node.reasons() == [("stranger", "GpuMemoryWithoutShare")]
+
+    play(node, Mode.OBSERVE, story)
+
+
+def test_a_text_names_the_largest_processes_first_and_no_more_than_five(node: Node) -> None:
+    async def story() -> None:
+        await node.share(4)
+        pod = await node.pod("hog", f"{node.gpu}::0")
+        pids = [node.process(pod, gib).pid for gib in (1, 5, 1, 2, 3, 4, 1)]
+        await asyncio.sleep(16)
+        ((_, _, text),) = node.told
+        listed = ", ".join(f"{pids[at]} ({gib}.00 GiB)" for at, gib in ((1, 5), (5, 4), (4, 3), (3, 2), (0, 1)))
+        assert text.endswith(f"; processes {listed} and 2 more")
+
+    play(node, Mode.OBSERVE, story)

@@ -57,7 +57,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
         last: when it came last.
         count: how often.
         returns: how often it had come back before.
-        clean: clean probes in a row since the last.
+        clean: clean probes in a row since the last, as far as they matter.
         reset: the card was reset since.
     """
 
@@ -236,7 +236,7 @@ class Health:
         for key, mark in list(self._marks.items()):
             if mark.scope.gpu != probe.gpu or mark.source == EVENTS:
                 continue
-            cleaner = msgspec.structs.replace(mark, clean=mark.clean + 1)
+            cleaner = msgspec.structs.replace(mark, clean=min(mark.clean + 1, self._sure.clean_probes))
             cured = mark.reaction < Reaction.RESET or mark.reset or probe.recovery is RecoveryAction.NONE
             if cured and cleaner.clean >= self._sure.clean_probes and now - mark.last >= self._quiet(mark):
                 self._forget(key, now)
