@@ -9,6 +9,7 @@ import pytest
 from tessera.api.instaslice import Instaslice
 from tessera.api.node_offers import NodeOffer, OfferKind, encode_offers
 from tessera.kube.cache import Event, EventKind
+from tessera.kube.nodes import NodeSpec
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNode, GpuNodes, dynamic_profiles, gpu_node
@@ -124,6 +125,13 @@ def test_what_a_node_gives_out_without_saying_of_which_cards() -> None:
     assert seen(node("n", gpu="8"), offer("nvidia.com/gpu")).undescribed == set()
     assert seen(node("n", gpu="8")).undescribed == {"nvidia.com/gpu"}
     assert seen(node("n"), of=instaslice("n")).undescribed == {"nvidia.com/mig-1g.5gb.me", "nvidia.com/mig-2g.10gb"}
+
+
+def test_a_cordoned_node_counts_like_any_other() -> None:
+    open_, cordoned = (
+        Node(metadata=ObjectMeta(name="n"), spec=NodeSpec(unschedulable=closed)) for closed in (False, True)
+    )
+    assert seen(cordoned, offer("nvidia.com/gpu")) == seen(open_, offer("nvidia.com/gpu"))
 
 
 def test_a_node_without_gpus_is_none() -> None:

@@ -101,7 +101,8 @@ def _expressions(choice: Choice, nodes: Sequence[GpuNode]) -> Sequence[Json]:
     """The tests of which one must hold on a pod's node; none if every node will do."""
     if choice.kept_by is KeptBy.NOTHING:
         return ()
-    meant = [node for node in nodes if node.name in choice.nodes]
+    chosen = frozenset(choice.nodes)
+    meant = [node for node in nodes if node.name in chosen]
     keys = [count_label(product) for product in choice.products]
     if choice.kept_by is KeptBy.PRODUCT and all(node.labels.keys() & set(keys) for node in meant):
         return [{"key": key, "operator": "Exists"} for key in keys]
