@@ -89,7 +89,7 @@ class LayoutReconciler:
         self._wanted: Wanted | Refused | None = None
         self._unwritable: str | None = None
         self._drivers: dict[str, CardDriver] = {}
-        self._status = LayoutStatus()
+        self._status = LayoutStatus(layout=self._journal.layout)
         self._reboots: Reboots | None = None
         if reboot is not None:
             self._reboots = Reboots(
@@ -226,9 +226,10 @@ class LayoutReconciler:
         wanted = self._wanted
         if self._unwritable is not None:
             text = f"who has which card cannot be noted, so no card is touched: {self._unwritable}"
-            return LayoutStatus(state=LayoutState.FAILED, reason="StateUnwritable", message=text)
+            name = self._judged[0].name if self._judged is not None else ""
+            return LayoutStatus(layout=name, state=LayoutState.FAILED, reason="StateUnwritable", message=text)
         if wanted is None:
-            return LayoutStatus()
+            return self._status
         if isinstance(wanted, Refused):
             return LayoutStatus(
                 layout=wanted.layout, state=LayoutState.FAILED, reason=wanted.reason, message=wanted.text
