@@ -104,6 +104,15 @@ def test_another_minor_number_is_in_the_file_at_once(specs: CdiSpecs, runtime: C
     assert runtime.edits(names(A)).device_nodes == ("/dev/nvidiactl", "/dev/nvidia5")
 
 
+def test_what_another_agent_wrote_is_put_right_before_a_container_starts(
+    specs: CdiSpecs, runtime: CdiRegistry, tmp_path: Path
+) -> None:
+    specs.publish(CARDS, {"set-1": [A, B]})
+    CdiSpecs(tmp_path / "cdi").publish(CARDS, {})
+    specs.ensure_set("set-1", [A, B])
+    assert runtime.edits(names(A, B, "set-1")).env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"}
+
+
 def test_the_file_is_left_alone_while_nothing_changes_and_gone_without_devices(specs: CdiSpecs) -> None:
     specs.publish(CARDS, {})
     before = specs.path.stat().st_ino

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
+from tessera.agent.sharing.answers import AnswerOptions
 from tessera.lab.kubelet.devices import DeviceRefusal
 from tessera.lab.kubelet.plugins import STOP_GRACE
 
@@ -383,6 +384,8 @@ def test_nothing_is_offered_before_kubelet_says_who_holds_what(play: Callable[..
         scene.follow(SLICE_4)
         await scene.stocktaker.refresh()
         scene.start()
+        await scene.clock.sleep(5.0)
+        assert scene.shelf.problem is None
         await scene.clock.sleep(10.0)
         problem = scene.shelf.problem
         assert problem is not None
@@ -403,6 +406,39 @@ def test_a_node_that_has_nothing_to_offer_and_never_had_asks_nobody(play: Callab
         assert not (scene.folder / "cdi").exists()
 
     play(story)
+
+
+def test_a_cdi_folder_that_cannot_be_written_holds_up_changes_and_is_told(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=4)
+        folder = scene.folder / "cdi"
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+        folder.write_text("no folder")
+        scene.follow(SLICE_4)
+        await scene.until(lambda: scene.shelf.problem is not None)
+        problem = scene.shelf.problem
+        assert problem is not None
+        assert problem.reason == "CdiFailed"
+        assert scene.allocatable == {GPU: 4}
+        folder.unlink()
+        await scene.offers(gpu_shared=16)
+        assert scene.shelf.problem is None
+
+    play(story)
+
+
+def test_where_containers_are_told_by_variables_the_cdi_folder_does_not_matter(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        (scene.folder / "cdi").write_text("no folder")
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=2)
+        await scene.admit("pair", {GPU: 2})
+        assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
+
+    play(story, "2xA100-40GB", options=AnswerOptions(list_strategies=("envvar",)))
 
 
 def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_end(play: Callable[..., None]) -> None:

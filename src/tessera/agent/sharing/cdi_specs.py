@@ -100,12 +100,13 @@ class CdiSpecs:
     def ensure_set(self, name: str, uuids: Collection[str]) -> None:
         """Defines a set for a container that is about to start, as these devices unless it is defined already.
 
+        The file is written again if it is not as it was left: another agent may have written it during an upgrade.
+
         Raises:
             OSError: the file cannot be written; the container must not start.
         """
-        if name not in self._sets:
-            self._sets[name] = frozenset(uuids)
-            self._write()
+        self._sets.setdefault(name, frozenset(uuids))
+        self._write()
 
     def _write(self) -> None:
         if not self._devices:

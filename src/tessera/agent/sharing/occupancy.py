@@ -22,6 +22,8 @@ from tessera.clock import Clock
 ADMISSION = 15.0
 #: Seconds before a kubelet that did not answer is asked again.
 ASK_AGAIN = 0.5
+#: Seconds of silence that are worth telling; a restart of kubelet takes less.
+TELL_AFTER = 10.0
 #: Seconds that the start of a container waits for kubelet to list it and for its pod to be seen.
 PATIENCE = 1.0
 
@@ -49,7 +51,7 @@ class Occupancy:
         self._clock = clock
         self._asked_about: tuple[frozenset[PodUid], Offer] | None = None
         self._held: Mapping[str, tuple[Holder, ...]] | None = None
-        self._silent: str | None = None
+        self._silent: tuple[float, str] | None = None
         self._given: list[_Given] = []
 
     @property
@@ -59,8 +61,10 @@ class Occupancy:
 
     @property
     def silent(self) -> str | None:
-        """Why kubelet did not answer when it was asked last; ``None`` if it did."""
-        return self._silent
+        """Why kubelet has not answered for a while; ``None`` if it has, or was not asked."""
+        if self._silent is None or self._clock.monotonic() - self._silent[0] < TELL_AFTER:
+            return None
+        return self._silent[1]
 
     @property
     def lately_given(self) -> frozenset[str]:
@@ -81,7 +85,8 @@ class Occupancy:
             try:
                 self._held = await self._holders.now()
             except ConnectionError as error:
-                self._silent = f"kubelet does not say which pods hold devices: {error}"
+                since = now if self._silent is None else self._silent[0]
+                self._silent = since, f"kubelet does not say which pods hold devices: {error}"
                 return ASK_AGAIN
             self._asked_about, self._silent = about, None
             self._given = [each for each in self._given if each not in settled]

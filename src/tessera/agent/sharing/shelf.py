@@ -13,16 +13,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from tessera.agent.health.fitness import verdicts
 from tessera.agent.health.marks import Scope, Verdict
-from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.settings.wishes import SharingWish
-from tessera.agent.sharing.answers import AnswerOptions, ClientEdits, needs_set, set_name, unique
+from tessera.agent.sharing.answers import AnswerOptions, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
+from tessera.agent.sharing.definitions import Definitions
 from tessera.agent.sharing.exclusion import Entry
 from tessera.agent.sharing.holders import Holders
+from tessera.agent.sharing.mps_seam import MpsSeam
 from tessera.agent.sharing.occupancy import Occupancy
 from tessera.agent.sharing.offering import InForce, Objection, offering
 from tessera.agent.sharing.plugin import SharedPlugin, Terms
@@ -33,7 +33,7 @@ from tessera.agent.sharing.stale import OfferedNames
 from tessera.agent.stock import StockCard, gpus_of
 from tessera.agent.wakeup import Changes
 from tessera.api.sharing.config import MigStrategy
-from tessera.api.sharing.devices import Device, Gpu, Offer, Offered, device_of
+from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.clock import Clock
 from tessera.kube.resources import Node
 from tessera.kubelet.seam import Device as ListedDevice
@@ -41,26 +41,6 @@ from tessera.kubelet.seam import Kubelet
 from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
-
-
-class MpsSeam(Protocol):
-    """The MPS daemons as the shelf needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
-
-    def want(self, plans: Mapping[str, MpsPlan], /) -> None:
-        """Says which daemons shall run, by resource."""
-        ...
-
-    def ready(self, resource: str, gpu: str, /) -> bool:
-        """Whether the daemon of a resource serves clients of a card."""
-        ...
-
-    def why(self, resource: str, /) -> str:
-        """Why it does not."""
-        ...
-
-    def edits(self, resource: str, /) -> ClientEdits:
-        """What its clients need."""
-        ...
 
 
 class Shelf:
@@ -121,6 +101,13 @@ class Shelf:
         self._occupancy = Occupancy(holders, changes.notify, clock)
         self._options = options
         self._cdi = CdiSpecs(cdi_dir)
+        self._definitions = Definitions(
+            self._cdi,
+            self._occupancy,
+            joint=self._ever_joint,
+            needed=lambda: self._options_now.uses_cdi,
+            changes=changes,
+        )
         self._readings = Readings(hardware, clock)
         self._names = OfferedNames(names_file, node=node, forget=forget, clock=clock)
         self._changes = changes
@@ -133,7 +120,7 @@ class Shelf:
         self._refusal: Objection | None = None
         self._blocked: Mapping[Entry, str] = {}
         self._unfit: Mapping[Entry, str] = {}
-        self._unwritten: str | None = None
+        self._told: object = None
         self._serving: Serving | None = None
 
     # What others may know ---------------------------------------------------------------------------------------
@@ -193,8 +180,8 @@ class Shelf:
             return self._refusal
         if self._occupancy.silent is not None:
             return Objection("KubeletSilent", self._occupancy.silent)
-        if self._unwritten is not None:
-            return Objection("CdiFailed", self._unwritten)
+        if self._definitions.failed is not None:
+            return Objection("CdiFailed", self._definitions.failed)
         if self._serving is not None and self._serving.refused:
             return Objection("ResourceRefused", "; ".join(self._serving.refused.values()))
         if self._options_now.uses_cdi and self._readings.failed:
@@ -215,7 +202,6 @@ class Shelf:
 
     async def _look(self, serving: Serving) -> float | None:
         """Brings everything about; returns when to look again in any case."""
-        before = (self.problem, self.offer)
         self._decide(serving)
         await self._readings.read(self._stock)
         waits = [self._readings.retry_in()]
@@ -224,19 +210,15 @@ class Shelf:
         if self._occupancy.known:
             waits.append(self._put_out(serving))
         waits.append(await self._names.remove_stale(serving.plugins.keys() | self._slicers()))
-        if (self.problem, self.offer) != before:
+        told, self._told = self._told, (self.problem, self.offer)
+        if told != self._told:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
 
     def _put_out(self, serving: Serving) -> float | None:
         """Defines the devices and lists them; what cannot be defined is not listed anew."""
-        try:
-            self._cdi.publish(self._devices(), self._occupancy.sets(joint=self._ever_joint))
-            self._unwritten = None
-        except OSError as error:
-            if self._options_now.uses_cdi:
-                self._unwritten = f"{self._cdi.path} cannot be written, so that no change is offered: {error}"
-                return RETRY
+        if not self._definitions.publish(self._devices()):
+            return RETRY
         held = self._occupancy.resources & self._names.known - self._slicers()
         wait = serving.show(self._lists(serving), held)
         self._names.offered(serving.plugins.keys())
@@ -259,7 +241,7 @@ class Shelf:
             self._mps.want(self._in_force.plans)
         for name, plugin in serving.plugins.items():
             offered = self.offer.resources.get(name) or Offered(name=name, devices=())
-            plugin.terms = self._terms(offered, plugin.terms.refused)
+            plugin.terms = self._terms(offered, refusals(offered, self._grounds()))
 
     def _lists(self, serving: Serving) -> dict[str, tuple[SharedPlugin, tuple[ListedDevice, ...]]]:
         """What each resource lists; its plugin gives out the same."""
@@ -309,7 +291,7 @@ class Shelf:
             edits=self._mps.edits,
             cdi=self._cdi,
             given=self._occupancy.given,
-            starting=self._starting,
+            starting=self._definitions.starting,
             listed=self._changes.notify,
         )
 
@@ -323,23 +305,6 @@ class Shelf:
             joint=len(self.offer.resources) > 1,
         )
 
-    async def _starting(self, resource: str, ids: Sequence[str]) -> None:
-        """Makes the CDI set of a container that is about to start name its devices of all resources.
-
-        Raises:
-            ConnectionError: kubelet does not say what they are.
-            OSError: the CDI file cannot be written.
-        """
-        uuids = unique(map(device_of, ids))
-        if not needs_set(uuids, joint=self._ever_joint):
-            return
-        self._occupancy.given(resource, ids)
-        self._cdi.ensure_set(set_name(ids), uuids)
-        if self._ever_joint:
-            await self._occupancy.learn(resource, ids, self._changes)
-            self._cdi.publish(self._devices(), self._occupancy.sets(joint=True))
-
-    @property
     def _ever_joint(self) -> bool:
         """Whether a container of this node may have been given devices of several resources."""
         return len(self._names.known) > 1

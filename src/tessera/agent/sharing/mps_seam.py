@@ -1,0 +1,27 @@
+"""The MPS daemons as the static side needs them."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from tessera.agent.mps.plan import MpsPlan
+from tessera.agent.sharing.answers import ClientEdits
+
+
+class MpsSeam(Protocol):
+    """The MPS daemons as the shelf needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
+
+    def want(self, plans: Mapping[str, MpsPlan], /) -> None:
+        """Says which daemons shall run, by resource."""
+        ...
+
+    def ready(self, resource: str, gpu: str, /) -> bool:
+        """Whether the daemon of a resource serves clients of a card."""
+        ...
+
+    def why(self, resource: str, /) -> str:
+        """Why it does not."""
+        ...
+
+    def edits(self, resource: str, /) -> ClientEdits:
+        """What its clients need."""
+        ...
