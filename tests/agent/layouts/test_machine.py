@@ -276,6 +276,24 @@ def test_what_goes_on_failing_is_called_a_failure_and_tried_on(bench: Benches) -
     assert card.settle() == Done()
 
 
+@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (4, 5)])
+def test_failures_are_counted_on_whoever_it_is_that_must_stay(bench: Benches, pair: tuple[int, int]) -> None:
+    card = bench()
+    for number, device in enumerate(card.make(*SEVEN)):
+        if number not in pair:
+            card.hold(f"pod-{number}", device)
+    card.cards.fail("destroy_compute_instance", Unknown, times=None)
+    card.aim({"2g.10gb": 1, "1g.5gb": 5})
+    told = []
+    for _ in range(2 * TRIES_TOLD):
+        step = card.run()
+        assert isinstance(step, Wait)
+        assert step.until is not None
+        card.now = step.until
+        told.append((step.failed, step.reason))
+    assert told[-1] == (True, "NvmlFailed")
+
+
 def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down(bench: Benches) -> None:
     card = bench()
     card.cards.fail("create_compute_instance", InsufficientResources, times=1)

@@ -180,14 +180,13 @@ class CardMachine:
         work = work_of(goal, seen, uses, self._ours, needs_reset=self._needs_reset)
         if isinstance(work, Unfit):
             return self._settled(Wait(now + RETRY_MOST, work.reason, f"{self._name}: {work.text}", failed=True))
-        if goal.role is Role.STATIC:
-            self._ours |= frozenset(map(place_of, work.kept))
-        self._forget(work, seen)
         if work.nothing:
             self._done = None
+            self._learn(work, seen, goal)
             return self._settled(Done())
         match self._holders:
             case HoldersSeen():
+                self._learn(work, seen, goal)
                 return self._toward(work, seen, uses, now)
             case HoldersUnknown(text=text, retry=retry):
                 return Wait(retry, "HoldersUnknown", f"{self._name}: {text}")
@@ -267,8 +266,10 @@ class CardMachine:
     def _tenants(self) -> dict[str, tuple[Tenant, ...]]:
         return dict(self._holders.tenants) if isinstance(self._holders, HoldersSeen) else {}
 
-    def _forget(self, work: Work, seen: CardSeen) -> None:
-        """Drops the troubles of what stands as it shall."""
+    def _learn(self, work: Work, seen: CardSeen, goal: Goal) -> None:
+        """Once it is known who stays: what is kept is the layout's, and what stands as it shall has no troubles."""
+        if goal.role is Role.STATIC:
+            self._ours |= frozenset(map(place_of, work.kept))
         for_mode = isinstance(work.last, SetMigMode | Reset)
         self._troubles.keep(None if for_mode else work.places(), frozenset(map(place_of, seen.instances)))
 
