@@ -264,11 +264,13 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
 
 
 def test_while_events_cannot_be_read_all_cards_are_asked_often(node: Node) -> None:
-    node.machine.fail("wait_event", Unknown, times=None)
-
     async def story(node: Node, agent: Agent) -> None:
-        await asyncio.sleep(100)
-        assert len(agent.hardware.probes) >= 20
+        await asyncio.sleep(65)
+        agent.hardware.probes.clear()
+        node.machine.fail("wait_event", Unknown, times=None)
+        agent.watch.broken("unknown error")
+        await asyncio.sleep(31)
+        assert len(agent.hardware.probes) == 6
 
     play(node, story)
 
