@@ -273,3 +273,34 @@ async def _let_agents_evict(lab: Any) -> None:
     container["args"].append("--mig-evict")
     spec = {"template": {"spec": {"containers": [container]}}}
     await lab.client.merge_patch(DAEMONSETS.untyped(), "tessera-agent", {"spec": spec}, "tessera-system")
+
+
+def test_a_pod_that_came_before_any_node_was_cut_runs_when_a_layout_has_its_slice(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("early", {"nvidia.com/mig-2g.10gb": 1})
+        await lab.until(lambda: lab.events_of("early", "SliceWaiting"), "it waits for a node that cuts on demand")
+        await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
+        await lab.running("early")
+        assert lab.events_of("early", "SliceFixed")
+        assert len(lab.hardware()) == 4 * 5
+
+    static(scenario)
+
+
+def test_a_pod_stays_with_slices_on_demand_while_a_node_can_make_them(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="dynamic")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 1, "the card is joined")
+        await lab.create("all-of-it", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.running("all-of-it")
+        await lab.create("waits", {"nvidia.com/mig-2g.10gb": 1})
+        await lab.until(lambda: lab.events_of("waits", "SliceWaiting"), "it waits for room")
+        await lab.label("node-2", layout="2x2g.10gb-3x1g.5gb")
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 3, "nvidia.com/mig-2g.10gb": 2}, "node-2")
+        await lab.clock.sleep(60)
+        assert lab.phase("waits") == "Pending"
+        await lab.delete("all-of-it")
+        await lab.running("waits")
+        assert lab.pod("waits").spec.node_name == "node-1"
+
+    static(scenario, nodes="1xA100-40GB,1xA100-40GB")

@@ -34,7 +34,7 @@ from tessera.agent.sharing.answers import AnswerOptions
 from tessera.agent.sharing.holders import Holders
 from tessera.agent.sharing.shelf import Shelf
 from tessera.agent.sharing.stale import forget_patch
-from tessera.agent.stock import StockCard, StockTaker
+from tessera.agent.stock import StockCard, StockTaker, fixed_gib
 from tessera.agent.telling.facts import SIMULATED_MACHINE, read_machine
 from tessera.agent.telling.writer import NodeTeller
 from tessera.agent.wakeup import Changes
@@ -245,6 +245,7 @@ class Agent:
             mirror=self._mirror,
             roles=self._roles,
             unfit=self._health.unfit,
+            fixed_gib=lambda: fixed_gib(self._static_cards()),
             events=self._events,
             changes=self._changes,
             clock=self._clock,

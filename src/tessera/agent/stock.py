@@ -15,6 +15,7 @@ from tessera.api.mig_layouts import MigCard
 from tessera.api.sharing.devices import Gpu, MigDevice
 from tessera.mig.geometry import Geometry
 from tessera.mig.models import model_by_product
+from tessera.mig.names import parse_profile_name
 from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuInfo, Instance
@@ -156,6 +157,16 @@ def _mig_devices(card: StockCard) -> tuple[MigDevice, ...]:
             ci_id=each.ci_id,
         )
         for index, (instance, each) in enumerate(sorted(made, key=lambda pair: (pair[0].gi_id, pair[1].ci_id)))
+    )
+
+
+def fixed_gib(cards: Iterable[StockCard]) -> int:
+    """Memory of all MIG devices of these cards as pods are charged for it: the GB in the names of their profiles."""
+    return sum(
+        parse_profile_name(instance.profile).memory_gb
+        for card in cards
+        for instance in card.instances
+        if instance.compute_instances
     )
 
 

@@ -22,6 +22,7 @@ from typing import Literal
 import msgspec
 
 from tessera.kube.resources import ObjectMeta, Resource, Wire
+from tessera.mig.names import resource_spelling
 
 #: ``allocationStatusController``: promised, then handed to the scheduler, then to be destroyed.
 ControllerState = Literal["creating", "ungated", "deleting"]
@@ -134,6 +135,12 @@ class NodeResources(Wire, frozen=True, kw_only=True):
     def placements_of(self, gpu: NodeGpu) -> dict[str, ProfilePlacements]:
         """The placements of a card: its own table, or the node's where it has none."""
         return self.mig_placement if gpu.mig_placement is None else gpu.mig_placement
+
+    @property
+    def profiles(self) -> frozenset[str]:
+        """What the cards can be cut into, in the resource's spelling; the node's model counts if no card answers."""
+        tables = [*(self.placements_of(gpu) for gpu in self.node_gpus), self.mig_placement]
+        return frozenset(resource_spelling(profile) for table in tables for profile in table)
 
 
 class InstasliceSpec(Wire, frozen=True, kw_only=True):

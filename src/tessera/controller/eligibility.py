@@ -5,11 +5,11 @@ wording of a refusal follows its events, because that is what users know. Pod af
 looked at: the scheduler decides them after the pod is ungated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.api.names import HOSTNAME_LABEL
 from tessera.controller.amounts import Amounts
-from tessera.controller.facts import Constraints, NodeFacts
+from tessera.controller.facts import Constraints, NodeFacts, PodFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
 #: Effects that keep a new pod away; PreferNoSchedule only lowers a node's score.
@@ -37,6 +37,19 @@ def refusal(constraints: Constraints, node: NodeFacts) -> str:
     if not _selected(constraints, node):
         return "node(s) didn't match Pod's node affinity/selector"
     return ""
+
+
+def admitted(pod: PodFacts, node: NodeFacts) -> bool:
+    """Whether a pod's selector and affinity admit a node."""
+    return _selected(pod.constraints, node)
+
+
+def served_by_fixed(pod: PodFacts, nodes: Iterable[NodeFacts]) -> bool:
+    """Whether a pod's slices stand ready on a node with a fixed layout that its selector and affinity admit.
+
+    Taints, cordon and what is in use are the scheduler's business, who places such a pod.
+    """
+    return any(node.fixed.issuperset(pod.profiles) and _selected(pod.constraints, node) for node in nodes)
 
 
 def shortage(wanted: Mapping[str, int], used: Mapping[str, int], allocatable: Amounts) -> str:

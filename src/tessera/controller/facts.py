@@ -4,6 +4,7 @@ An API object is read once, when it arrives; all decisions work on these values.
 quantity that is none) is kept as a text, so that it stops one pod and not the controller.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tessera.api.names import (
@@ -15,6 +16,7 @@ from tessera.api.names import (
     NodeName,
     PodUid,
     is_on_demand,
+    profile_of,
 )
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, pod_amounts
@@ -107,6 +109,7 @@ class NodeFacts:
         cordoned: marked unschedulable.
         ready: its kubelet reports Ready.
         allocatable: what pods may hold on it, without slices.
+        fixed: profiles of the slices that a fixed layout gives it, in the resource's spelling.
     """
 
     name: NodeName
@@ -116,6 +119,7 @@ class NodeFacts:
     cordoned: bool = False
     ready: bool = True
     allocatable: Amounts = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
 
     @property
     def dynamic(self) -> bool:
@@ -179,6 +183,7 @@ def node_facts(node: Node) -> NodeFacts:
         allocatable = amounts(node.status.allocatable)
     except ValueError:
         allocatable = {}
+    layout = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
     return NodeFacts(
         name=NodeName(node.metadata.name),
         hostname=node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name),
@@ -187,4 +192,9 @@ def node_facts(node: Node) -> NodeFacts:
         cordoned=node.spec.unschedulable,
         ready=ready,
         allocatable=allocatable,
+        fixed=frozenset() if is_on_demand(layout) else _advertised(node.status.allocatable),
     )
+
+
+def _advertised(allocatable: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(profile for name, count in allocatable.items() if count != "0" and (profile := profile_of(name)))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 
 #: What is never written by two requests at a time: a half of a node's object, or a pod.
 Key = tuple[Literal["spec", "status", "pod", "object"], str]
@@ -65,12 +65,19 @@ class PatchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ungate:
-    """W3: pins a pod to its node and opens the last gate, in one patch of that life of the pod."""
+    """W3: pins a pod to its node and opens the last gate, in one patch of that life of the pod.
+
+    Attributes:
+        uid: the pod.
+        namespace: where it is.
+        name: its name.
+        hostname: of its node; empty for a pod that the scheduler places, since nodes with a fixed layout serve it.
+    """
 
     uid: PodUid
     namespace: str
     name: str
-    hostname: str
+    hostname: str = ""
 
     @property
     def key(self) -> Key:
@@ -79,7 +86,8 @@ class Ungate:
 
     def body(self) -> dict[str, object]:
         """The merge patch of the pod."""
-        return {"spec": {"nodeSelector": {"kubernetes.io/hostname": self.hostname}, "schedulingGates": []}}
+        pin = {"nodeSelector": {HOSTNAME_LABEL: self.hostname}} if self.hostname else {}
+        return {"spec": {**pin, "schedulingGates": []}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

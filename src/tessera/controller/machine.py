@@ -21,14 +21,14 @@ from tessera.controller.allocation import Allocation, Step, adopted, next_step, 
 from tessera.controller.amounts import Amounts
 from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
-from tessera.controller.eligibility import refusal
+from tessera.controller.eligibility import admitted, refusal, served_by_fixed
 from tessera.controller.facts import PodFacts
 from tessera.controller.instructions import Instruction, Key, PatchRequests, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
 from tessera.controller.ledger import Ledger
 from tessera.controller.observed import Observed
 from tessera.controller.placing import Placed, place
-from tessera.controller.wording import lost_text, waiting_text
+from tessera.controller.wording import fixed_text, lost_text, waiting_text
 from tessera.placement.reasons import Reason
 
 
@@ -49,6 +49,7 @@ class Slicer(Observed):
         self.waiting: dict[PodUid, Reason | None] = {}
         self.decisions = 0
         self._cards: dict[NodeName, NodeResources] = {}
+        self._makes: dict[NodeName, frozenset[str]] = {}
         self._due: set[NodeName] = set()
         self._begun = False
         self._fresh: set[PodUid] = set()
@@ -56,6 +57,7 @@ class Slicer(Observed):
         self._told: dict[PodUid, str] = {}
         self._denied: dict[PodUid, PodFacts] = {}
         self._tell: list[Tell] = []
+        self._opened: set[PodUid] = set()
         self._charges = Charges()
 
     @property
@@ -161,6 +163,10 @@ class Slicer(Observed):
         self.decisions += 1
 
     def _refuse(self, pod: PodFacts, reason: Reason) -> None:
+        if pod.gated and self._for_fixed(pod):
+            self.waiting.pop(pod.uid, None)
+            self._opened.add(pod.uid)
+            return
         self.waiting[pod.uid] = reason
         if self._told.get(pod.uid) == type(reason).__name__:
             return
@@ -169,6 +175,13 @@ class Slicer(Observed):
             self._say(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
             self._say(pod, "SliceLost", lost_text(pod, reason), warning=True)
+
+    def _for_fixed(self, pod: PodFacts) -> bool:
+        """Whether only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
+        if not any(node.fixed for node in self.nodes.values()):
+            return False
+        able = (self.nodes[name] for name, made in self._makes.items() if made.issuperset(pod.profiles))
+        return not any(admitted(pod, node) for node in able) and served_by_fixed(pod, self.nodes.values())
 
     # Absorbing
 
@@ -180,9 +193,11 @@ class Slicer(Observed):
         resources = item.status.node_resources if item is not None and facts is not None and facts.dynamic else None
         if resources is None:
             if self._cards.pop(node, None) is not None:
+                del self._makes[node]
                 self.inventory.remove(node)
         elif strangers or self._cards.get(node) != resources:
             self._cards[node] = resources
+            self._makes[node] = resources.profiles
             self._rebuild(node, resources)
         self._due.add(node)
         for allocation in self.ledger.on(node):
@@ -330,7 +345,7 @@ class Slicer(Observed):
 
     def take(self) -> Sequence[Instruction]:
         """What to do now. Each write is in flight from here on."""
-        found: list[Instruction] = [*self._tell, *self._orphans]
+        found: list[Instruction] = [*self._openings(), *self._tell, *self._orphans]
         self._tell, self._orphans = [], []
         due, self._due = self._due, set()
         for node in sorted(due):
@@ -360,6 +375,17 @@ class Slicer(Observed):
                 for uid in write.put:
                     self._sent(node, uid)
         return writes
+
+    def _openings(self) -> Sequence[Ungate]:
+        """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""
+        opened, self._opened = self._opened, set()
+        found = []
+        for uid in sorted(opened):
+            pod = self.pods.get(uid)
+            if pod is not None and pod.gated and ("pod", uid) not in self._busy:
+                self._say(pod, "SliceFixed", fixed_text(pod))
+                found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name))
+        return found
 
     def _sent(self, node: NodeName, uid: PodUid) -> None:
         allocation = self.ledger.get(node, uid)

@@ -9,6 +9,14 @@ def waiting_text(pod: PodFacts, reason: Reason) -> str:
     return f"Waiting for {wanted_text(pod)}: {reason.text}"
 
 
+def fixed_text(pod: PodFacts) -> str:
+    """An event's message for a pod that nodes with a fixed layout serve."""
+    return (
+        f"No card that is cut on demand serves {wanted_text(pod)}, but nodes with a fixed MIG layout have it: "
+        "the scheduler places the pod"
+    )
+
+
 def lost_text(pod: PodFacts, reason: Reason) -> str:
     """An event's message for a pod that is past the gate but has no slices on record, and no room for new ones."""
     return (

@@ -18,7 +18,6 @@ from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, profile_of, 
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.cache import Event, EventKind
 from tessera.kube.resources import Node
-from tessera.mig.names import resource_spelling
 from tessera.placement.offers import Offer
 
 _log = logging.getLogger(__name__)
@@ -51,9 +50,7 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
 
 def dynamic_profiles(item: Instaslice) -> frozenset[str]:
     """Profiles of a node's cards as its agent reported them, of its model also while none of the cards answers."""
-    known = item.status.node_resources
-    tables = [*(known.placements_of(gpu) for gpu in known.node_gpus), known.mig_placement]
-    return frozenset(resource_spelling(profile) for table in tables for profile in table)
+    return item.status.node_resources.profiles
 
 
 def gpu_node(

@@ -58,6 +58,8 @@ class OnDemand:
         mirror: node, pods and object; not started yet.
         roles: which cards are the slicer's.
         unfit: whether a card may not be given out for its health.
+        fixed_gib: memory of the node's fixed slices, GiB; counts towards the quota that the node has, so that a pod
+            that was charged for slices on demand can run on them too.
         events: where pods and node are told what happened.
         changes: wakes all parts.
         clock: the time.
@@ -75,6 +77,7 @@ class OnDemand:
         mirror: Mirror,
         roles: Roles,
         unfit: Callable[[str], bool],
+        fixed_gib: Callable[[], int],
         events: EventRecorder,
         changes: Changes,
         clock: Clock,
@@ -87,6 +90,7 @@ class OnDemand:
         self._mirror = mirror
         self._roles = roles
         self._unfit = unfit
+        self._fixed_gib = fixed_gib
         self._events = events
         self._changes = changes
         self._clock = clock
@@ -201,7 +205,7 @@ class OnDemand:
         if self._inventory.cards:
             await self._own.ensure_object(self._mirror.object())
             self._serve_plugins(group)
-            await self._own.ensure_quota(node, self._quota)
+            await self._own.ensure_quota(node, self._quota + self._fixed_gib())
 
     async def _withdraw(self, node: Node | None) -> None:
         self._next_look = -math.inf
@@ -210,7 +214,7 @@ class OnDemand:
         self._plugins.clear()
         await self._own.remove_object(self._mirror.object())
         if node is not None:
-            await self._own.ensure_quota(node, None)
+            await self._own.ensure_quota(node, self._fixed_gib() or None)
 
     def _occupied(self) -> bool:
         return bool(self._book.promises) or any(pod is not None for _, pod in self._book.instances())
