@@ -1,7 +1,7 @@
 """``tessera agent``: the node process."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,11 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     help="How MIG devices of a layout are advertised.",
 )
 @click.option("--mig-evict", is_flag=True, help="Evict pods that hold what a layout replaces, instead of waiting.")
-@click.option("--mig-reboot", is_flag=True, help="Reboot the node when a reset of a card does not change its MIG mode.")
+@click.option(
+    "--mig-reboot",
+    is_flag=True,
+    help="Reboot the node, once a layout, when MIG mode cannot be changed by a reset of the card.",
+)
 @click.option(
     "--memory-limits",
     type=click.Choice(["off", "observe", "warn", "evict", "kill"]),
@@ -188,7 +192,14 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
     async with connected("tessera-agent", kubeconfig, context) as client, _hardware(options, clock) as hardware:
-        await run(options, client, hardware, kubelet, clock)
+        await run(options, client, hardware, kubelet, clock, reboot=_reboot(options))
+
+
+def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
+    """Reboots the host; ``None`` for simulated cards, for which no machine is taken down."""
+    from tessera.agent.layouts.hostreboot import reboot_host
+
+    return reboot_host if options.simulate is None else None
 
 
 def _hardware(options: Any, clock: Any) -> AbstractAsyncContextManager[Any]:
