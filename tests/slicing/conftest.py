@@ -121,9 +121,10 @@ class Lab:
         return "", "", ""
 
     def tells(self, node: str) -> bool:
-        """Whether a node has told what it offers of its cards."""
+        """Whether a node has told what it offers of its cards, and whether what was asked for is in force."""
         seen = self.nodes.cache.get(node)
-        return seen is not None and OFFERS_ANNOTATION in seen.metadata.annotations
+        told = seen is not None and OFFERS_ANNOTATION in seen.metadata.annotations
+        return told and self.condition("GpuSharingApplied", node)[0] != ""
 
     def offers(self, node: str) -> bool:
         """Whether a node has told its cards, and the scheduler sees what they can be."""
@@ -252,8 +253,9 @@ def in_lab(tmp_path: Path) -> Callable[..., None]:
                 lab = Lab(cluster)
                 async with lab.watched.running():
                     with_cards = [name for name, node in cluster.nodes.items() if node.machine is not None]
-                    joined = lab.offers if is_on_demand(cluster.options.mig_config) else lab.tells
-                    await lab.until(lambda: all(map(joined, with_cards)), "every node has joined")
+                    await lab.until(lambda: all(map(lab.tells, with_cards)), "every node has told what it has")
+                    if is_on_demand(cluster.options.mig_config):
+                        await lab.until(lambda: all(map(lab.offers, with_cards)), "every node has joined")
                     await lab.until(lab.trusts_webhook, "the webhook is trusted")
                     await scenario(lab)
 
