@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
 from tessera.agent.sharing.answers import AnswerOptions
+from tessera.kubelet.registration import RegistrationError
+from tessera.kubelet.seam import PluginError
 from tessera.lab.kubelet.devices import DeviceRefusal
 from tessera.lab.kubelet.plugins import STOP_GRACE
+from tessera.nvml.errors import NotSupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.agent.sharing.conftest import Scene
+
+    from tessera.kubelet.plugin_client import PluginClient
+    from tessera.kubelet.seam import PluginOptions
 
 
 def test_four_cards_of_four_slices_each_replace_the_whole_cards(play: Callable[..., None]) -> None:
@@ -413,9 +420,7 @@ def test_a_cdi_folder_that_cannot_be_written_holds_up_changes_and_is_told(play: 
         await scene.begin(WHOLE)
         await scene.offers(gpu=4)
         folder = scene.folder / "cdi"
-        for path in folder.iterdir():
-            path.unlink()
-        folder.rmdir()
+        shutil.rmtree(folder)
         folder.write_text("no folder")
         scene.follow(SLICE_4)
         await scene.until(lambda: scene.shelf.problem is not None)
@@ -439,6 +444,83 @@ def test_where_containers_are_told_by_variables_the_cdi_folder_does_not_matter(p
         assert await scene.start_container("pair") == {"NVIDIA_VISIBLE_DEVICES": f"{scene.uuid(0)},{scene.uuid(1)}"}
 
     play(story, "2xA100-40GB", options=AnswerOptions(list_strategies=("envvar",)))
+
+
+def test_a_resource_that_kubelet_refuses_is_told_and_offered_again(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        refuses = True
+
+        async def registered(resource_name: str, options: PluginOptions, client: PluginClient) -> None:
+            if refuses and resource_name == SHARED:
+                raise RegistrationError("no such luck")
+            await scene.kubelet.registered(resource_name, options, client)
+
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=4)
+        scene.bus.start(registered, scene.kubelet)
+        scene.follow(SLICE_4)
+        await scene.until(lambda: scene.shelf.problem is not None)
+        problem = scene.shelf.problem
+        assert problem is not None
+        assert problem.reason == "ResourceRefused"
+        assert "nvidia.com/gpu.shared: no such luck" in problem.text
+        assert scene.allocatable[GPU] == 4, "kubelet gets time to take the shares"
+        refuses = False
+        await scene.offers(gpu_shared=16)
+        assert scene.shelf.problem is None
+
+    play(story)
+
+
+def test_a_card_whose_device_nodes_are_not_known_is_not_given_out(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.machine.fail("card_files", NotSupported, gpu=scene.machine.uuids()[1])
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=1)
+        problem = scene.shelf.problem
+        assert problem is not None
+        assert problem.reason == "NvmlFailed"
+        assert f"device nodes of card {scene.uuid(1)} are not known" in problem.text
+        scene.machine.heal()
+        await scene.offers(gpu=2)
+        assert scene.shelf.problem is None
+
+    play(story, "2xA100-40GB")
+
+
+def test_what_others_may_ask(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=2)
+        await scene.admit("train", {GPU: 1})
+        scene.follow(SLICE_4)
+        await scene.offers(gpu_shared=4)
+        held = scene.devices("train")[0]
+        free = next(each for each in (scene.uuid(0), scene.uuid(1)) if each != held)
+        assert scene.shelf.occupied(held) == f"pod default/train holds {held} as nvidia.com/gpu"
+        assert scene.shelf.occupied(free) == ""
+        assert [each.id for each in scene.shelf.entries_by_uuid[free]] == [f"{free}::{number}" for number in range(4)]
+
+    play(story, "2xA100-40GB")
+
+
+def test_a_pair_of_cards_is_not_given_where_its_set_cannot_be_written(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=2)
+        folder = scene.folder / "cdi"
+        shutil.rmtree(folder)
+        folder.write_text("no folder")
+        with pytest.raises(DeviceRefusal, match=r"nvidia.com/gpu: .*gpu.json cannot be written"):
+            await scene.admit("pair", {GPU: 2})
+        folder.unlink()
+        await scene.admit("pair", {GPU: 2})
+        shutil.rmtree(folder)
+        folder.write_text("no folder")
+        with pytest.raises(PluginError, match="the container's CDI set cannot be made"):
+            await scene.start_container("pair")
+
+    play(story, "2xA100-40GB")
 
 
 def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_end(play: Callable[..., None]) -> None:

@@ -65,15 +65,23 @@ class Serving:
     Args:
         kubelet: whom they serve.
         plugin: makes the plugin of a resource.
+        told: called when kubelet refused a resource.
         group: the tasks' owner.
         clock: for patience.
     """
 
     def __init__(
-        self, kubelet: Kubelet, *, plugin: Callable[[str], SharedPlugin], group: asyncio.TaskGroup, clock: Clock
+        self,
+        kubelet: Kubelet,
+        *,
+        plugin: Callable[[str], SharedPlugin],
+        told: Callable[[], None],
+        group: asyncio.TaskGroup,
+        clock: Clock,
     ) -> None:
         self._kubelet = kubelet
         self._make = plugin
+        self._tell_refused = told
         self._group = group
         self._clock = clock
         self._served: dict[str, _Served] = {}
@@ -88,7 +96,8 @@ class Serving:
     @property
     def refused(self) -> Mapping[str, str]:
         """Why kubelet refuses a resource, for those that it does."""
-        return self._refused
+        plugins = self.plugins
+        return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
 
     def ensure(self, name: str) -> SharedPlugin:
         """The plugin of a resource that is offered; it is not served before it is :meth:`shown <show>`."""
@@ -162,5 +171,6 @@ class Serving:
                 await self._kubelet.serve(plugin)
             except PluginError as error:
                 self._refused[plugin.resource_name] = str(error)
+                self._tell_refused()
                 _log.warning("%s, again in %.0f s", error, REFUSED_PAUSE)
             await self._clock.sleep(REFUSED_PAUSE)

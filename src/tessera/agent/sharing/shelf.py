@@ -195,7 +195,9 @@ class Shelf:
     async def run(self) -> None:
         """Offers until cancelled."""
         async with asyncio.TaskGroup() as group:
-            self._serving = serving = Serving(self._kubelet, plugin=self._plugin, group=group, clock=self._clock)
+            self._serving = serving = Serving(
+                self._kubelet, plugin=self._plugin, told=self._changes.notify, group=group, clock=self._clock
+            )
             while True:
                 seen = self._changes.count
                 await self._changes.wait(seen, await self._look(serving))
