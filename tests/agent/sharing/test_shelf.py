@@ -262,6 +262,7 @@ def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not_list_
     async def story(scene: Scene) -> None:
         await scene.begin(WHOLE)
         await scene.offers(gpu=1)
+        await scene.clock.sleep(0.1)
         await scene.admit("train", {GPU: 1})
         pod = scene.pods.pop("train")
         scene.follow(SLICE_4)

@@ -80,7 +80,7 @@ class Occupancy:
         """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""
         about = (self._holders.live(), offer)
         now = self._clock.monotonic()
-        settled = [each for each in self._given if now - each.since >= ADMISSION]
+        settled = [each for each in self._given if each.since + ADMISSION <= now]
         if about != self._asked_about or settled:
             try:
                 self._held = await self._holders.now()
