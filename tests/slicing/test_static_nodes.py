@@ -9,6 +9,7 @@ import yaml
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.lab.install import apply
 from tessera.lab.manifests import deploy_folder
+from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.interface import EventKind
 from tessera.nvml.machine import SimEvent
 
@@ -304,3 +305,20 @@ def test_a_pod_stays_with_slices_on_demand_while_a_node_can_make_them(static: Ca
         assert lab.pod("waits").spec.node_name == "node-1"
 
     static(scenario, nodes="1xA100-40GB,1xA100-40GB")
+
+
+def test_a_card_that_asks_for_a_reset_gets_it_when_its_pod_has_ended(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("card", {"nvidia.com/gpu": 1})
+        await lab.running("card")
+        machine = lab.cluster.nodes["node-1"].machine
+        (gpu,) = lab.devices("card")
+        machine.set_attributes(gpu, CardAttributes(recovery_action=None))  # a driver that gives no verdict of its own
+        machine.report(SimEvent(EventKind.XID, gpu, xid=48))
+        await lab.becomes({"nvidia.com/gpu": 3})
+        await lab.clock.sleep(600)
+        assert lab.gpus() == {"nvidia.com/gpu": 3}
+        await lab.delete("card")
+        await lab.becomes({"nvidia.com/gpu": 4})
+
+    static(scenario)

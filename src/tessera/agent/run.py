@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.resets import CardResets
 from tessera.agent.health.watch import HealthWatch
 from tessera.agent.http import serve_http
 from tessera.agent.layouts.evictions import Evictor
@@ -165,8 +166,7 @@ class Agent:
                 event = await self._hardware.wait_event(_EVENT_WAIT)
                 self._health.happened(event)
                 if event is not None:
-                    self._on_demand.suspect(event.gpu)
-                    await self._take_stock()
+                    await self._look_again(event.gpu)
             except NotSupported as error:
                 _log.warning("hardware events are not watched, a lost card shows at the next probe only: %s", error)
                 return
@@ -174,6 +174,14 @@ class Agent:
                 _log.warning("hardware events cannot be watched, again in %.0f s: %s", _EVENT_WAIT, error)
                 self._health.broken(str(error))
                 await self._clock.sleep(_EVENT_WAIT)
+
+    async def _look_again(self, gpu: str | None) -> None:
+        """Something happened to a card, or to any one: what is known of it is read anew."""
+        self._on_demand.suspect(gpu)
+        try:
+            await self._take_stock()
+        except NvmlError as error:
+            _log.warning("the cards cannot be listed, what was last known of them holds: %s", error)
 
     # The parts --------------------------------------------------------------------------------------------------
 
@@ -201,6 +209,7 @@ class Agent:
             changes=self._changes,
             tell=self._tell_node,
             metrics=self._metrics,
+            resets=CardResets(hardware=self._hardware, free=self._nobody_has, done=self._look_again, clock=self._clock),
         )
 
     def _made_mps(self) -> MpsDaemons:
@@ -232,6 +241,7 @@ class Agent:
             journal=self._options.state_dir / "layout.json",
             told=self._layout_told,
             lately_given=lambda: self._shelf.lately_given,
+            was_reset=self._health.reset,
             changes=self._changes,
             clock=self._clock,
         )
@@ -318,6 +328,14 @@ class Agent:
     def _boot_id(self) -> str:
         node = self._mirror.node()
         return node.status.node_info.boot_id if node is not None else ""
+
+    async def _nobody_has(self, uuid: str) -> bool:
+        """Whether no pod has any part of a card, nor is about to get one."""
+        card = self._stock.stock.card(uuid)
+        parts = {uuid, *(card.mig_attributes if card is not None else ())}
+        if self._on_demand.busy(uuid) or not parts.isdisjoint(self._shelf.lately_given):
+            return False
+        return parts.isdisjoint(await self._holders.now())
 
     def _occupied(self, uuid: str) -> str:
         return self._shelf.occupied(uuid)

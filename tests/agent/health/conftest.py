@@ -97,6 +97,7 @@ class Agent:
     def __init__(self, node: Node) -> None:
         self.hardware = Noting(node.machine, node.clock)
         self.metrics = Metrics()
+        self.was_reset: list[str] = []
         self.watch = HealthWatch(
             hardware=self.hardware,
             policy=node.policy,
@@ -106,9 +107,14 @@ class Agent:
             changes=Changes(),
             tell=lambda reason, text, _: node.told.append((reason, text)),
             metrics=self.metrics,
-            resets=CardResets(hardware=self.hardware, free=node.free, clock=node.clock) if node.resets else None,
+            resets=CardResets(hardware=self.hardware, free=node.free, done=self._was_reset, clock=node.clock)
+            if node.resets
+            else None,
         )
         self._tasks = [asyncio.create_task(self.watch.run()), asyncio.create_task(self._listen())]
+
+    async def _was_reset(self, gpu: str) -> None:
+        self.was_reset.append(gpu)
 
     async def _listen(self) -> None:
         while True:

@@ -28,12 +28,16 @@ class CardResets:
     Args:
         hardware: the cards.
         free: whether nobody has any part of a card; may raise ``ConnectionError`` if it cannot be told.
+        done: told of every card that was reset.
         clock: the time.
     """
 
-    def __init__(self, *, hardware: AsyncNvml, free: Free, clock: Clock) -> None:
+    def __init__(
+        self, *, hardware: AsyncNvml, free: Free, done: Callable[[str], Awaitable[None]], clock: Clock
+    ) -> None:
         self._hardware = hardware
         self._free = free
+        self._done = done
         self._clock = clock
         #: When each card was tried last, and how often.
         self._tries: dict[str, tuple[float, int]] = {}
@@ -57,4 +61,5 @@ class CardResets:
             return False
         self._tries[gpu] = (now, count + 1)
         await self._hardware.reset(GpuUuid(gpu))
+        await self._done(gpu)
         return True

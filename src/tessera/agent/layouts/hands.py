@@ -41,11 +41,21 @@ class Hands:
         uuid: the card's.
         hardware: the node's cards.
         save: writes the journal; raises OSError when it cannot, and then no call is made.
+        was_reset: told after every reset of the card.
         clock: for retries.
     """
 
-    def __init__(self, uuid: GpuUuid, *, hardware: AsyncNvml, save: Callable[[], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        uuid: GpuUuid,
+        *,
+        hardware: AsyncNvml,
+        save: Callable[[], None],
+        was_reset: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
         self._uuid = uuid
+        self._was_reset = was_reset
         self._hardware = hardware
         self._save = save
         self._clock = clock
@@ -114,6 +124,7 @@ class Hands:
             case Reset():
                 await self._nobody_computes("it cannot be reset")
                 await hardware.reset(uuid)
+                self._was_reset(uuid)
             case CreateGi(place=place):
                 await hardware.create_gpu_instance(uuid, place.profile, place.start)
             case CreateCi(gi_id=gi_id, profile_index=index):

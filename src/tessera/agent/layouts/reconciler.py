@@ -51,6 +51,7 @@ class LayoutReconciler:
         journal: the file of what must not be forgotten, in the agent's folder.
         told: called with every new status.
         lately_given: UUIDs of static devices that were given to containers that kubelet may not list yet.
+        was_reset: told after every reset of a card.
         changes: wakes all parts.
         clock: the time.
     """
@@ -73,7 +74,9 @@ class LayoutReconciler:
         changes: Changes,
         clock: Clock,
         lately_given: Callable[[], frozenset[str]] = frozenset,
+        was_reset: Callable[[str], None] = lambda _uuid: None,
     ) -> None:
+        self._was_reset = was_reset
         self._hardware = hardware
         self._stocktaker = stocktaker
         self._roles = roles
@@ -174,7 +177,13 @@ class LayoutReconciler:
         return CardDriver(
             uuid,
             machine=machine,
-            hands=Hands(card.info.uuid, hardware=self._hardware, save=self._save, clock=self._clock),
+            hands=Hands(
+                card.info.uuid,
+                hardware=self._hardware,
+                save=self._save,
+                was_reset=self._was_reset,
+                clock=self._clock,
+            ),
             goal=lambda: self._goal(uuid),
             roles=self._roles,
             stocktaker=self._stocktaker,

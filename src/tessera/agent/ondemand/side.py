@@ -154,6 +154,10 @@ class OnDemand:
         """The cards that it has, as they can be cut."""
         return self._inventory
 
+    def busy(self, gpu: str) -> bool:
+        """Whether a slice of a card is promised to somebody, or made or about to be."""
+        return self._book.busy(gpu)
+
     def resources(self) -> frozenset[str]:
         """The extended resources that it serves now."""
         return frozenset(self._plugins)
