@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -305,6 +306,19 @@ def _play(folder: Path, story: Story, cards: str = "4xA100-40GB", **options: Any
 def play(tmp_path: Path) -> Callable[..., None]:
     """Plays a story on a fresh node, on virtual time, and ends everything."""
     return functools.partial(_play, tmp_path)
+
+
+@pytest.fixture
+def play_anew(tmp_path: Path) -> Callable[..., None]:
+    """The same for many stories one after the other, each on a node of its own."""
+    numbers = itertools.count()
+
+    def played(*args: Any, **named: Any) -> None:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        _play(folder, *args, **named)
+
+    return played
 
 
 @pytest.fixture
