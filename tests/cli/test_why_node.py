@@ -57,14 +57,14 @@ def node(
     return msgspec.convert(body, Node)
 
 
-def agent(ready: str = "True") -> Pod:
+def agent(ready: str = "True", *arguments: str) -> Pod:
     body = {
         "metadata": {
             "name": "tessera-agent-x",
             "namespace": "tessera-system",
             "labels": {"app.kubernetes.io/name": "tessera-agent"},
         },
-        "spec": {"nodeName": "n1"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "agent", "args": arguments}]},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
     }
     return msgspec.convert(body, Pod)
@@ -136,7 +136,31 @@ def test_what_is_not_as_asked_comes_first_with_its_text_and_a_way_out(told: Told
     assert f"({told[2]})" in found.verdict
     assert found.facts[0].endswith(f": {told[3]}"), "the verdict's own fact stands in front"
     assert any(words in each for each in found.help)
-    assert not any("{node}" in each for each in found.help)
+    assert not any("{" in each for each in found.help)
+
+
+MODELS = {"tessera.dev/count.NVIDIA-A100-SXM4-40GB": "4", "tessera.dev/count.Tesla-T4": "2"}
+SETTINGS = ("--sharing-config=kube-system/profiles", "--mig-config=kube-system/layouts")
+
+
+@pytest.mark.parametrize(
+    ("told", "steps"),
+    [
+        (
+            ("GpuSharingApplied", "False", "ProfileRefused", "bad"),
+            [
+                "kubectl get configmap -n kube-system profiles -o yaml",
+                "tessera config check - --model 4xA100-40GB --model 2xT4",
+                "kubectl edit configmap -n kube-system profiles",
+            ],
+        ),
+        (("GpuMigLayoutApplied", "False", "LayoutImpossible", "9 slots"), ["tessera plan mig A100-40GB PROFILE="]),
+        (("GpuMigLayoutApplied", "False", "LayoutUnknown", "no x"), ["edit configmap -n kube-system layouts"]),
+    ],
+)
+def test_steps_name_the_nodes_cards_and_the_config_maps_of_its_agent(told: Told, steps: list[str]) -> None:
+    found = answer(node(told, labels=SHARED | MODELS), pods=(agent("False"), agent("True", *SETTINGS)))
+    assert all(any(step in each for each in found.help) for step in steps)
 
 
 def test_what_comes_first_explains_what_comes_later() -> None:
@@ -190,6 +214,13 @@ def test_the_labels_that_bring_an_agent_are_those_of_the_manifest() -> None:
         (one,) = term["matchExpressions"]
         wanted[one["key"]] = one["values"][0] if one["operator"] == "In" else None
     assert wanted == AGENT_COMES
+
+
+def test_a_long_event_is_cut() -> None:
+    long = msgspec.structs.replace(event("CardsInUse", 5), message="pod default/x holds a share; " * 40)
+    fact = answer(node(HEALTHY, IN_FORCE), events=(long,)).facts[-1]
+    assert fact.endswith(" ...")
+    assert len(fact) < 400
 
 
 def test_an_agent_that_has_said_nothing_is_waited_for() -> None:

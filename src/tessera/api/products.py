@@ -4,7 +4,9 @@ import re
 
 #: Most characters of a label's value, and of its name after the prefix (Kubernetes, label syntax).
 LONGEST = 63
-_COUNT = "count."
+#: What the names of the labels begin with that say how many cards of a model a node has; the product follows.
+COUNT_LABEL = "tessera.dev/count."
+_NAME = COUNT_LABEL.partition("/")[2]
 
 
 def sanitise(text: str) -> str:
@@ -26,4 +28,4 @@ def product_label(product: str, *suffixes: str) -> str:
 
 def count_label(product: str) -> str:
     """The label that says how many cards of a model a node has; nodes without such a card lack it."""
-    return f"tessera.dev/{_COUNT}{sanitise(product)[: LONGEST - len(_COUNT)].rstrip('-_.')}"
+    return COUNT_LABEL + sanitise(product)[: LONGEST - len(_NAME)].rstrip("-_.")

@@ -38,7 +38,7 @@ class Layout(msgspec.Struct):
             SharingWish(reason="no label"),
             "",
             {},
-            ("True", "NoProfile", "no profile is in force, cards are offered whole: no label"),
+            ("True", "NoProfile", "no profile is in force, nothing is shared: no label"),
         ),
         (
             WISH,
@@ -60,7 +60,7 @@ class Layout(msgspec.Struct):
             WISH,
             "",
             {"problem": "49 is more than 48"},
-            ("False", "ProfileRefused", "49 is more than 48; no profile is in force, cards are offered whole"),
+            ("False", "ProfileRefused", "49 is more than 48; no profile is in force, nothing is shared"),
         ),
         (
             WISH,

@@ -69,7 +69,7 @@ def sharing_condition(
         problem: why the wish cannot be offered on these cards; ``None`` if it can.
         problem_reason: the same as a word; ``ProfileRefused`` unless given.
     """
-    now = f'profile "{in_force}" is in force' if in_force else "no profile is in force, cards are offered whole"
+    now = f'profile "{in_force}" is in force' if in_force else "no profile is in force, nothing is shared"
     if problem is not None:
         return NodeCondition(SHARING, "False", problem_reason or "ProfileRefused", f"{problem}; {now}")
     if wish.problem is not None:

@@ -3,13 +3,19 @@
 Reasons are those that the agent writes. One that is not listed gets the help of its condition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+
+import msgspec
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.products import COUNT_LABEL
+from tessera.kube.resources import Node, Pod
+from tessera.mig.models import GpuModel, model_by_product
 
 _LOG = "read the agent's log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera-agent --prefix"
-_CHECK = "check the file: kubectl get configmap -n NAMESPACE NAME -o yaml | tessera config check - --model 4xA100-40GB"
+_CHECK = "check the file: kubectl get configmap {settings} -o yaml | tessera config check - {models}"
+_CORRECT = "correct the ConfigMap, the agent follows at once: kubectl edit configmap {settings}"
 _PROFILE = "name another profile: kubectl label node {node} nvidia.com/device-plugin.config=PROFILE --overwrite"
 _LAYOUT = "name another layout: kubectl label node {node} nvidia.com/mig.config=LAYOUT --overwrite"
 _RIGHTS = "let the agents read the ConfigMap: tessera install --values FILE -n NAMESPACE"
@@ -30,9 +36,12 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
         "a card comes back by itself once it has proven itself; one that wants a reset or a boot does so after that",
     ),
     (HEALTH, "NoCards"): (_DRIVER, "if the node has no cards, take the label off that brought the agent"),
-    (LAYOUT, "LayoutUnknown"): (_LAYOUT, "or write the layout into the ConfigMap; the agent follows at once"),
-    (LAYOUT, "LayoutImpossible"): ("try it: tessera plan mig MODEL PROFILE=COUNT...", _LAYOUT),
-    (LAYOUT, "LayoutsRefused"): (_CHECK, "correct the ConfigMap; the agent follows at once"),
+    (LAYOUT, "LayoutUnknown"): (
+        _LAYOUT,
+        "or write the layout into the ConfigMap, the agent follows at once: kubectl edit configmap {settings}",
+    ),
+    (LAYOUT, "LayoutImpossible"): ("try it: tessera plan mig {model} PROFILE=COUNT...", _LAYOUT),
+    (LAYOUT, "LayoutsRefused"): (_CHECK, _CORRECT),
     (LAYOUT, "LayoutAmbiguous"): ("keep the layout in one file of the ConfigMap; the agent follows at once",),
     (LAYOUT, "LayoutsUnreadable"): (_RIGHTS,),
     (LAYOUT, "CardsInUse"): (
@@ -45,8 +54,11 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
         "to let the agent reboot nodes: WITH_REBOOT in migManager.env of tessera install --values",
     ),
     (LAYOUT, "NvmlFailed"): (_DRIVER, "the agent tries again by itself", _LOG),
-    (SHARING, "ProfileRefused"): (_CHECK, "correct the ConfigMap; the agent follows at once", _PROFILE),
-    (SHARING, "ProfileMissing"): (_PROFILE, "or write the profile into the ConfigMap; the agent follows at once"),
+    (SHARING, "ProfileRefused"): (_CHECK, _CORRECT, _PROFILE),
+    (SHARING, "ProfileMissing"): (
+        _PROFILE,
+        "or write the profile into the ConfigMap, the agent follows at once: kubectl edit configmap {settings}",
+    ),
     (SHARING, "ProfilesUnreadable"): (_RIGHTS,),
     (SHARING, "CardsInUse"): ("wait, or delete the pods that hold those cards; the agent goes on by itself", _PODS),
     (SHARING, "ResourceTaken"): ("rename one of both in the sharing profile, as the text says", _CHECK),
@@ -56,12 +68,57 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def help_about(condition: str, reason: str, node: str) -> tuple[str, ...]:
+class Blanks(msgspec.Struct, frozen=True, kw_only=True):
+    """What is filled into the steps, so that they can be typed as they stand.
+
+    Attributes:
+        node: its name.
+        profiles: the ConfigMap of sharing profiles, as arguments of kubectl: ``-n NAMESPACE NAME``.
+        layouts: likewise that of MIG layouts.
+        models: the node's cards, as arguments of ``tessera config check``.
+        model: the model that the node has most cards of.
+    """
+
+    node: str
+    profiles: str = "-n NAMESPACE NAME"
+    layouts: str = "-n NAMESPACE NAME"
+    models: str = "--model [Nx]MODEL"
+    model: str = "MODEL"
+
+
+def blanks_of(node: Node, agent: Pod | None) -> Blanks:
+    """What is known of a node: its cards by its labels, its settings by its agent's command line."""
+    found = sorted(_models(node), key=lambda each: (-each[0], each[1].short_name))
+    known = {
+        "profiles": _config_map(agent, "--sharing-config"),
+        "layouts": _config_map(agent, "--mig-config"),
+        "models": " ".join(f"--model {count}x{model.short_name}" for count, model in found),
+        "model": found[0][1].short_name if found else "",
+    }
+    return Blanks(node=node.metadata.name, **{name: text for name, text in known.items() if text})
+
+
+def _models(node: Node) -> Iterator[tuple[int, GpuModel]]:
+    for name, value in node.metadata.labels.items():
+        model = model_by_product(name.removeprefix(COUNT_LABEL)) if name.startswith(COUNT_LABEL) else None
+        if model is not None and value.isdecimal():
+            yield int(value), model
+
+
+def _config_map(agent: Pod | None, option: str) -> str:
+    arguments = [each for container in agent.spec.containers for each in container.args] if agent is not None else []
+    values = [each.partition("=")[2] for each in arguments if each.startswith(f"{option}=")]
+    namespace, _, name = values[-1].partition("/") if values else ("", "", "")
+    return f"-n {namespace} {name}" if name else ""
+
+
+def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
     """Steps that would help, or those of waiting where the agent is at it."""
     if reason.endswith(("Pending", "Rebooting")) or reason in {"Applying", "Starting", "Retrying", "HoldersUnknown"}:
         return (_WAIT,)
     steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
-    return tuple(step.format(node=node) for step in steps)
+    settings = blanks.layouts if condition == LAYOUT else blanks.profiles
+    return tuple(step.format(settings=settings, **msgspec.structs.asdict(blanks)) for step in steps)
 
 
 def help_about_nothing(node: str) -> tuple[str, ...]:

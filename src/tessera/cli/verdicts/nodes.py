@@ -14,7 +14,7 @@ from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, dec
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli.verdicts.answer import Answer, listed
 from tessera.cli.verdicts.fixed import dynamic_resources
-from tessera.cli.verdicts.node_help import help_about, help_about_nothing
+from tessera.cli.verdicts.node_help import blanks_of, help_about, help_about_nothing
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.kube.resources import Condition, Node
 
@@ -117,6 +117,7 @@ def _label_text(label: tuple[str, str | None]) -> str:
 def _as_told(view: View, node: Node) -> Answer:
     told = _told(node)
     facts = tuple(_facts(view, node))
+    blanks = blanks_of(node, view.agent(node.metadata.name))
     for aspect in _ASPECTS:
         found = told.get(aspect.type)
         if found is not None and found.status == "False":
@@ -124,7 +125,7 @@ def _as_told(view: View, node: Node) -> Answer:
                 case=_words(found.reason),
                 verdict=f"{aspect.wrong} ({found.reason})",
                 facts=_first(facts, aspect.title),
-                help=help_about(found.type, found.reason, node.metadata.name),
+                help=help_about(found.type, found.reason, blanks),
             )
     for aspect in _ASPECTS:
         found = told.get(aspect.type)
@@ -133,7 +134,7 @@ def _as_told(view: View, node: Node) -> Answer:
                 case="changing",
                 verdict=f"is being changed ({found.reason})",
                 facts=_first(facts, aspect.title),
-                help=help_about(found.type, found.reason, node.metadata.name),
+                help=help_about(found.type, found.reason, blanks),
             )
     if not told:
         return Answer(

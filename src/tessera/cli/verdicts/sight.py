@@ -5,6 +5,7 @@ pods, nodes or Instaslice objects of the whole cluster there is no state of the 
 pod itself and its events say.
 """
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ LEASE = "tessera-controller"
 #: Without these the controller's state cannot be made.
 NEEDED = frozenset({"pods", "nodes", "instaslices"})
 
+#: Most characters of an event's text; kubectl shows all of it.
+_EVENT_LONGEST = 300
 #: Times the Lease's duration that it may be old: two clocks are compared, and the holder may be slow.
 _LEASE_SLACK = 2.0
 _LEASE_SECONDS = 15
@@ -119,12 +122,16 @@ class View:
         """What is wrong with a node's agent as far as its pod shows; empty if it is ready or cannot be seen."""
         if "pods" in self.sight.unseen:
             return ""
+        agent = self.agent(node)
+        if agent is None:
+            return f"no pod of the agent ({'='.join(AGENT_LABEL)}) is on node {node}"
+        return "" if _ready(agent) else f"the agent's pod {_state(agent)}"
+
+    def agent(self, node: NodeName | str) -> Pod | None:
+        """A node's agent, if its pod is there and may be seen; of several, as in an upgrade, one that is ready."""
         label, value = AGENT_LABEL
-        agents = [pod for pod in self.sight.pods if pod.metadata.labels.get(label) == value]
-        here = [pod for pod in agents if pod.spec.node_name == node]
-        if not here:
-            return f"no pod of the agent ({label}={value}) is on node {node}"
-        return "" if any(map(_ready, here)) else f"the agent's pod {_state(here[-1])}"
+        agents = (pod for pod in self.sight.pods if pod.metadata.labels.get(label) == value)
+        return max((pod for pod in agents if pod.spec.node_name == node), key=_ready, default=None)
 
     # Events
 
@@ -142,7 +149,7 @@ class View:
     def told(self, event: CoreEvent) -> str:
         """An event in a line."""
         ago = f" {age(self.sight.now - _when(event))} ago" if _when(event) else ""
-        return f"event {event.reason}{ago}: {event.message}"
+        return f"event {event.reason}{ago}: {textwrap.shorten(event.message, _EVENT_LONGEST, placeholder=' ...')}"
 
 
 def _ready(pod: Pod) -> bool:
