@@ -27,6 +27,7 @@ async def _token(lab: Any) -> ContainerToken:
         machine=None,
         plugins=Direct(),
         clock=lab.clock,
+        reboot=lambda: None,
         log=lambda _line: None,
     )
     return ContainerToken(lab.client("kubelet"), context, lab.clock)

@@ -54,6 +54,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         images: what every node has from the start.
         slice_seconds: making a slice takes so long, and removing it as well.
         publish_every: kubelets publish capacity on this period (10 on a real node); None at once.
+        boot_seconds: how long a node that reboots is away.
         mig_config: the label ``nvidia.com/mig.config`` of nodes with cards; empty for none.
         network: first two bytes of addresses on which pods that run for real can listen; empty where none listens.
         cdi: the folder of CDI files per node when there is no ``folder``.
@@ -66,6 +67,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     images: frozenset[str] = frozenset()
     slice_seconds: float = 0.0
     publish_every: float | None = None
+    boot_seconds: float = 30.0
     mig_config: str = MIG_CONFIG_DYNAMIC
     network: str = ""
     cdi: Path | None = None
@@ -194,6 +196,7 @@ class Cluster:
                 pull_seconds=options.pull_seconds,
                 images=options.images,
                 publish_every=options.publish_every,
+                boot_seconds=options.boot_seconds,
                 pod_network=f"{options.network}.{number % 256}" if options.network else f"10.{number % 250}",
             ),
             address=f"192.0.2.{number % 250 + 1}",

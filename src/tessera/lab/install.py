@@ -6,7 +6,7 @@ without sockets under the same identity, so that RBAC holds either way.
 
 import dataclasses
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -78,7 +78,14 @@ async def _agent(
     clock = context.clock
     assert context.machine is not None, "agents run on nodes with cards"
     async with InlineNvml(context.machine, cluster.hardware_clock) as hardware:
-        await run_agent(options, client, hardware, _kubelet(context), clock, rng=rng)
+        await run_agent(options, client, hardware, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
+
+
+def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:
+    async def reboot() -> None:
+        context.reboot()
+
+    return reboot
 
 
 def _kubelet(context: ContainerContext) -> Kubelet:

@@ -136,6 +136,8 @@ class Containers:
 
     async def _keep(self, record: ContainerRecord, started: asyncio.Event | None = None) -> None:
         """Starts the container, and again after each end, as long as its restart policy says so."""
+        if not self._begins(record):
+            return
         backoff = CrashBackoff()
         while True:
             created = await self._start(record)
@@ -149,6 +151,13 @@ class Containers:
                 return
             await self._back_off(record, backoff.after(self._clock.monotonic() - began))
             record.restarts += 1
+
+    def _begins(self, record: ContainerRecord) -> bool:
+        """Whether the container is started at all; one that ran before the node's boot counts as restarted."""
+        if isinstance(record.state, Terminated) and not self._again(record, record.state.exit_code):
+            return False
+        record.restarts += bool(record.container_id)
+        return True
 
     def _again(self, record: ContainerRecord, exit_code: int) -> bool:
         if record.role is Role.SIDECAR:
@@ -221,6 +230,8 @@ class Containers:
         self._host.tell("Created", f"Created container: {record.name}")
         record.container_id = f"simulated://{self._rng.getrandbits(256):064x}"
         record.env = created.env
+        if isinstance(record.state, Terminated):
+            record.last = record.state
         record.state = Running(self._clock.now())
         self._host.tell("Started", f"Started container {record.name}")
         self._host.changed()

@@ -69,6 +69,7 @@ class KubeletOptions:
         publish_every: publishes capacity on this period as a real kubelet does (10 s); None at once after a change.
         lease_seconds: Lease renewal period (10 s on a real node); None for no Lease.
         gpu_memory: bytes that a container's simulated process takes on each MIG device it was given.
+        boot_seconds: from a reboot's last moment of the old kernel until kubelet is up again.
         pod_network: first two or three bytes of pod addresses; three leave room for 253 pods.
     """
 
@@ -82,6 +83,7 @@ class KubeletOptions:
     publish_every: float | None = None
     lease_seconds: float | None = None
     gpu_memory: int = 1 << 30
+    boot_seconds: float = 30.0
     pod_network: str = "10.244"
 
 
@@ -99,6 +101,7 @@ class ContainerContext:
         machine: the node's simulated machine.
         plugins: how device plugins join this node.
         clock: the node's clock.
+        reboot: asks the node to reboot, as ``systemctl reboot`` on it; the container ends soon after.
         log: adds a line to the container's log.
     """
 
@@ -114,6 +117,7 @@ class ContainerContext:
     machine: SimulatedMachine | None
     plugins: Direct | Grpc
     clock: Clock
+    reboot: Callable[[], None]
     log: Callable[[str], None]
 
 

@@ -8,7 +8,8 @@ Rules, all kubelet's (``pkg/kubelet/cm/devicemanager``):
   or of a restartable init container are not;
 * a resource whose plugin ended keeps its capacity with all devices unhealthy, for five minutes;
 * after a restart kubelet knows resources and holders from its checkpoint, but no device is healthy until its plugin
-  registers again.
+  registers again. Containers that ran on are left alone; those that a reboot ended are refused what they held as long
+  as it is not healthy (``devicesToAllocate``), and plugins hardly ever come back before them.
 
 No I/O, no plugin: :mod:`tessera.lab.kubelet.plugins` asks this ledger what is possible and tells it what was done.
 """
@@ -113,6 +114,23 @@ class DeviceLedger:
                 f"Requested: {needed - len(given)}, Available: {len(available)}"
             )
         return Choice(given=tuple(given), available=available, needed=needed)
+
+    def confirm(self, holding: Holding) -> None:
+        """Checks that a pod which starts again after the node's boot can have again what it has had.
+
+        Raises:
+            DeviceRefusal: the plugin has not registered yet, or no longer has one of the devices.
+        """
+        healthy = self._healthy.get(holding.resource)
+        if healthy is None:
+            raise DeviceRefusal(f"cannot allocate unregistered device {holding.resource}")
+        if not healthy:
+            raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {holding.resource}")
+        if not healthy.keys() >= set(holding.device_ids):
+            raise DeviceRefusal(
+                "previously allocated devices are no longer healthy; "
+                f"cannot allocate unhealthy devices {holding.resource}"
+            )
 
     def hold(self, uid: PodUid, namespace: str, name: str, holding: Holding) -> None:
         """Writes down that a container has its devices."""

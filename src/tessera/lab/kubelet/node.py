@@ -8,13 +8,13 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, Never
 from uuid import UUID
 
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
-from tessera.kube.events import EventRecorder
+from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.meta import key_of, uid_of
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
@@ -35,6 +35,13 @@ from tessera.lab.scheduler.requests import amounts
 from tessera.nvml.simulated import SimulatedMachine
 
 Json = Mapping[str, Any]
+
+#: Seconds from when a reboot is asked for until the machine goes down: systemd ends services first.
+SHUTDOWN = 2.0
+
+
+class _WentDown(Exception):  # noqa: N818 - no error: the machine was asked to
+    """Ends everything that runs on the machine."""
 
 
 class SimulatedNode:
@@ -77,13 +84,15 @@ class SimulatedNode:
         self._tasks: asyncio.TaskGroup | None = None
         self._addresses = Addresses(self.options.pod_network)
         self._restarting = asyncio.Lock()
+        self._to_reboot = asyncio.Event()
+        self._booting = False
+        self._before: dict[str, PodWorker] = {}
         self._stack: AsyncExitStack | None = None
         self.devices = DeviceManager(
             clock=clock, checkpoint=self._checkpoint(), on_change=self._changed, running_pods=self._running_pods
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
-        self._pods = Informer(client, PODS.untyped(), clock=clock, rng=rng, field_selector=f"spec.nodeName={name}")
         self._object = NodeObject(
             name,
             client=client,
@@ -123,8 +132,8 @@ class SimulatedNode:
 
     @property
     def pending(self) -> int:
-        """Simulated waits under way that end by themselves: image pulls, programs with an end."""
-        return self._runtime.pending
+        """Simulated waits under way that end by themselves: image pulls, programs with an end, a boot."""
+        return self._runtime.pending + (self._booting or self._to_reboot.is_set())
 
     def container_env(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
         """The environment of a container's present or last run.
@@ -149,16 +158,70 @@ class SimulatedNode:
         await self._object.register()
         self._nodes.add_handler(lambda _: self._object.changed())
         async with asyncio.TaskGroup() as group:
-            self._tasks = group
-            for part in (self._nodes.run(), self._events.run(), self._object.run()):
+            for part in (self._nodes.run(), self._events.run()):
                 group.create_task(part)
             await self._nodes.wait_synced()
-            try:
+            while True:
+                await self._up()
+                await self._boot()
+
+    def reboot(self) -> None:
+        """Asks the machine to reboot: it goes down after :data:`SHUTDOWN` seconds and is back after the options' boot.
+
+        Nothing that runs on it survives. Pods are the same afterwards: their containers start again as their restart
+        policies say. Pods with devices are mostly refused, as on real nodes: kubelet has not seen their plugins again.
+        """
+        self._to_reboot.set()
+
+    async def _up(self) -> None:
+        """Runs kubelet and the pods until the machine goes down."""
+        pods = Informer(
+            self._client, PODS.untyped(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
+        )
+        pods.add_handler(self._on_pod)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._tasks = group
+                group.create_task(self._object.run())
                 await self._open()
-                self._pods.add_handler(self._on_pod)
-                await self._pods.run()
-            finally:
-                await self._shut()
+                group.create_task(pods.run())
+                await pods.wait_synced()
+                self._before.clear()
+                self.devices.keep(self._workers.keys())
+                await self._go_down()
+        except* _WentDown:
+            pass
+        finally:
+            self._tasks = None
+            await self._shut()
+
+    async def _go_down(self) -> Never:
+        await self._to_reboot.wait()
+        await self._clock.sleep(SHUTDOWN)
+        self._before = dict(self._workers)
+        for worker in self._workers.values():
+            worker.went_down()
+        raise _WentDown
+
+    async def _boot(self) -> None:
+        async with self._restarting:
+            self._booting = True
+            self._to_reboot.clear()
+            await self._clock.sleep(self.options.boot_seconds)
+            for folder in self._cdi_folders():  # below /run, which lives in memory
+                for path in folder.glob("*.json"):
+                    path.unlink()
+            if self.machine is not None:
+                self.machine.reboot()
+            await self.devices.restart()
+            boot_id = self._new_boot_id()
+            await self._object.booted(boot_id)
+            node = self._nodes.cache.get(self.name) or {}
+            about = reference_to(NODES, self.name, uid=uid_of(node) if node else "")
+            self._events.record(
+                about, "Rebooted", f"Node {self.name} has been rebooted, boot id: {boot_id}", type="Warning"
+            )
+            self._booting = False
 
     async def restart_kubelet(self, down: float = 0.0) -> None:
         """Kubelet ends and starts again after ``down`` seconds; containers go on running.
@@ -181,7 +244,7 @@ class SimulatedNode:
         elif worker is not None:
             worker.update(pod)
         elif self._tasks is not None:
-            worker = self._workers[uid] = PodWorker(pod, self._services)
+            worker = self._workers[uid] = PodWorker(pod, self._services, self._before.get(uid))
             worker.update(pod)
             self._tasks.create_task(self._work(uid, worker))
 
@@ -276,6 +339,7 @@ class SimulatedNode:
             machine=self.machine,
             plugins=self.plugins,
             clock=self._clock,
+            reboot=self.reboot,
             log=log,
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))

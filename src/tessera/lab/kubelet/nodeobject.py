@@ -98,6 +98,27 @@ class NodeObject:
             if self._options.lease_seconds is not None:
                 group.create_task(self._renew(self._options.lease_seconds))
 
+    async def booted(self, boot_id: str) -> None:
+        """Kubelet is up again after a reboot: it says so, and what the node has now.
+
+        Capacity that others patched in and labels stay: kubelet has its checkpoint, so it does not take the node for a
+        new one. The node is not said to have been away, since nobody watches its Lease here.
+        """
+        self.boot_id = boot_id
+        await self._insist(self._back)
+
+    async def _back(self) -> None:
+        try:
+            node = await self._client.get(NODES.untyped(), self._name)
+        except NotFound:
+            await self.register()
+            return
+        wanted = self._status(node)
+        lists = {
+            name: _difference(node["status"].get(name) or {}, wanted[name]) for name in ("capacity", "allocatable")
+        }
+        await self._patch({"nodeInfo": wanted["nodeInfo"], **lists})
+
     # Registration
 
     async def _make(self, node: dict[str, Any], labels: Mapping[str, str]) -> None:

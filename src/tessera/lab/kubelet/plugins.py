@@ -148,6 +148,8 @@ class DeviceManager:
     async def allocate(self, pod: Json, uid: PodUid) -> None:
         """Gives every container of the pod its devices, one after the other. Call it for one pod at a time.
 
+        A pod that held devices before the node's boot keeps them, if they are there.
+
         Raises:
             DeviceRefusal: a container cannot have them; the pod then holds nothing.
         """
@@ -157,6 +159,8 @@ class DeviceManager:
         try:
             for container in [*(spec.get("initContainers") or ()), *spec.get("containers", ())]:
                 held = self.ledger.holdings(uid, container["name"])
+                for holding in held:
+                    self.ledger.confirm(holding)
                 if not held:
                     for resource, needed in wanted_devices(container, self.ledger):
                         holding = await self._allocate_one(
@@ -224,6 +228,12 @@ class DeviceManager:
         """The pod is finished: its devices are free."""
         if self.ledger.release(uid):
             self._checkpoint.save(self.ledger)
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Frees what pods held that are not among these: they were deleted while kubelet was down."""
+        for pod in self.ledger.pods():
+            if pod.uid not in uids:
+                self.release(pod.uid)
 
     # Pod-resources (tessera.kubelet.registration.PodResourcesSource)
 

@@ -19,6 +19,7 @@ from tessera.kube.meta import key_of, uid_of
 from tessera.kube.resources import PODS
 from tessera.kubelet.seam import Allocation
 from tessera.lab.kubelet.admission import Rejection
+from tessera.lab.kubelet.afterboot import gone_down
 from tessera.lab.kubelet.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers
 from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
 from tessera.lab.kubelet.environment import DataSource, PodFacts, environment
@@ -69,17 +70,25 @@ class PodWorker:
         pod: the newest state of the API object.
         records: its containers.
         needs: what it asks of the node.
+        started: when kubelet first saw it, seconds since 1970.
         active: whether it holds resources of the node.
+
+    Args:
+        pod: the API object.
+        node: what the node does for it.
+        before: who lived the pod's life until the node rebooted.
     """
 
-    def __init__(self, pod: Json, node: NodeServices) -> None:
+    def __init__(self, pod: Json, node: NodeServices, before: "PodWorker | None" = None) -> None:
         self.pod = pod
-        self.records: list[ContainerRecord] = records(pod["spec"])
+        self.records: list[ContainerRecord] = records(pod["spec"]) if before is None else before.records
         self.needs = pod_needs(key_of(pod), uid_of(pod), 0.0, pod["spec"])
         self.active = True
         self._node = node
         self._uid = PodUid(pod["metadata"]["uid"])
-        self._started = node.clock.now()
+        self.started: float = node.clock.now() if before is None else before.started
+        self._rebooted = before is not None
+        self._down = False
         self._own_address: str | None = None
         self._pod_ip = ""
         self._rejected: Rejection | None = None
@@ -102,6 +111,10 @@ class PodWorker:
         self._gone = True
         self._deleted.set()
 
+    def went_down(self) -> None:
+        """The node goes down: what the pod holds stays in kubelet's checkpoint, and nothing is said any more."""
+        self._down = True
+
     # The life
 
     async def run(self) -> None:
@@ -119,16 +132,22 @@ class PodWorker:
             self._free()
 
     async def _live(self) -> None:
+        if self._rebooted:
+            gone_down(self.pod["spec"], self.records, self._node.clock.now())
+            if self._deleted.is_set():
+                return
         async with self._node.admission:
             if not self._deleted.is_set():
                 self._rejected = await self._admit()
         if self._rejected is not None:
-            self.active = False
+            self._free()
             self.tell(self._rejected.reason, self._rejected.message, type="Warning")
             await self._write()
             return
         self._own_address = None if self.pod["spec"].get("hostNetwork") else self._node.take_address()
         self._pod_ip = self._own_address or self._node.host_ip
+        if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
+            self.tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
         containers = Containers(
             self.pod,
             self.records,
@@ -156,9 +175,12 @@ class PodWorker:
             await self._write()
 
     async def _admit(self) -> Rejection | None:
-        refused = self._node.admit(self.needs)
-        if refused is not None:
-            return refused
+        # A pod that has its devices from before the boot is asked about them first, as by kubelet.
+        if self._rebooted:
+            return await self._allocated() or self._node.admit(self.needs)
+        return self._node.admit(self.needs) or await self._allocated()
+
+    async def _allocated(self) -> Rejection | None:
         try:
             await self._node.devices.allocate(self.pod, self._uid)
         except DeviceRefusal as refusal:
@@ -180,7 +202,8 @@ class PodWorker:
     def _free(self) -> None:
         """Returns what the pod holds of the node."""
         self.active = False
-        self._node.devices.release(self._uid)
+        if not self._down:
+            self._node.devices.release(self._uid)
         if self._own_address is not None:
             self._node.put_back_address(self._own_address)
             self._own_address = None
@@ -263,12 +286,12 @@ class PodWorker:
 
     def _status(self) -> dict[str, Any]:
         if self._rejected is not None:
-            return rejected_status(self._rejected.reason, self._rejected.message, self._started)
+            return rejected_status(self._rejected.reason, self._rejected.message, self.started)
         return pod_status(
             self.pod,
             self.records,
             now=self._node.clock.now(),
-            started=self._started,
+            started=self.started,
             host_ip=self._node.host_ip,
             pod_ip=self._pod_ip,
         )
