@@ -216,6 +216,11 @@ def test_mps_does_not_share_cards_that_are_cut(cards: MakeCards, strategy: MigSt
     assert problem.startswith(f"sharing.mps.resources[0]: MPS would share {what}")
 
 
+def test_a_rule_that_several_cards_break_is_told_once(cards: MakeCards) -> None:
+    (problem,) = refusal(cards(3), profile({"replicas": 49}, mps=True))
+    assert problem.endswith("49 is more than the 48 MPS clients of GPU 0, GPU 1, GPU 2, compute capability 8.0")
+
+
 def test_mps_goes_before_time_slices_card_by_card(cards: MakeCards) -> None:
     mps = {"resources": [{"name": "gpu", "replicas": 2, "devices": [0], "rename": "gpu.mps"}]}
     slices = {"resources": [{"name": "gpu", "replicas": 3}]}

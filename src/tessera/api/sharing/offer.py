@@ -14,7 +14,7 @@ has.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -70,9 +70,7 @@ def make_offer(gpus: Iterable[Gpu], profile: SharingProfile, mig_strategy: MigSt
         for entry in block.resources:
             for each in _picked(whole, entry, problems, notices):
                 shares[each.device.uuid] = (block, entry)
-    for each in whole:
-        if (share := shares.get(each.device.uuid)) and share[0].kind is SharingKind.MPS:
-            problems.extend(_mps_problems(each, share[1]))
+    problems.extend(_mps_problems(whole, shares))
     if problems:
         raise OfferImpossible(list(dict.fromkeys(problems)))
     return Offer(resources=_resources(whole, shares), notices=tuple(notices))
@@ -177,18 +175,36 @@ def _selected(
     return [known[ref.lower()] for ref in selection.refs if ref.lower() in known]
 
 
-def _mps_problems(each: _Whole, entry: SharedResource) -> Iterator[Problem]:
+def _mps_problems(
+    whole: Iterable[_Whole], shares: Mapping[str, tuple[SharedBlock, SharedResource]]
+) -> Iterator[Problem]:
+    """What MPS cannot share: each rule that is broken once, with all cards that break it."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for each in whole:
+        block, entry = shares.get(each.device.uuid, (None, None))
+        if block is not None and entry is not None and block.kind is SharingKind.MPS:
+            for name, rule in _broken(each, entry):
+                found.setdefault(rule, []).append(name)
+    for (path, before, after), names in found.items():
+        yield Problem(path, f"{before} {', '.join(names)}{after}")
+
+
+def _broken(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[str, str, str]]]:
+    """A device's name and the rule that it breaks: the path, and the text before and after the name."""
     if each.gpu.mig_enabled:
-        what = f"MIG device {each.device.index}" if each.device.profile else f"{_at(each.gpu)}, where MIG is on"
-        yield Problem(
-            entry.path, f"MPS would share {what}; MPS serves whole cards only: use timeSlicing, or name others"
+        name, where = (
+            (f"MIG device {each.device.index}", "") if each.device.profile else (_at(each.gpu), ", where MIG is on")
+        )
+        yield (
+            name,
+            (entry.path, "MPS would share", f"{where}; MPS serves whole cards only: use timeSlicing, or name others"),
         )
         return
     most = most_clients(each.gpu.compute_capability)
     if entry.replicas > most:
         major, minor = each.gpu.compute_capability
-        text = f"{entry.replicas} is more than the {most} MPS clients of {_at(each.gpu)}, compute capability"
-        yield Problem(f"{entry.path}.replicas", f"{text} {major}.{minor}")
+        before = f"{entry.replicas} is more than the {most} MPS clients of"
+        yield _at(each.gpu), (f"{entry.path}.replicas", before, f", compute capability {major}.{minor}")
 
 
 def _resources(whole: Iterable[_Whole], shares: dict[str, tuple[SharedBlock, SharedResource]]) -> dict[str, Offered]:
