@@ -22,6 +22,7 @@ COMMANDS = [
     "lab down",
     "lab status",
     "lab smi",
+    "lab reboot",
     "controller",
     "webhook",
     "agent",

@@ -50,6 +50,13 @@ def world_options(function: Any) -> Any:
                 " at once]",
             ),
             click.option(
+                "--boot-time",
+                type=click.FloatRange(0),
+                default=30.0,
+                show_default=True,
+                help="Seconds that a node is away when it reboots.",
+            ),
+            click.option(
                 "--mig-config",
                 default="dynamic",
                 show_default=True,
@@ -102,7 +109,7 @@ def _arguments(world: dict[str, Any]) -> list[str]:
     flags = ["--virtual-time"] * world["virtual_time"] + ["--no-tessera"] * (not world["installed"])
     pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
     pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
-    pairs += [("--mig-config", world["mig_config"])]
+    pairs += [("--mig-config", world["mig_config"]), ("--boot-time", world["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
 
 
@@ -153,6 +160,29 @@ def smi(folder: Path | None, node: str) -> None:
     from tessera.lab.control import ask
 
     print(ask(_lab_folder(folder), "smi", node))
+
+
+@command.command()
+@click.argument("node")
+@dir_option
+@reported
+def reboot(folder: Path | None, node: str) -> None:
+    """Reboot a node, and do not wait for it.
+
+    Every container on it ends, and every MIG instance of its cards is gone; A100 and A30 stay in MIG mode, later cards
+    leave it. Then the node comes up with another boot ID (see `lab up --boot-time`), its pods' containers start again,
+    and the agent lays its cards out as before. Pods that had devices fail, as on real nodes, where kubelet meets them
+    before it has met their device plugin again; what owns them makes new ones.
+
+    \b
+    Watch it:
+      tessera lab reboot node-1
+      kubectl get events --field-selector reason=Rebooted
+      kubectl get pods -A -o wide --watch
+    """
+    from tessera.lab.control import ask
+
+    print(ask(_lab_folder(folder), "reboot", node))
 
 
 def _lab_folder(folder: Path | None) -> Path:

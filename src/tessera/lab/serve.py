@@ -28,6 +28,7 @@ from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
 from tessera.lab.control import served
 from tessera.lab.daemon import LabState, announce, held
 from tessera.lab.install import Commands, entrypoint, install
+from tessera.lab.kubelet.node import SHUTDOWN, SimulatedNode
 from tessera.lab.manifests import images, install_manifests
 from tessera.lab.network import taken_block
 from tessera.lab.nodespec import parse_nodes
@@ -47,6 +48,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     image_pull: float
     slice_latency: float
     publish_every: float | None
+    boot_time: float
     mig_config: str
     port: int
     installed: bool
@@ -95,7 +97,7 @@ class Lab:
         await front.start()
         cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
         try:
-            async with cluster.running(), served(self._folder, {"smi": self._smi}):
+            async with cluster.running(), served(self._folder, {"smi": self._smi, "reboot": self._reboot}):
                 await self._until_usable(cluster, clock)
                 self._settled = True
                 self._announce(front.url, authority, clock)
@@ -117,6 +119,7 @@ class Lab:
             images=frozenset(images(install_manifests())),
             slice_seconds=world.slice_latency,
             publish_every=world.publish_every,
+            boot_seconds=world.boot_time,
             mig_config=world.mig_config,
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
@@ -151,11 +154,20 @@ class Lab:
         )
 
     def _smi(self, node: str) -> str:
+        machine = self._node(node).machine
+        return "No devices were found" if machine is None else listing(machine)
+
+    def _reboot(self, node: str) -> str:
+        found = self._node(node)
+        found.reboot()
+        return f"node {node} reboots; it is back in about {SHUTDOWN + found.options.boot_seconds:g} s"
+
+    def _node(self, name: str) -> SimulatedNode:
         assert self._cluster is not None
-        found = self._cluster.nodes.get(node)
+        found = self._cluster.nodes.get(name)
         if found is None:
-            raise ValueError(f"no node {node!r}; there are {', '.join(self._cluster.nodes)}")
-        return "No devices were found" if found.machine is None else listing(found.machine)
+            raise ValueError(f"no node {name!r}; there are {', '.join(self._cluster.nodes)}")
+        return found
 
     def _announce(self, url: str, authority: Authority, clock: Clock) -> None:
         path = self._folder / "kubeconfig"
