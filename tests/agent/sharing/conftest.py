@@ -233,8 +233,8 @@ class Scene:
     def uuid(self, index: int) -> str:
         return self.machine.uuids()[index]
 
-    async def admit(self, name: str, *containers: Mapping[str, int]) -> None:
-        """A pod is bound to the node and kubelet admits it."""
+    async def admit(self, name: str, *containers: Mapping[str, int], seen: bool = True) -> None:
+        """A pod is bound to the node and kubelet admits it, maybe before the agent has ``seen`` it."""
         spec = {
             "containers": [
                 {"name": f"c{number}", "resources": {"limits": {each: str(count) for each, count in asked.items()}}}
@@ -243,7 +243,8 @@ class Scene:
         }
         metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
         self.pods[name] = {"metadata": metadata, "spec": spec, "over": False}
-        self.changes.notify()
+        if seen:
+            self.changes.notify()
         try:
             await self.kubelet.allocate(self.pods[name], PodUid(f"uid-{name}"))
         except DeviceRefusal:

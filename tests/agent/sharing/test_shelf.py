@@ -286,7 +286,7 @@ def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(play: Ca
         with pytest.raises(
             DeviceRefusal, match=f"nvidia.com/gpu: {scene.uuid(0)} must not be given out now: it is kept"
         ):
-            await scene.admit("late", {GPU: 1})
+            await scene.admit("late", {GPU: 1}, seen=False)
         scene.changes.notify()
         await scene.offers()
         scene.fenced = frozenset()
@@ -294,6 +294,21 @@ def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(play: Ca
         await scene.offers(gpu=1)
 
     play(story, "A100-40GB")
+
+
+def test_what_is_offered_no_more_is_not_given_though_the_change_takes_a_while(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=2)
+        scene.machine.slow("card_files", 3.0)
+        await scene.cut(0, ("1g.5gb", 0))
+        await scene.clock.sleep(1.0)
+        assert scene.allocatable == {GPU: 2}, "kubelet does not know yet"
+        with pytest.raises(DeviceRefusal, match=f"unknown device {scene.uuid(0)}; it may have been removed"):
+            await scene.admit("late", {GPU: 2}, seen=False)
+        await scene.offers(**{"gpu": 1, "mig-1g_5gb": 1})
+
+    play(story, "2xA100-40GB")
 
 
 def test_a_bad_card_takes_all_its_shares_and_a_bad_instance_only_its_own(play: Callable[..., None]) -> None:
