@@ -123,6 +123,20 @@ def test_a_layout_may_leave_some_cards_to_slices_on_demand(static: Callable[...,
     static(scenario)
 
 
+def test_cards_that_were_cut_on_demand_are_not_offered_whole_where_mig_mode_stays_on(
+    static: Callable[..., None],
+) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="dynamic-half")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 2, "two cards are cut on demand")
+        await lab.label("node-1", layout=None)
+        await lab.becomes({"nvidia.com/gpu": 2})
+        await lab.clock.sleep(60)
+        assert lab.gpus() == {"nvidia.com/gpu": 2}
+
+    static(scenario)
+
+
 def test_the_strategy_single_offers_every_slice_as_a_card(static: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.label("node-1", profile="single", layout="all-1g.5gb")

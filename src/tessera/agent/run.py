@@ -255,6 +255,7 @@ class Agent:
             mirror=self._mirror,
             roles=self._roles,
             unfit=self._health.unfit,
+            take_stock=self._stock.refresh,
             fixed_gib=lambda: fixed_gib(self._static_cards()),
             events=self._events,
             changes=self._changes,

@@ -11,7 +11,7 @@ import functools
 import logging
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tessera.agent.metrics import Metrics
 from tessera.agent.mirror import Mirror, is_over
@@ -58,6 +58,8 @@ class OnDemand:
         mirror: node, pods and object; not started yet.
         roles: which cards are the slicer's.
         unfit: whether a card may not be given out for its health.
+        take_stock: reads the node's cards for all parts; raises NvmlError if they cannot be listed. Called when MIG
+            mode was turned on and before a card is let go, so that nobody goes by what a card was before.
         fixed_gib: memory of the node's fixed slices, GiB; counts towards the quota that the node has, so that a pod
             that was charged for slices on demand can run on them too.
         events: where pods and node are told what happened.
@@ -77,6 +79,7 @@ class OnDemand:
         mirror: Mirror,
         roles: Roles,
         unfit: Callable[[str], bool],
+        take_stock: Callable[[], Awaitable[object]],
         fixed_gib: Callable[[], int],
         events: EventRecorder,
         changes: Changes,
@@ -90,6 +93,7 @@ class OnDemand:
         self._mirror = mirror
         self._roles = roles
         self._unfit = unfit
+        self._read_all = take_stock
         self._fixed_gib = fixed_gib
         self._events = events
         self._changes = changes
@@ -198,13 +202,14 @@ class OnDemand:
         else:
             await self._withdraw(node)
         for uuid in held - joined:
-            self._let_go(uuid)
+            await self._let_go(uuid)
         return RESET_RECHECK if joined and any(each.waits for each in self._inventory.skipped) else None
 
     async def _offer(self, group: asyncio.TaskGroup, node: Node, joined: frozenset[str]) -> None:
         if any(each.waits for each in self._inventory.skipped) and self._clock.monotonic() >= self._next_look:
             self._next_look = self._clock.monotonic() + RESET_RECHECK
             await self._hold(group, self._held, await enable_mig(self._hardware, joined))
+            await self._read_all()
         self._tell_skipped(node)
         if self._inventory.cards:
             await self._own.ensure_object(self._mirror.object())
@@ -223,13 +228,18 @@ class OnDemand:
     def _occupied(self) -> bool:
         return bool(self._book.promises) or any(pod is not None for _, pod in self._book.instances())
 
-    def _let_go(self, uuid: str) -> None:
+    async def _let_go(self, uuid: str) -> None:
         """Lets go of a card when nothing of it is promised or made and the controller no longer sees it."""
+        if self._unused(uuid):
+            await self._read_all()
+            if self._unused(uuid):
+                self._roles.let_go(uuid)
+                self._changes.notify()
+
+    def _unused(self, uuid: str) -> bool:
         told = self._mirror.object()
         listed = told is not None and any(gpu.gpu_uuid == uuid for gpu in told.status.node_resources.node_gpus)
-        if not listed and not self._book.busy(uuid):
-            self._roles.let_go(uuid)
-            self._changes.notify()
+        return not listed and not self._book.busy(uuid)
 
     # Parts that come with the cards -----------------------------------------------------------------------------
 
