@@ -198,6 +198,13 @@ class Lab:
         assert machine is not None
         return [(gpu, each.profile, each.start) for gpu in machine.uuids() for each in machine.instances(gpu)]
 
+    def mig_uuids(self, node: str = "node-1") -> list[str]:
+        """The MIG devices that really are on the node's cards."""
+        machine = self.cluster.nodes[node].machine
+        assert machine is not None
+        instances = [each for gpu in machine.uuids() for each in machine.instances(gpu)]
+        return [one.mig_uuid for each in instances for one in each.compute_instances]
+
     def devices(self, pod: str, container: str = "c0") -> list[str]:
         """The MIG devices that a container was given."""
         found = self.pod(pod)

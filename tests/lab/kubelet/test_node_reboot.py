@@ -134,6 +134,9 @@ def test_a_pod_with_devices_is_refused_until_its_plugin_is_back_in_kubelets_word
             "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices "
             f"{RESOURCE}, which is unexpected"
         )
+        # Nothing is left of a pod that ran: who asks whether it is ready is not told of its last life.
+        assert "containerStatuses" not in status
+        assert "Ready" not in {each["type"] for each in status["conditions"]}
         assert node.devices.ledger.pods() == ()
         assert (await lab.get(NODES, "n1", None))["status"]["allocatable"][RESOURCE] == "0"
         lab.start(direct.bus.serve(slices("a", "b")))

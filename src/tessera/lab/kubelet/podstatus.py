@@ -17,6 +17,10 @@ from tessera.clock import rfc3339
 Json = Mapping[str, Any]
 
 
+#: The conditions of a pod that kubelet writes, and takes away with its status.
+OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
 class Role(Enum):
     """What a container is for in its pod."""
 
@@ -141,10 +145,13 @@ def pod_status(
     return status
 
 
-def rejected_status(reason: str, message: str, started: float) -> dict[str, Any]:
-    """The status of a pod that the node does not admit."""
+def rejected_status(pod: Json, reason: str, message: str, started: float) -> dict[str, Any]:
+    """The status of a pod that the node does not admit; nothing is left of what it was before the node's boot."""
     text = f"Pod was rejected: {message}"
-    return {"phase": "Failed", "reason": reason, "message": text, "startTime": rfc3339(started)}
+    foreign = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] not in OWN_CONDITIONS]
+    nothing = dict.fromkeys(("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "hostIP", "hostIPs"))
+    told = {"phase": "Failed", "reason": reason, "message": text, "startTime": rfc3339(started)}
+    return {**nothing, "conditions": foreign, **told}
 
 
 def _failed(container: ContainerRecord) -> bool:

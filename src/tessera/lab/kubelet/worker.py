@@ -286,7 +286,7 @@ class PodWorker:
 
     def _status(self) -> dict[str, Any]:
         if self._rejected is not None:
-            return rejected_status(self._rejected.reason, self._rejected.message, self.started)
+            return rejected_status(self.pod, self._rejected.reason, self._rejected.message, self.started)
         return pod_status(
             self.pod,
             self.records,
