@@ -39,7 +39,7 @@ class UnknownProfile(ValueError):  # noqa: N818 - the name says what is wrong, a
         self.profile = profile
         self.known = tuple(known)
         self.closest = closest_profile(profile, known)
-        meant = f'; did you mean "{self.closest}"?' if self.closest else ""
+        meant = f'; did you mean "{self.closest}"?' if self.closest else "."
         super().__init__(f'{where} has no profile "{profile}"{meant} It has {", ".join(self.known) or "none"}')
 
 

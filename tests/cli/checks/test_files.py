@@ -113,7 +113,7 @@ def test_a_layout_for_another_model_is_no_mistake() -> None:
     [
         ("{'3g.20gb': 2, '1g.5gb': 1}", "", "need 9 memory slots"),
         ("{'1g.5gb+me': 2}", "", "one set of media engines"),
-        ("{'0g.0gb': 1}", "", "no model that Tessera knows has 0g.0gb together"),
+        ("{'0g.0gb': 1}", "", "no model that Tessera knows has 0g.0gb"),
         ("{'1g.5gb': 7}", ", device-filter: '0x233010DE'", "no model that Tessera knows has 1g.5gb"),
     ],
 )
@@ -186,3 +186,27 @@ def test_nodes_are_counted_cards_of_a_model(text: str, shown: str) -> None:
 def test_an_unknown_model_is_refused_with_those_known() -> None:
     with pytest.raises(ValueError, match="the models are A100-40GB"):
         parse_node("4xA101")
+
+
+def test_the_flags_that_a_profile_decides_are_told() -> None:
+    part = only("""
+        flags:
+          migStrategy: single
+          nvidiaDriverRoot: /run/nvidia/driver
+          plugin:
+            passDeviceSpecs: true
+            deviceListStrategy: [envvar, cdi-cri]
+            deviceIDStrategy: index
+            cdiAnnotationPrefix: cdi.example.com/
+            sharedDevicesAllocationPolicy: packed
+    """)
+    assert part.means == (
+        "MIG strategy single",
+        "containers learn of their devices by envvar, cdi-cri",
+        "containers are told each device's index",
+        "annotations of CDI begin with cdi.example.com/",
+        "kubelet is told the device nodes",
+        "device nodes lie below /run/nvidia/driver on the host",
+        "several devices of one container are packed",
+        "nothing is shared",
+    )

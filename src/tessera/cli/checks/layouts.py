@@ -135,5 +135,6 @@ def _impossible(entry: LayoutEntry) -> Iterator[Problem]:
     plans = [plan_layout(model.table, entry.counts) for model in meant if model.table is not None]
     refusals = [plan for plan in plans if isinstance(plan, Infeasible)]
     conflict = next((plan.reason for plan in refusals if plan.rule != "unknown profile"), None)
-    nobody = f"no model that Tessera knows has {', '.join(entry.counts)} together"
+    together = " together" if len(entry.counts) > 1 else ""
+    nobody = f"no model that Tessera knows has {', '.join(entry.counts)}{together}"
     yield Problem(f"{entry.path}.mig-devices", conflict or nobody)

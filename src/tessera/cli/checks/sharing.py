@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tessera.api.documents import FileRefused
-from tessera.api.sharing.config import MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
+from tessera.api.sharing.config import Flags, MigStrategy, SharedBlock, SharedResource, SharingKind, SharingProfile
 from tessera.api.sharing.devices import Gpu
 from tessera.api.sharing.grammar import profile_from
 from tessera.api.sharing.mps import client_share
@@ -34,6 +34,7 @@ def check_sharing(document: Any, name: str, nodes: Sequence[Node]) -> Part:
 
 
 def _profile_means(profile: SharingProfile) -> Iterator[str]:
+    yield from _flags_mean(profile.flags)
     for each in (*profile.gpus, *profile.mig):
         yield f"devices like {each.pattern} are {each.name}"
     for block in profile.blocks:
@@ -41,6 +42,24 @@ def _profile_means(profile: SharingProfile) -> Iterator[str]:
             yield _entry_means(block, entry)
     if not profile.blocks:
         yield "nothing is shared"
+
+
+def _flags_mean(flags: Flags) -> Iterator[str]:
+    """What the file decides instead of leaving it to the installation."""
+    if flags.mig_strategy is not None:
+        yield f"MIG strategy {flags.mig_strategy.value}"
+    if flags.device_list_strategies is not None:
+        yield f"containers learn of their devices by {', '.join(flags.device_list_strategies)}"
+    if flags.device_ids_are_uuids is not None:
+        yield f"containers are told each device's {'uuid' if flags.device_ids_are_uuids else 'index'}"
+    if flags.cdi_annotation_prefix is not None:
+        yield f"annotations of CDI begin with {flags.cdi_annotation_prefix}"
+    if flags.pass_device_specs is not None:
+        yield f"kubelet is {'told' if flags.pass_device_specs else 'not told'} the device nodes"
+    if flags.dev_root is not None or flags.driver_root is not None:
+        yield f"device nodes lie below {flags.dev_root or flags.driver_root} on the host"
+    if flags.allocation_policy is not None:
+        yield f"several devices of one container are {flags.allocation_policy.value}"
 
 
 def _entry_means(block: SharedBlock, entry: SharedResource) -> str:
