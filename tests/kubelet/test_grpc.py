@@ -1,6 +1,8 @@
 """Plugins over real sockets: registration, calls, restarts."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from tessera.kubelet.seam import (
     PodResources,
     PreferredRequest,
 )
+from tessera.kubelet.sockets import KUBELET_SOCKET
 
 RESOURCE = "nvidia.com/mig-3g.20gb"
 
@@ -114,6 +117,28 @@ async def test_a_plugin_waits_for_a_kubelet_that_is_not_up(folder: Path, plugin:
         assert "kubelet is not running" in kubelet.registrations[RESOURCE]
         async with RegistrationServer(folder, manager):
             await manager.registered()
+
+
+async def test_a_kubelet_that_comes_is_tried_again_at_once_however_long_the_last_one_was_away(
+    folder: Path, plugin: Any
+) -> None:
+    tried, path = asyncio.Semaphore(0), folder / KUBELET_SOCKET
+
+    async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tried.release()
+        writer.close()
+
+    gone = await asyncio.start_unix_server(hang_up, path)
+    async with gone, serving(folder, plugin) as kubelet:
+        for _ in range(4):
+            await tried.acquire()
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as named:
+            named.bind(os.fspath(path))
+            while "Connection refused" not in kubelet.registrations[RESOURCE]:  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0)
+            async with asyncio.timeout(0.6), await asyncio.start_unix_server(hang_up, sock=named):
+                await tried.acquire()
 
 
 async def test_a_plugin_whose_socket_is_deleted_serves_and_registers_anew(

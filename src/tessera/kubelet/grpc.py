@@ -155,7 +155,9 @@ class GrpcKubelet:
             except ConnectionError as error:
                 self._failed(plugin, str(error))
                 await self._kubelet_changes(kubelet, woken, at_most=pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
+                # A kubelet that has just come refuses for the moment between its socket's name and its listening.
+                same = identity(self._kubelet) == kubelet
+                pause = min(2 * pause, LONGEST_PAUSE) if same else FIRST_PAUSE
             else:
                 self._states[plugin.resource_name] = REGISTERED
                 return registration
