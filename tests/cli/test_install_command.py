@@ -92,3 +92,13 @@ def test_where_there_is_no_cluster_is_one_line(
     monkeypatch.delenv("KUBECONFIG", raising=False)
     assert main(["install", "--kubeconfig", str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments_", [["install", "-o", "yaml"], ["agent", "--node-name", "n"]], ids=["install", "agent"]
+)
+def test_cards_that_nobody_can_simulate_are_refused(arguments_: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*arguments_, "--simulate", "4xA10-40GB"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert 'no GPU model "A10-40GB"; did you mean "A100-40GB"?' in told.err

@@ -10,6 +10,7 @@ import click
 
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.process import log_option, run_process, start_log
+from tessera.cli.simulate import known_cards
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 #: Variables of NVIDIA's device plugin that set an option, as its users' manifests have them.
@@ -29,6 +30,7 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 @click.option(
     "--simulate",
     metavar="CARDS",
+    callback=known_cards,
     help="Simulate cards instead of using the machine's own, e.g. 4xA100-40GB or 2xA30,1xH100-80GB. Containers then"
     " get the environment of their slices, no device nodes.",
 )

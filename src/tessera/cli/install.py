@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.simulate import known_cards
 
 if TYPE_CHECKING:
     from tessera.cli.installation.manifests import Choices, Manifest
@@ -35,7 +36,12 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
 @click.option("--image", metavar="IMAGE", help="Image of all processes.  [default: that of the manifests]")
 @click.option("--evict", is_flag=True, help="Evict pods that stand in the way of a MIG layout, instead of waiting.")
 @click.option("--memory-limits", type=click.Choice(_LIMITS), help="The agents' --memory-limits; see tessera agent -h.")
-@click.option("--simulate", metavar="CARDS", help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.")
+@click.option(
+    "--simulate",
+    metavar="CARDS",
+    callback=known_cards,
+    help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -103,7 +109,8 @@ def _settings(file: Path) -> Any:
         return settings_from(_single(load(text)))
     except FileRefused as refused:
         wrong = "\n".join(f"  {problem}" for problem in refused.problems)
-        raise Failure(f"error: {file} has mistakes, nothing was changed:\n{wrong}") from refused
+        name = "standard input" if str(file) == "-" else file
+        raise Failure(f"error: {name} has mistakes, nothing was changed:\n{wrong}") from refused
 
 
 def _single(document: Any) -> Any:
