@@ -84,6 +84,24 @@ def test_if_that_cannot_be_followed_either_what_still_exists_stays(cards: Cards)
     assert "3 is no device of nvidia.com/gpu here" in objection
 
 
+def test_a_card_that_was_cut_since_is_not_offered_whole_any_more(machine: SimulatedMachine, cards: Cards) -> None:
+    chosen = SHARED % ", devices: [0, 3]"
+    before, _ = decided(cards(), wish(chosen))
+    for number in (1, 3):
+        cut(machine, machine.uuids()[number], 0)
+    found, objection = decided(cards(), wish(chosen), before)
+    assert found.offer.counts == {"nvidia.com/gpu": 1, "nvidia.com/gpu.shared": 4}
+    assert "3 is no device of nvidia.com/gpu here" in objection
+
+
+def test_a_daemon_serves_no_card_that_was_cut_since(machine: SimulatedMachine, cards: Cards) -> None:
+    chosen = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4, devices: [0, 3]}]}}"
+    before, _ = decided(cards(), wish(chosen))
+    cut(machine, machine.uuids()[3], 0)
+    found, _ = decided(cards(), wish(chosen), before)
+    assert found.plans["nvidia.com/gpu"].cards == (machine.uuids()[0],)
+
+
 def test_mps_brings_its_plans_and_too_many_clients_are_refused(cards: Cards) -> None:
     found, objection = decided(cards(), wish(MPS % 48))
     assert not objection

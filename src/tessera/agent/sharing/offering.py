@@ -75,7 +75,7 @@ def offering(
             continue
         found, conflict = _without_taken(found, taken)
         return found, _refused(wish, refusal, found) or conflict
-    found, _ = _without_taken(_restricted(before or InForce(), cards), taken)
+    found, _ = _without_taken(_restricted(before or InForce(), cards, strategy), taken)
     return found, _refused(wish, refusal, found)
 
 
@@ -101,15 +101,22 @@ def _refused(wish: SharingWish, refusal: str | None, found: InForce) -> Objectio
     return Objection("ProfileRefused", f"{asked} cannot be followed on these cards: {refusal}. Still offered: {kept}")
 
 
-def _restricted(before: InForce, cards: Sequence[StockCard]) -> InForce:
-    """What is in force without the devices that are gone."""
-    there = {gpu.uuid for gpu in gpus_of(cards)} | {mig.uuid for gpu in gpus_of(cards) for mig in gpu.mig_devices}
+def _restricted(before: InForce, cards: Sequence[StockCard], strategy: MigStrategy) -> InForce:
+    """What is in force without the devices that are gone; a card in MIG mode is none that can be had whole."""
+    cut = (before.profile.flags.mig_strategy or strategy) is not MigStrategy.NONE
+    gpus = gpus_of(cards)
+    there = {gpu.uuid for gpu in gpus if not (cut and gpu.mig_enabled)}
+    there |= {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
     resources = {
         name: msgspec.structs.replace(offered, devices=left)
         for name, offered in before.offer.resources.items()
         if (left := tuple(each for each in offered.devices if each.uuid in there))
     }
-    plans = {name: plan for name, plan in before.plans.items() if name in resources}
+    plans = {
+        name: msgspec.structs.replace(plan, devices=served)
+        for name, plan in before.plans.items()
+        if (served := {uuid: share for uuid, share in plan.devices.items() if uuid in there})
+    }
     return msgspec.structs.replace(
         before, offer=msgspec.structs.replace(before.offer, resources=resources), plans=plans
     )
