@@ -336,3 +336,18 @@ def test_a_card_that_asks_for_a_reset_gets_it_when_its_pod_has_ended(static: Cal
         await lab.becomes({"nvidia.com/gpu": 4})
 
     static(scenario)
+
+
+def test_a_slice_whose_pod_came_and_went_a_moment_ago_does_not_hold_a_layout_up(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})
+        await lab.create("short", {"nvidia.com/mig-2g.10gb": 1})
+        await lab.running("short")
+        await lab.delete("short")
+        began = lab.clock.monotonic()
+        await lab.label("node-1", layout="all-1g.5gb")
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 28})
+        assert lab.clock.monotonic() - began < 2.0
+
+    static(scenario)

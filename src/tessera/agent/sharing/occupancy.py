@@ -2,7 +2,8 @@
 
 Kubelet is asked when the node's pods or the offer change, not at every change. Its answer may lack a container that was
 given something a moment ago: kubelet notes that after Allocate, and the pod may not be among the live ones yet. So what
-was given in the last :data:`ADMISSION` seconds counts as held, and then kubelet is asked once more.
+was given counts as held until kubelet has told who holds it, which it is asked when the container starts, or for
+:data:`ADMISSION` seconds if it never tells.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +30,21 @@ PATIENCE = 1.0
 
 
 class _Given(msgspec.Struct, frozen=True):
-    """Entries of one resource that a container was given, and when by the monotonic clock."""
+    """Entries of one resource that a container was given.
+
+    Attributes:
+        resource: the resource.
+        ids: the entries.
+        since: when, by the monotonic clock.
+        before: who held any of them then, as far as kubelet had told: pods that have ended since.
+        told: kubelet has told who holds them now.
+    """
 
     resource: str
     ids: tuple[str, ...]
     since: float
+    before: frozenset[PodUid]
+    told: bool = False
 
 
 class Occupancy:
@@ -69,12 +80,19 @@ class Occupancy:
     @property
     def lately_given(self) -> frozenset[str]:
         """UUIDs of devices that kubelet's last answer may lack."""
-        return frozenset(device_of(entry) for each in self._given for entry in each.ids)
+        return frozenset(device_of(entry) for each in self._given if not each.told for entry in each.ids)
 
     def given(self, resource: str, ids: Sequence[str]) -> None:
         """Notes that a container is given entries."""
-        self._given.append(_Given(resource, tuple(ids), self._clock.monotonic()))
+        before = frozenset(each.pod for each in self._holders_of(resource, ids))
+        self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
         self._gave()
+
+    def started(self) -> None:
+        """A container starts, so kubelet has noted what it was given and is asked at the next opportunity."""
+        if not all(each.told for each in self._given):
+            self._asked_about = None
+            self._gave()
 
     async def ask(self, offer: Offer) -> float | None:
         """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""
@@ -89,15 +107,24 @@ class Occupancy:
                 self._silent = since, f"kubelet does not say which pods hold devices: {error}"
                 return ASK_AGAIN
             self._asked_about, self._silent = about, None
-            self._given = [each for each in self._given if each not in settled]
+            self._given = [self._looked_up(each) for each in self._given if each not in settled]
         oldest = min((each.since for each in self._given), default=None)
         return None if oldest is None else max(0.0, oldest + ADMISSION - self._clock.monotonic())
+
+    def _looked_up(self, given: _Given) -> _Given:
+        """What was given, with whether kubelet has told who holds it."""
+        holders = {each.pod for each in self._holders_of(given.resource, given.ids)}
+        return msgspec.structs.replace(given, told=given.told or not holders <= given.before)
+
+    def _holders_of(self, resource: str, ids: Sequence[str]) -> list[Holder]:
+        return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
 
     def blocked(self, offer: Offer, parents: Mapping[str, str]) -> dict[Entry, str]:
         """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.exclusion.blocked`."""
         lately = [
             Held(resource=each.resource, id=entry, who="a pod that is being admitted")
             for each in self._given
+            if not each.told
             for entry in each.ids
         ]
         return blocked(offer, [*held_by(self._held or {}), *lately], parents)

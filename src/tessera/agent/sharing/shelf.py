@@ -293,9 +293,13 @@ class Shelf:
             edits=self._mps.edits,
             cdi=self._cdi,
             given=self._occupancy.given,
-            starting=self._definitions.starting,
+            starting=self._starting,
             listed=self._changes.notify,
         )
+
+    async def _starting(self, resource: str, ids: Sequence[str]) -> None:
+        self._occupancy.started()
+        await self._definitions.starting(resource, ids)
 
     def _terms(self, offered: Offered, refused: Mapping[str, str]) -> Terms:
         return Terms(
