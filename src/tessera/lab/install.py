@@ -6,6 +6,7 @@ without sockets under the same identity, so that RBAC holds either way.
 
 import dataclasses
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,11 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
     """Makes the function that runs Tessera's containers in a cluster."""
 
     def bound(cluster: "Cluster") -> Entrypoint:
+        runs = Counter[str]()
+
         async def run(context: ContainerContext) -> int:
-            rng = random.Random(f"{cluster.options.seed}/{context.pod_uid}")
+            runs[context.pod_uid] += 1  # a process that starts again does not draw what its predecessor drew
+            rng = random.Random(f"{cluster.options.seed}/{context.pod_uid}/{runs[context.pod_uid]}")
             client = await cluster.container_client(context)
             try:
                 match context.argv[1]:
