@@ -29,7 +29,7 @@ from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.ondemand.side import OnDemand
 from tessera.agent.options import AgentOptions
 from tessera.agent.report import Report
-from tessera.agent.roles import Roles
+from tessera.agent.roles import Role, Roles
 from tessera.agent.settings.following import Following
 from tessera.agent.sharing.answers import AnswerOptions
 from tessera.agent.sharing.holders import Holders
@@ -37,6 +37,7 @@ from tessera.agent.sharing.shelf import Shelf
 from tessera.agent.sharing.stale import forget_patch
 from tessera.agent.stock import StockCard, StockTaker, fixed_gib
 from tessera.agent.telling.facts import SIMULATED_MACHINE, read_machine
+from tessera.agent.telling.vgpu import read_vgpu
 from tessera.agent.telling.writer import NodeTeller
 from tessera.agent.wakeup import Changes
 from tessera.clock import Clock
@@ -50,6 +51,8 @@ from tessera.nvml.worker import AsyncNvml, InlineNvml
 
 _log = logging.getLogger(__name__)
 
+#: Seconds before a kubelet that did not answer at the start is asked again.
+_KUBELET_PAUSE = 0.5
 #: Seconds of one wait for hardware events; the call is made again at once.
 _EVENT_WAIT = 60.0
 
@@ -142,6 +145,7 @@ class Agent:
             await self._mirror.start(group)
             await self._following.first_look()
             await self._take_stock()
+            await self._note_holders()
             group.create_task(self._watch_hardware())
             for part in (self._layouts, self._mps, self._health, self._teller, self._memory):
                 group.create_task(part.run(), name=type(part).__name__)
@@ -159,6 +163,21 @@ class Agent:
     async def _take_stock(self) -> None:
         stock = await self._stock.refresh()
         self._health.cards(card.info for card in stock.cards)
+
+    async def _note_holders(self) -> None:
+        """Leaves cards that pods hold on the static side where no file says who has them: MIG mode is not theirs."""
+        parents = {
+            each: card.uuid for card in self._stock.stock.cards for each in (card.uuid, *card.mig_attributes)
+        }
+        while any(not self._roles.knows(card) for card in parents.values()):
+            try:
+                held = {parents[uuid] for uuid in await self._holders.now() if uuid in parents}
+            except ConnectionError as error:
+                _log.warning("nothing is done to the cards before kubelet says which pods hold them: %s", error)
+                await self._clock.sleep(_KUBELET_PAUSE)
+                continue
+            self._roles.begin({card: Role.STATIC for card in held if not self._roles.knows(card)})
+            return
 
     async def _watch_hardware(self) -> None:
         while True:
@@ -273,6 +292,7 @@ class Agent:
             mig_strategy=self._options.mig_strategy,
             verdict=self._health.verdict,
             fenced=lambda: self._layouts.fenced | self._mps.fenced,
+            changing=lambda: self._layouts.fenced,
             taken=self._on_demand.resources,
             mps=self._mps,
             hardware=self._hardware,
@@ -318,6 +338,7 @@ class Agent:
             mig_state=self._report.mig_state,
             conditions=self._report.conditions,
             machine=SIMULATED_MACHINE if self._simulated else read_machine(),
+            vgpu=None if self._simulated else read_vgpu(),
             events=self._events,
             changes=self._changes,
             clock=self._clock,

@@ -115,6 +115,7 @@ class Scene:
             mig_strategy=self.strategy,
             verdict=self.health.verdict,
             fenced=lambda: self.fenced,
+            changing=lambda: self.fenced,
             taken=lambda: self.taken,
             mps=self.daemons,
             hardware=self.hardware,

@@ -347,6 +347,26 @@ def test_a_lost_card_leaves_the_others_to_be_given(play: Callable[..., None]) ->
     play(story, "8xA100-40GB")
 
 
+def test_mps_gives_up_a_card_whose_layout_is_about_to_change(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(SLICE_4.replace("timeSlicing", "mps"))
+        scene.start_daemons()
+        await scene.offers(gpu_shared=16)
+        scene.fenced = frozenset({scene.uuid(0)})
+        scene.changes.notify()
+        await scene.until(lambda: _served(scene) == set(scene.machine.uuids()[1:]))
+        scene.fenced = frozenset()
+        scene.changes.notify()
+        await scene.until(lambda: _served(scene) == set(scene.machine.uuids()))
+
+    play(story)
+
+
+def _served(scene: Scene) -> set[str]:
+    daemon = scene.launcher.daemon(SHARED)
+    return set() if daemon is None else set(daemon.spec.cards)
+
+
 def test_shares_by_mps_are_counted_while_their_daemon_serves(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(SLICE_4.replace("timeSlicing", "mps"))

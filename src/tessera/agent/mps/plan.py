@@ -13,7 +13,7 @@ MPS serves one user at a time: a client of another UID waits until the server of
 MPS documentation, on the control daemon). Pods that share a card have to run as the same user.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -52,6 +52,15 @@ class MpsPlan(msgspec.Struct, frozen=True):
     def thread_percent(self) -> int:
         """Of a card's threads, what one client may use."""
         return min(share.thread_percent for share in self.devices.values())
+
+
+def without(plans: Mapping[str, MpsPlan], cards: Collection[str]) -> dict[str, MpsPlan]:
+    """The plans as they are when these cards are served no more; one that has no card left is none."""
+    left = {
+        resource: {card: share for card, share in plan.devices.items() if card not in cards}
+        for resource, plan in plans.items()
+    }
+    return {resource: MpsPlan(shares, plans[resource].replicas) for resource, shares in left.items() if shares}
 
 
 class PlanImpossible(ValueError):  # noqa: N818 - says what became of the plan

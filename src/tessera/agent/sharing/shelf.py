@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tessera.agent.health.fitness import verdicts
 from tessera.agent.health.marks import Scope, Verdict
+from tessera.agent.mps.plan import without
 from tessera.agent.settings.wishes import SharingWish
 from tessera.agent.sharing.answers import AnswerOptions, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
@@ -54,6 +55,7 @@ class Shelf:
         mig_strategy: the installation's; a profile's own goes before.
         verdict: what is thought of a card or MIG device.
         fenced: UUIDs of cards and MIG devices that nothing may be given of now.
+        changing: those of them whose layout is about to change; MPS gives them up, since its servers hold them.
         taken: resources that the slicer serves on this node.
         mps: the MPS daemons.
         hardware: asked for device nodes and links when a card or MIG device comes, goes or gets another number.
@@ -77,6 +79,7 @@ class Shelf:
         mig_strategy: MigStrategy,
         verdict: Callable[[Scope], Verdict],
         fenced: Callable[[], frozenset[str]],
+        changing: Callable[[], frozenset[str]],
         taken: Callable[[], frozenset[str]],
         mps: MpsSeam,
         hardware: AsyncNvml,
@@ -96,6 +99,7 @@ class Shelf:
         self._strategy = mig_strategy
         self._verdict = verdict
         self._fenced = fenced
+        self._changing = changing
         self._slicers = taken
         self._mps = mps
         self._occupancy = Occupancy(holders, changes.notify, clock)
@@ -205,6 +209,8 @@ class Shelf:
     async def _look(self, serving: Serving) -> float | None:
         """Brings everything about; returns when to look again in any case."""
         self._decide(serving)
+        assert self._in_force is not None
+        self._mps.want(without(self._in_force.plans, self._changing()))
         await self._readings.read(self._stock)
         waits = [self._readings.retry_in()]
         if self.offer.resources or self._names.known:
@@ -239,8 +245,6 @@ class Shelf:
             self._settled(wish.name, wish.text)
         else:
             _log.warning("%s", self._refusal.text)
-        if before is None or self._in_force.plans != before.plans:
-            self._mps.want(self._in_force.plans)
         for name, plugin in serving.plugins.items():
             offered = self.offer.resources.get(name) or Offered(name=name, devices=())
             plugin.terms = self._terms(offered, refusals(offered, self._grounds()))
