@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.stock import Stock, StockCard, gpus_of
-from tessera.agent.telling.labels import GPU, PREFIX, CardFacts, MigFacts, NodeFacts, Share, speaking
+from tessera.agent.telling.labels import GPU, PREFIX, CardFacts, MigFacts, NodeFacts, Share, VgpuFacts, speaking
 from tessera.api.sharing.config import MigStrategy, SharingKind, SharingProfile
 from tessera.api.sharing.devices import Device, MigDevice, Offer
 from tessera.mig.names import resource_spelling
@@ -48,6 +48,7 @@ def node_facts(
     on_demand: Collection[str] = frozenset(),
     machine: str | None = None,
     timestamp: int | None = None,
+    vgpu: VgpuFacts | None = None,
 ) -> NodeFacts:
     """What labels are made of.
 
@@ -57,6 +58,7 @@ def node_facts(
         on_demand: UUIDs of the cards that are cut on demand.
         machine: the machine's product name; ``None`` if it cannot be read.
         timestamp: seconds since 1970 at which discovery began.
+        vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
     """
     cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in stock.cards}
     return NodeFacts(
@@ -68,6 +70,7 @@ def node_facts(
         shares=_shares(cards, sharing),
         mps=any(device.kind is SharingKind.MPS for device in _devices(sharing.offer)),
         timestamp=timestamp,
+        vgpu=vgpu,
     )
 
 

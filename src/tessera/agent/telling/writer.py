@@ -28,7 +28,7 @@ import msgspec
 from tessera.agent.stock import Stock
 from tessera.agent.telling.conditions import NodeCondition, manifest_of, settled, shown_conditions
 from tessera.agent.telling.facts import Sharing, node_facts
-from tessera.agent.telling.labels import node_labels
+from tessera.agent.telling.labels import VgpuFacts, node_labels
 from tessera.agent.telling.offers import node_offers
 from tessera.agent.wakeup import Changes
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
@@ -68,7 +68,7 @@ class _Facts(msgspec.Struct, frozen=True):
     on_demand: frozenset[str]
     mig_state: str
 
-    def metadata(self, machine: str | None, began: int) -> Metadata:
+    def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> Metadata:
         """What follows from them.
 
         Raises:
@@ -80,6 +80,7 @@ class _Facts(msgspec.Struct, frozen=True):
             on_demand=self.on_demand,
             machine=machine,
             timestamp=began,
+            vgpu=vgpu,
         )
         offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
@@ -107,6 +108,7 @@ class NodeTeller:
         mig_state: value of ``nvidia.com/mig.config.state``; empty for no such label.
         conditions: all that shall stand on the Node; ``None`` while they are not known, and then they stay as they are.
         machine: the machine's product name; ``None`` if it cannot be read.
+        vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
         events: where changes of conditions are told.
         changes: says that something may have changed.
         clock: the time.
@@ -125,6 +127,7 @@ class NodeTeller:
         mig_state: Callable[[], str],
         conditions: Callable[[], Iterable[NodeCondition] | None],
         machine: str | None,
+        vgpu: VgpuFacts | None = None,
         events: EventRecorder,
         changes: Changes,
         clock: Clock,
@@ -139,6 +142,7 @@ class NodeTeller:
         self._mig_state = mig_state
         self._conditions = conditions
         self._machine = machine
+        self._vgpu = vgpu
         self._events = events
         self._changes = changes
         self._clock = clock
@@ -216,7 +220,7 @@ class NodeTeller:
         facts = self._facts()
         if facts is not None and (self._made is None or self._made[0] != facts):
             try:
-                self._made = (facts, facts.metadata(self._machine, self._began))
+                self._made = (facts, facts.metadata(self._machine, self._vgpu, self._began))
             except ValueError as error:
                 # What stands on the Node stays: labels that vanish would move pods.
                 self._made = (facts, None)
