@@ -202,9 +202,7 @@ def test_a_bad_profile_keeps_the_old_one_also_when_the_agent_starts_again(static
         await lab.label("node-1", profile="typo")
         await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "False", "the condition says so")
         assert "replica: unknown; did you mean replicas?" in lab.condition("GpuSharingApplied")[2]
-        agents = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
-        for pod in agents.items:
-            await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+        await _delete_agents(lab)
         await lab.until(lambda: lab.gpus() == {}, "the agent is gone")
         await lab.becomes({"nvidia.com/gpu.shared": 40})
         await lab.config_map("sharing-profiles", PROFILES | {"typo": PROFILES["slice-4"]})
@@ -264,6 +262,24 @@ def test_a_node_goes_from_whole_cards_to_slices_on_demand_to_a_layout_and_back(s
     static(scenario)
 
 
+def test_an_agent_that_finds_no_file_of_its_own_leaves_cards_alone_that_pods_hold(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("card", {"nvidia.com/gpu": 1})
+        await lab.running("card")
+        (held,) = lab.devices("card")
+        node = lab.cluster.nodes["node-1"]
+        (node.plugins.cdi.parent / "node-1-state" / "roles.json").write_text("")
+        await _delete_agents(lab)
+        await lab.label("node-1", layout="dynamic")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 3, "the three idle cards are joined")
+        await lab.clock.sleep(60)
+        assert [card.uuid for card in node.machine.devices() if not card.mig_enabled] == [held]
+        await lab.delete("card")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 4, "the fourth follows")
+
+    static(scenario)
+
+
 def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await _let_agents_evict(lab)
@@ -278,6 +294,12 @@ def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callabl
         assert lab.phase("one") == "Running"
 
     static(scenario)
+
+
+async def _delete_agents(lab: Any) -> None:
+    agents = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
+    for pod in agents.items:
+        await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
 
 
 async def _let_agents_evict(lab: Any) -> None:

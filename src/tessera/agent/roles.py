@@ -40,9 +40,14 @@ class Roles:
         """Says who has cards for sure when the process starts, whatever the file says.
 
         Args:
-            held: the slicer's are the cards on which it has made or promised slices.
+            held: the slicer's are the cards on which it has made or promised slices; the static side's those that
+                pods hold and of which the file says nothing.
         """
         self._held |= held
+
+    def knows(self, uuid: str) -> bool:
+        """Whether it is known who has a card: from the file, or since it was said."""
+        return uuid in self._held
 
     def wish(self, wanted: Mapping[str, Role]) -> bool:
         """Says who shall have each card; returns whether that is news.

@@ -166,9 +166,7 @@ class Agent:
 
     async def _note_holders(self) -> None:
         """Leaves cards that pods hold on the static side where no file says who has them: MIG mode is not theirs."""
-        parents = {
-            each: card.uuid for card in self._stock.stock.cards for each in (card.uuid, *card.mig_attributes)
-        }
+        parents = {each: card.uuid for card in self._stock.stock.cards for each in (card.uuid, *card.mig_attributes)}
         while any(not self._roles.knows(card) for card in parents.values()):
             try:
                 held = {parents[uuid] for uuid in await self._holders.now() if uuid in parents}
