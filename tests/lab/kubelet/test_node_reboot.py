@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tessera.kube.resources import EVENTS, NODES, PODS
 from tessera.lab.kubelet.afterboot import gone_down
 from tessera.lab.kubelet.context import Direct
@@ -163,6 +165,24 @@ def test_a_pod_that_was_deleted_meanwhile_holds_nothing(in_lab: InLab, slices: C
         await lab.clock.sleep(AWAY)
         assert node.devices.ledger.pods() == ()
         assert not await lab.exists(PODS, "ending")
+
+    in_lab(story)
+
+
+def test_the_power_may_go_while_kubelet_starts_again(in_lab: InLab, slices: Callable[..., Any]) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        (node,) = await lab.start_nodes("n1", plugins=direct)
+        lab.start(direct.bus.serve(slices("a")))
+        await bound(lab, "p", "sleep", "infinity")
+        lab.start(node.restart_kubelet(down=SHUTDOWN + 5))
+        node.reboot()
+        await lab.clock.sleep(SHUTDOWN + 6)
+        with pytest.raises(ConnectionError):
+            await direct.bus.pod_resources()
+        await lab.clock.sleep(AWAY + 6)
+        assert (await lab.get(NODES, "n1", None))["status"]["allocatable"][RESOURCE] == "1"
+        assert await lab.phase("p") == "Running"
 
     in_lab(story)
 

@@ -7,7 +7,6 @@ it. Device plugins join over unix sockets or in this process; everything above t
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import Any, Never
 from uuid import UUID
 
@@ -21,11 +20,11 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.lab.kubelet.addresses import Addresses
 from tessera.lab.kubelet.admission import Rejection, admit
 from tessera.lab.kubelet.cdi import CdiRegistry
-from tessera.lab.kubelet.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc, KubeletOptions
 from tessera.lab.kubelet.devices import PodUid
 from tessera.lab.kubelet.nodeobject import NodeObject
 from tessera.lab.kubelet.plugins import DeviceManager
+from tessera.lab.kubelet.pluginside import PluginSide
 from tessera.lab.kubelet.podstatus import ContainerRecord
 from tessera.lab.kubelet.realcontainers import exit_code, is_own
 from tessera.lab.kubelet.runtime import Created, Runtime
@@ -87,9 +86,9 @@ class SimulatedNode:
         self._to_reboot = asyncio.Event()
         self._booting = False
         self._before: dict[str, PodWorker] = {}
-        self._stack: AsyncExitStack | None = None
+        self._side = PluginSide(plugins)
         self.devices = DeviceManager(
-            clock=clock, checkpoint=self._checkpoint(), on_change=self._changed, running_pods=self._running_pods
+            clock=clock, checkpoint=self._side.checkpoint(), on_change=self._changed, running_pods=self._running_pods
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
@@ -105,7 +104,7 @@ class SimulatedNode:
         )
         self._runtime = Runtime(
             clock=clock,
-            cdi=CdiRegistry(self._cdi_folders()),
+            cdi=CdiRegistry(self._side.cdi_folders()),
             machine=machine,
             gpu_memory=self.options.gpu_memory,
             pull_seconds=self.options.pull_seconds,
@@ -205,12 +204,11 @@ class SimulatedNode:
 
     async def _boot(self) -> None:
         async with self._restarting:
+            await self._shut()  # kubelet may have been restarting just then
             self._booting = True
             self._to_reboot.clear()
             await self._clock.sleep(self.options.boot_seconds)
-            for folder in self._cdi_folders():  # below /run, which lives in memory
-                for path in folder.glob("*.json"):
-                    path.unlink()
+            self._side.lose_memory()
             if self.machine is not None:
                 self.machine.reboot()
             await self.devices.restart()
@@ -257,41 +255,11 @@ class SimulatedNode:
     # Plugins' side
 
     async def _open(self) -> None:
-        """Starts to take registrations and to answer pod-resources."""
-        match self.plugins:
-            case Direct():
-                self.plugins.bus.start(self.devices.registered, self.devices)
-            case Grpc():
-                from tessera.kubelet.pod_resources_server import PodResourcesServer
-                from tessera.kubelet.registration_server import RegistrationServer
-
-                directories = self.plugins.directories
-                self._stack = AsyncExitStack()
-                socket = directories.pod_resources / "kubelet.sock"
-                await self._stack.enter_async_context(PodResourcesServer(socket, self.devices))
-                await self._stack.enter_async_context(RegistrationServer(directories.plugins, self.devices.registered))
+        await self._side.open(self.devices)
 
     async def _shut(self) -> None:
-        if isinstance(self.plugins, Direct):
-            self.plugins.bus.stop()
-        stack, self._stack = self._stack, None
-        if stack is not None:
-            await stack.aclose()
+        await self._side.shut()
         await self.devices.stop()
-
-    def _checkpoint(self) -> Checkpoint:
-        match self.plugins:
-            case Direct():
-                return MemoryCheckpoint()
-            case Grpc():
-                return FileCheckpoint(self.plugins.directories.plugins)
-
-    def _cdi_folders(self) -> list[Any]:
-        match self.plugins:
-            case Direct():
-                return [self.plugins.cdi] if self.plugins.cdi else []
-            case Grpc():
-                return [self.plugins.directories.cdi]
 
     # What workers ask
 
