@@ -9,7 +9,7 @@ import yaml
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.lab.install import apply
 from tessera.lab.manifests import deploy_folder
-from tessera.nvml.attributes import CardAttributes
+from tessera.nvml.attributes import CardAttributes, ComputeMode
 from tessera.nvml.interface import EventKind
 from tessera.nvml.machine import SimEvent
 
@@ -220,6 +220,42 @@ def test_a_card_held_whole_is_offered_in_shares_only_when_its_pod_has_ended(stat
         await lab.becomes({"nvidia.com/gpu.shared": 30})
         await lab.delete("whole")
         await lab.becomes({"nvidia.com/gpu.shared": 40})
+
+    static(scenario)
+
+
+def test_mps_takes_a_card_only_when_nobody_has_a_time_slice_of_it(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.label("node-1", profile="slice-4")
+        await lab.becomes({"nvidia.com/gpu": 16})
+        await lab.create("p", {"nvidia.com/gpu": 1})
+        await lab.running("p")
+        (card,) = lab.devices("p")
+        machine = lab.cluster.nodes["node-1"].machine
+        await lab.label("node-1", profile="mps-4")
+        await lab.becomes({"nvidia.com/gpu": 12})
+        await lab.clock.sleep(60)
+        assert machine.compute_mode(card) is ComputeMode.DEFAULT
+        await lab.delete("p")
+        await lab.becomes({"nvidia.com/gpu": 16})
+        assert machine.compute_mode(card) is ComputeMode.EXCLUSIVE_PROCESS
+
+    static(scenario)
+
+
+def test_mps_that_is_wanted_for_a_moment_touches_no_card_that_a_pod_has_whole(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("p", {"nvidia.com/gpu": 4})
+        await lab.running("p")
+        machine = lab.cluster.nodes["node-1"].machine
+        taken = []
+        machine.set_compute_mode = lambda *args: taken.append(args)
+        for _ in range(4):
+            await lab.label("node-1", profile="mps-4")
+            await lab.clock.sleep(0.3)
+            await lab.label("node-1", profile=None)
+            await lab.clock.sleep(0.3)
+        assert taken == []
 
     static(scenario)
 

@@ -298,6 +298,16 @@ def test_a_card_that_a_pod_has_otherwise_is_not_touched(play: Play) -> None:
     play(story)
 
 
+def test_a_card_that_was_taken_before_the_record_was_lost_is_taken_over(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        node.machine.set_compute_mode(GpuUuid(node.cards[0]), EXCLUSIVE)
+        node.occupied[node.cards[0]] = "pod default/client holds a share of it"
+        node.daemons.want({SHARED: node.plan(0)})
+        await node.until_ready()
+
+    play(story)
+
+
 def test_a_card_that_refuses_its_mode_keeps_its_shares_unready_and_says_why(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         node.machine.fail("set_compute_mode", NoPermission)

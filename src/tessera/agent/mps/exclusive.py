@@ -3,8 +3,9 @@
 In the mode ``EXCLUSIVE_PROCESS`` a container without a way to the daemon cannot compute beside those that share, which
 is what keeps the limits (NVIDIA MPS documentation, on compute modes). A card is taken for one resource and can be taken
 for another only after it was given back, and not while it computes for somebody who came to it otherwise: who has a
-whole card or a time slice would get no second process onto it. Only modes that were set here are set back; after a
-restart the record tells which.
+whole card or a time slice would get no second process onto it, and no first one either while the other computes. A
+card that nobody has taken and that is in the mode all the same was taken before the record was lost: who holds parts of
+it are clients. Only modes that were set here are set back; after a restart the record tells which.
 """
 
 import contextlib
@@ -47,9 +48,10 @@ class ExclusiveCards:
     async def _obstacle(self, resource: str, card: str) -> str:
         if (owner := self._record.exclusive.get(card)) is not None:
             return "" if owner == resource else f"card {card} is still served by the MPS daemon of {owner}"
-        if why := self._occupied(card):
-            return f"card {card}: {why}"
         try:
+            ours = await self._hardware.compute_mode(GpuUuid(card)) is ComputeMode.EXCLUSIVE_PROCESS
+            if not ours and (why := self._occupied(card)):
+                return f"card {card}: {why}"
             processes = await self._hardware.processes(GpuUuid(card))
         except GpuLost:
             return f"card {card} is lost"

@@ -121,13 +121,21 @@ class Occupancy:
 
     def blocked(self, offer: Offer, parents: Mapping[str, str]) -> dict[Entry, str]:
         """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.exclusion.blocked`."""
+        return blocked(offer, self._all_held(), parents)
+
+    def holder(self, card: str, parents: Mapping[str, str]) -> str:
+        """Which pod holds a card or a part of it, as what; empty if none does."""
+        held = (each for each in self._all_held() if parents.get(each.device, each.device) == card)
+        return next((f"{each.who} holds {each.id} as {each.resource}" for each in held), "")
+
+    def _all_held(self) -> list[Held]:
         lately = [
             Held(resource=each.resource, id=entry, who="a pod that is being admitted")
             for each in self._given
             if not each.told
             for entry in each.ids
         ]
-        return blocked(offer, [*held_by(self._held or {}), *lately], parents)
+        return [*held_by(self._held or {}), *lately]
 
     @property
     def resources(self) -> frozenset[str]:

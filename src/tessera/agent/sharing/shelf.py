@@ -159,10 +159,10 @@ class Shelf:
         return self._unfit
 
     def occupied(self, card: str) -> str:
-        """Which pod holds a card otherwise than it is offered now; empty if none does."""
-        offered = ((name, each) for name, one in self.offer.resources.items() for each in one.devices)
-        found = (self._blocked.get((name, each.id)) for name, each in offered if each.gpu == card)
-        return next((why for why in found if why), "")
+        """Which pod holds a card or a part of it, or that nobody has said yet; empty if none does."""
+        if not self._occupancy.known:
+            return "kubelet has not said yet which pods hold devices"
+        return self._occupancy.holder(card, self._parents())
 
     @property
     def serves(self) -> bool:
@@ -209,19 +209,25 @@ class Shelf:
     async def _look(self, serving: Serving) -> float | None:
         """Brings everything about; returns when to look again in any case."""
         self._decide(serving)
-        assert self._in_force is not None
-        self._mps.want(without(self._in_force.plans, self._changing()))
+        self._want_daemons()
         await self._readings.read(self._stock)
         waits = [self._readings.retry_in()]
         if self.offer.resources or self._names.known:
             waits.append(await self._occupancy.ask(self.offer))
         if self._occupancy.known:
+            self._want_daemons()
             waits.append(self._put_out(serving))
         waits.append(await self._names.remove_stale(serving.plugins.keys() | self._slicers()))
         told, self._told = self._told, (self.problem, self.offer)
         if told != self._told:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
+
+    def _want_daemons(self) -> None:
+        """Says which MPS daemons there shall be, as soon as it is known whom they would meet on the cards."""
+        plans = {} if self._in_force is None else without(self._in_force.plans, self._changing())
+        if self._occupancy.known or not plans:
+            self._mps.want(plans)
 
     def _put_out(self, serving: Serving) -> float | None:
         """Defines the devices and lists them; what cannot be defined is not listed anew."""
@@ -245,6 +251,7 @@ class Shelf:
             self._settled(wish.name, wish.text)
         else:
             _log.warning("%s", self._refusal.text)
+        self._blocked = self._occupancy.blocked(self.offer, self._parents())
         for name, plugin in serving.plugins.items():
             offered = self.offer.resources.get(name) or Offered(name=name, devices=())
             plugin.terms = self._terms(offered, refusals(offered, self._grounds()))
