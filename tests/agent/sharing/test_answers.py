@@ -3,6 +3,7 @@
 from pathlib import PurePosixPath
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from tessera.agent.mps.plan import MpsEdits
@@ -175,6 +176,26 @@ def test_clients_of_mps_get_its_folders_whatever_the_strategy() -> None:
     assert by_cdi == Allocation(envs=edits.envs, mounts=(pipe,), cdi_devices=(NAMES + A,))
     by_env = answer(SHARED, devices, AnswerOptions(list_strategies=("envvar",)), files={}, mps=edits)
     assert by_env == Allocation(envs={**edits.envs, "NVIDIA_VISIBLE_DEVICES": A}, mounts=(pipe,))
+
+
+def test_imex_channels_are_told_beside_the_devices() -> None:
+    options = AnswerOptions(list_strategies=("envvar",), imex_channels=(0,))
+    assert answer(GPU, ONE, options, files={}).envs == {"NVIDIA_VISIBLE_DEVICES": A, "NVIDIA_IMEX_CHANNELS": "0"}
+    options = AnswerOptions(list_strategies=("volume-mounts",), imex_channels=(0,))
+    found = answer(GPU, ONE, options, files={})
+    assert found == Allocation(envs={"NVIDIA_VISIBLE_DEVICES": FOLDER}, mounts=mounted(A, "imex/0"))
+    by_cdi = answer(GPU, ONE, AnswerOptions(imex_channels=(0,)), files={})
+    assert by_cdi == Allocation(cdi_devices=(NAMES + A,))
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"])
+def test_what_the_runtime_gives_beside_cards_is_asked_for_whatever_the_strategy(strategy: str) -> None:
+    options = AnswerOptions(list_strategies=(strategy,), extras=("gdrcopy", "gds", "mofed"))
+    plain = answer(GPU, ONE, AnswerOptions(list_strategies=(strategy,)), files={})
+    found = answer(GPU, ONE, options, files={})
+    asked = {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled", "NVIDIA_MOFED": "enabled"}
+    assert dict(found.envs) == {**plain.envs, **asked}
+    assert msgspec.structs.replace(found, envs=plain.envs) == plain
 
 
 def test_a_set_goes_by_the_same_name_in_any_order() -> None:

@@ -211,6 +211,14 @@ def test_a_lost_card_changes_no_label(make_machine: Any, make_sharing: Any) -> N
     assert labels_of(machine.read(), sharing) == before
 
 
+def test_a_profile_may_leave_the_timestamp_out(make_machine: Any, make_sharing: Any) -> None:
+    stock = make_machine("T4").read()
+    label = "nvidia.com/gfd.timestamp"
+    assert labels_of(stock, make_sharing(stock), timestamp=1_700_000_000)[label] == "1700000000"
+    without = make_sharing(stock, "flags: {gfd: {noTimestamp: true}}")
+    assert label not in labels_of(stock, without, timestamp=1_700_000_000)
+
+
 def test_the_machine_is_what_its_firmware_says(tmp_path: Path) -> None:
     name = tmp_path / "product_name"
     assert read_machine(name) is None

@@ -251,7 +251,10 @@ def test_every_key_of_upstream_is_accepted_and_those_without_effect_are_told() -
           channelIDs: [0]
           required: false
     """)
-    assert {each.path for each in profile.notices} == set(WITHOUT_EFFECT)
+    assert {each.path for each in profile.notices} == {*WITHOUT_EFFECT, "imex.channelIDs"}
+    assert profile.flags.timestamp is False
+    assert profile.flags.imex_channels == (0,)
+    assert profile.flags.extras == ()
     assert profile.flags.mig_strategy is MigStrategy.MIXED
     assert profile.flags.driver_root == "/run/nvidia/driver"
     assert profile.flags.pass_device_specs is True
@@ -286,6 +289,17 @@ def test_every_key_of_upstream_is_accepted_and_those_without_effect_are_told() -
 def test_a_value_that_is_none_of_those_allowed_is_refused_by_path(text: str, path: str) -> None:
     (problem,) = refused(text)
     assert problem.startswith(f"{path}: " if path else "must be a mapping")
+
+
+def test_what_the_runtime_gives_beside_cards_is_passed_on_and_its_limits_are_told() -> None:
+    profile = parse_profile("flags: {gdrcopyEnabled: true, gdsEnabled: true, mofedEnabled: true}")
+    assert profile.flags.extras == ("gdrcopy", "gds", "mofed")
+    assert [each.path for each in profile.notices] == [
+        "flags.gdrcopyEnabled",
+        "flags.gdsEnabled",
+        "flags.mofedEnabled",
+    ]
+    assert profile.notices[1].text.startswith("containers get NVIDIA_GDS=enabled")
 
 
 @pytest.mark.parametrize("ids", ["{}", "channelIDs: null", "channelIDs: []", "channelIDs: [0]"])

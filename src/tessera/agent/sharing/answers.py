@@ -10,9 +10,10 @@ The forms are those of NVIDIA's device plugin, one for each device list strategy
 ========================  ==========================================================================================
 
 Shares of one device are one device here, in the order in which they were given. Device nodes are named beside the first
-two strategies only: CDI brings its own. One thing is added to upstream's forms: an answer by CDI of several devices, or
-on a node where a container may have other resources too, has one more name at its end: that of the container's *set*
-(:func:`set_name`), whose CDI edits name all its devices in the variable (``docs/decisions/cdi-sets.md``).
+two strategies only: CDI brings its own; so are IMEX channels, which our CDI files do not have. One thing is added to
+upstream's forms: an answer by CDI of several devices, or on a node where a container may have other resources too, has
+one more name at its end: that of the container's *set* (:func:`set_name`), whose CDI edits name all its devices in the
+variable (``docs/decisions/cdi-sets.md``).
 """
 
 import hashlib
@@ -29,6 +30,7 @@ from tessera.kubelet.seam import Allocation, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 #: Vendor and class of the CDI names; that of NVIDIA's device plugin, so that what was allocated by it still resolves.
 CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 #: Where NVIDIA's runtime looks for devices that are listed as mounts (k8s-device-plugin, ``internal/plugin``).
@@ -49,6 +51,8 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
         cdi_annotation_prefix: of ``cdi-annotations``.
         dev_root: the host's folder that ``/dev`` with the driver's nodes lies in.
         allocation_policy: whether shares are spread over the cards or packed.
+        extras: of :data:`~tessera.api.sharing.config.EXTRAS`, what NVIDIA's runtime shall give beside the cards.
+        imex_channels: numbers of the IMEX channels that a container is told of.
     """
 
     list_strategies: tuple[str, ...] = ("cdi-cri",)
@@ -57,6 +61,8 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
     cdi_annotation_prefix: str = CDI_ANNOTATION_PREFIX
     dev_root: PurePosixPath = PurePosixPath("/")
     allocation_policy: AllocationPolicy = AllocationPolicy.DISTRIBUTED
+    extras: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
 
     @property
     def uses_cdi(self) -> bool:
@@ -73,6 +79,8 @@ class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
             "cdi_annotation_prefix": flags.cdi_annotation_prefix,
             "dev_root": None if dev_root is None else PurePosixPath(dev_root),
             "allocation_policy": flags.allocation_policy,
+            "extras": flags.extras,
+            "imex_channels": flags.imex_channels,
         }
         return msgspec.structs.replace(
             self, **{name: each for name, each in set_by_profile.items() if each is not None}
@@ -114,7 +122,7 @@ def answer(
     """
     uuids = unique(each.uuid for each in devices)
     ids = uuids if options.ids_are_uuids else unique(each.index for each in devices)
-    envs: dict[str, str] = {}
+    envs = {f"NVIDIA_{each.upper()}": "enabled" for each in options.extras}
     mounts: list[Mount] = []
     nodes: tuple[DeviceNode, ...] = ()
     names = tuple(qualified(each) for each in ids) if options.uses_cdi else ()
@@ -125,10 +133,13 @@ def answer(
         mounts += mps.mounts
     if "envvar" in options.list_strategies:
         envs[VISIBLE_DEVICES] = ",".join(ids)
+        if options.imex_channels:
+            envs[IMEX_CHANNELS] = ",".join(map(str, options.imex_channels))
     if "volume-mounts" in options.list_strategies:
         envs[VISIBLE_DEVICES] = str(MOUNTED_DEVICES)
+        listed = (*ids, *(f"imex/{channel}" for channel in options.imex_channels))
         mounts += [
-            Mount(container_path=str(MOUNTED_DEVICES / each), host_path="/dev/null", read_only=False) for each in ids
+            Mount(container_path=str(MOUNTED_DEVICES / each), host_path="/dev/null", read_only=False) for each in listed
         ]
     if options.pass_device_specs and not CDI_STRATEGIES.issuperset(options.list_strategies):
         nodes = device_nodes([file for each in uuids for file in files.get(each, ())], options.dev_root)

@@ -69,7 +69,7 @@ def node_facts(
         mig_strategy=sharing.mig_strategy,
         shares=_shares(cards, sharing),
         mps=any(device.kind is SharingKind.MPS for device in _devices(sharing.offer)),
-        timestamp=timestamp,
+        timestamp=timestamp if sharing.profile.flags.timestamp else None,
         vgpu=vgpu,
     )
 

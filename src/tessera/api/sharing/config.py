@@ -38,6 +38,10 @@ class AllocationPolicy(Enum):
 #: How a container learns of its devices; the order is that of upstream's documentation.
 DEVICE_LIST_STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 
+#: What NVIDIA's runtime gives to a container that has the variable ``NVIDIA_<name>``: GDRCopy, GPUDirect Storage,
+#: Mellanox's network cards.
+EXTRAS = ("gdrcopy", "gds", "mofed")
+
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the file that Tessera follows; ``None`` where the file leaves them to the installation.
@@ -51,6 +55,9 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
         cdi_annotation_prefix: of the strategy ``cdi-annotations``.
         allocation_policy: for shares and MIG devices.
+        extras: of :data:`EXTRAS`, what NVIDIA's runtime shall give to every container beside its cards.
+        imex_channels: numbers of the IMEX channels that every container is told of (``imex.channelIDs``).
+        timestamp: whether a label tells when labels were first made.
     """
 
     mig_strategy: MigStrategy | None = None
@@ -61,6 +68,9 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     device_ids_are_uuids: bool | None = None
     cdi_annotation_prefix: str | None = None
     allocation_policy: AllocationPolicy | None = None
+    extras: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+    timestamp: bool = True
 
 
 class ResourcePattern(msgspec.Struct, frozen=True):

@@ -11,9 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from tessera.api.documents import Gathered, Notice, join, load, shown
 from tessera.api.sharing.config import (
     DEVICE_LIST_STRATEGIES,
+    EXTRAS,
     AllocationPolicy,
     Flags,
     MigStrategy,
@@ -42,22 +45,19 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-
 WITHOUT_EFFECT: Mapping[str, str] = {
     "flags.failOnInitError": "a node whose driver does not answer is reported and tried again, the agent stays",
     "flags.mpsRoot": "the agent chooses the folder of the MPS daemons and mounts it itself",
-    "flags.gdrcopyEnabled": "GDRCopy devices are not handed out",
-    "flags.gdsEnabled": "GPUDirect Storage devices are not handed out",
-    "flags.mofedEnabled": "Mellanox devices are not handed out",
     "flags.useNodeFeatureAPI": "the agent writes the node's labels itself, without node feature discovery",
     "flags.deviceDiscoveryStrategy": "cards are found through NVML",
     "flags.plugin.nvidiaCTKPath": "CDI files are written without nvidia-ctk",
     "flags.plugin.containerDriverRoot": "CDI files are written with the host's paths, the agent needs no mapping",
     "flags.gfd.oneshot": "labels are written by the agent, which keeps running",
-    "flags.gfd.noTimestamp": "no timestamp label is written",
     "flags.gfd.sleepInterval": "labels follow changes of the cards at once, no timer is needed",
     "flags.gfd.outputFile": "labels are written to the node, not to a file",
     "flags.gfd.machineTypeFile": "the machine type is read from its usual place",
-    "imex.channelIDs": "IMEX channels are not handed out",
-    "imex.required": "IMEX channels are not handed out",
+    "imex.required": "a node without the channel offers its cards all the same",
 }
 
+#: What is noted of extras: which of them a node has is known to NVIDIA's runtime only.
+_BY_RUNTIME = "containers get NVIDIA_{}=enabled, on which NVIDIA's runtime acts; CDI files have no such devices"
 _BOOLEANS = ("failOnInitError", "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "useNodeFeatureAPI")
 _TEXTS = ("mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot")
 _FLAGS = (*_BOOLEANS, *_TEXTS, "migStrategy", "deviceDiscoveryStrategy", "plugin", "gfd")
@@ -99,11 +99,11 @@ def profile_from(document: Any) -> SharingProfile:
     if top.get("version") not in (None, "", VERSION):
         found.add("version", f'{shown(top["version"])} is not known; write "{VERSION}" or leave it out')
     flags = _flags(found, top.get("flags"), notices)
+    flags = msgspec.structs.replace(flags, imex_channels=_imex(found, top.get("imex"), notices))
     gpus, mig = _resources(found, top.get("resources"))
     sharing = found.mapping(top.get("sharing"), "sharing", ("timeSlicing", "mps"))
     time_slicing = _block(found, sharing.get("timeSlicing"), "sharing.timeSlicing", SharingKind.TIME_SLICING)
     mps = _block(found, sharing.get("mps"), "sharing.mps", SharingKind.MPS)
-    _imex(found, top.get("imex"), notices)
     found.settle()
     if time_slicing and mps:
         notices.append(Notice("sharing.timeSlicing", "where sharing.mps names the same device, MPS counts"))
@@ -137,8 +137,9 @@ def _flags(found: Gathered, value: Any, notices: list[Notice]) -> Flags:
     _check_gfd(found, gfd)
     for each, name in [(flags, path), (plugin, plugin_path), (gfd, f"{path}.gfd")]:
         notices.extend(_without_effect(each, name))
-    for key in _BOOLEANS:
-        _read(flags, key, path, found.boolean)
+    switches = {key: _read(flags, key, path, found.boolean) for key in _BOOLEANS}
+    extras = tuple(each for each in EXTRAS if switches[f"{each}Enabled"])
+    notices.extend(Notice(f"{path}.{each}Enabled", _BY_RUNTIME.format(each.upper())) for each in extras)
     texts = {key: _read(flags, key, path, found.text) for key in _TEXTS}
     plugin_texts = {key: _read(plugin, key, plugin_path, found.text) for key in _PLUGIN_TEXTS}
     _read(flags, "deviceDiscoveryStrategy", path, _one_of(found, "auto", "nvml", "tegra", "vfio"))
@@ -157,6 +158,8 @@ def _flags(found: Gathered, value: Any, notices: list[Notice]) -> Flags:
         device_ids_are_uuids=None if ids is None else ids == "uuid",
         cdi_annotation_prefix=plugin_texts["cdiAnnotationPrefix"],
         allocation_policy=None if policy is None else AllocationPolicy(policy),
+        extras=extras,
+        timestamp=gfd.get("noTimestamp") is not True,
     )
 
 
@@ -169,12 +172,16 @@ def _check_gfd(found: Gathered, gfd: Mapping[str, Any]) -> None:
         found.add("flags.gfd.sleepInterval", f'must be a duration such as "60s" or "infinite", not {shown(interval)}')
 
 
-def _imex(found: Gathered, value: Any, notices: list[Notice]) -> None:
+def _imex(found: Gathered, value: Any, notices: list[Notice]) -> tuple[int, ...]:
     imex = _present(found.mapping(value, "imex", ("channelIDs", "required")))
     if imex.get("channelIDs", []) not in ([], [0]):
         found.add("imex.channelIDs", f"must be [] or [0], not {shown(imex['channelIDs'])}")
     _read(imex, "required", "imex", found.boolean)
     notices.extend(_without_effect(imex, "imex"))
+    if imex.get("channelIDs") != [0]:
+        return ()
+    notices.append(Notice("imex.channelIDs", "told by the strategies envvar and volume-mounts; CDI files have none"))
+    return (0,)
 
 
 def _strategies(found: Gathered, value: Any, path: str) -> tuple[str, ...] | None:

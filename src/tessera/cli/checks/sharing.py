@@ -58,6 +58,8 @@ def _flags_mean(flags: Flags) -> Iterator[str]:
         yield f"kubelet is {'told' if flags.pass_device_specs else 'not told'} the device nodes"
     if flags.dev_root is not None or flags.driver_root is not None:
         yield f"device nodes lie below {flags.dev_root or flags.driver_root} on the host"
+    if not flags.timestamp:
+        yield "no label tells when labels were first made"
     if flags.allocation_policy is not None:
         yield f"several devices of one container are {flags.allocation_policy.value}"
 
