@@ -332,6 +332,23 @@ def test_with_the_policy_pods_that_hold_what_must_go_are_evicted(static: Callabl
     static(scenario)
 
 
+def test_what_takes_the_place_of_an_evicted_pod_is_not_sent_to_the_node_that_gives_it_up(
+    static: Callable[..., None],
+) -> None:
+    async def scenario(lab: Any) -> None:
+        await _let_agents_evict(lab)
+        await lab.becomes(WHOLE)
+        await lab.create("first", {"nvidia.com/gpu": 1})
+        await lab.running("first")
+        await lab.label("node-1", layout="all-1g.5gb")
+        await lab.until(lambda: lab.phase("first") != "Running", "it is evicted")
+        await lab.create("second", {"nvidia.com/gpu": 1})
+        await lab.becomes({"nvidia.com/mig-1g.5gb": 28})
+        assert lab.phase("second") == "Pending"
+
+    static(scenario, publish_every=10.0)
+
+
 async def _delete_agents(lab: Any) -> None:
     agents = await lab.client.list(PODS, "tessera-system", label_selector="app.kubernetes.io/name=tessera-agent")
     for pod in agents.items:

@@ -120,6 +120,7 @@ class Node:
         kubelet: who holds what.
         told: every status so far.
         reboots: boot ids from which a reboot was asked for.
+        overcounted: resources of which the Node object counts too many.
         boot: the boot id now.
     """
 
@@ -145,6 +146,7 @@ class Node:
         self.changes = Changes()
         self.told: list[LayoutStatus] = []
         self.reboots: list[str] = []
+        self.overcounted: tuple[str, ...] = ()
         self.boot = "boot-1"
         self.evictor = evictor
         self.may_reboot = may_reboot
@@ -175,6 +177,7 @@ class Node:
             boot_id=lambda: self.boot,
             journal=self.folder / "layouts.json",
             told=self.told.append,
+            overcounted=lambda: self.overcounted,
             changes=self.changes,
             clock=self.clock,
         )

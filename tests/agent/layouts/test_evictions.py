@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.agent.layouts.node import Node, played
 
+from tessera.agent.layouts.cards import SHOWN_AT_MOST
 from tessera.agent.layouts.evictions import Blocked, Evicted, Evictor, Gone
 from tessera.agent.layouts.status import LayoutState
 from tessera.api.names import PodUid
@@ -128,6 +129,43 @@ def test_a_layout_evicts_who_holds_what_must_go_and_goes_on(play: Play, tmp_path
             node.ends("web")
             await node.succeeds()
             assert node.state(LayoutState.SUCCESS)
+
+        await played(Node(tmp_path, evictor=cluster.evictor), laid)
+
+    play(story)
+
+
+def test_nobody_is_evicted_while_new_pods_would_still_be_sent_to_the_node(play: Play, tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def laid(node: Node) -> None:
+            node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
+            node.overcounted = ("nvidia.com/mig-7g.40gb",)
+            node.start()
+            node.label("2x2g.10gb-3x1g.5gb")
+            await node.until(lambda: "pod default/web: evicted when the node stops" in node.status.message)
+            await node.clock.sleep(10)
+            assert await cluster.there()
+            node.overcounted = ()
+            node.changes.notify()
+            await node.clock.sleep(0.1)
+            assert not await cluster.there()
+
+        await played(Node(tmp_path, evictor=cluster.evictor), laid)
+
+    play(story)
+
+
+def test_a_node_that_goes_on_counting_does_not_keep_its_pods(play: Play, tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def laid(node: Node) -> None:
+            node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
+            node.overcounted = ("nvidia.com/mig-7g.40gb",)
+            node.start()
+            node.label("2x2g.10gb-3x1g.5gb")
+            await node.clock.sleep(SHOWN_AT_MOST - 1)
+            assert await cluster.there()
+            await node.clock.sleep(2)
+            assert not await cluster.there()
 
         await played(Node(tmp_path, evictor=cluster.evictor), laid)
 

@@ -3,10 +3,13 @@
 While nothing is to be done the card is read now and then, since NVML has no event for instances that somebody else
 makes or destroys; a new reading of the node's stock that differs is looked into at once. The stock is taken again when
 the calls of a burst are over, before a fence shrinks: what is gone must not be offered for a moment.
+
+Pods are evicted once the Node shows that what they hold is not to be had any more: those that take their place would be
+sent to it again, and refused by kubelet for good.
 """
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from tessera.agent.layouts.evictions import Blocked, Evictor
 from tessera.agent.layouts.facts import (
@@ -23,6 +26,7 @@ from tessera.agent.layouts.facts import (
     LetGo,
     Reboot,
     RoleSeen,
+    Tenant,
     Wait,
 )
 from tessera.agent.layouts.hands import Hands
@@ -41,6 +45,8 @@ _log = logging.getLogger(__name__)
 DRIFT_RECHECK = 60.0
 #: Seconds after which is asked again who holds what, or a file is written again.
 ASK_AGAIN = 2.0
+#: Seconds after which pods are evicted although the Node still counts what they hold: three of kubelet's node status.
+SHOWN_AT_MOST = 30.0
 
 
 class CardDriver:
@@ -55,6 +61,7 @@ class CardDriver:
         stocktaker: the node's stock, taken again after changes.
         tenants: who holds what.
         evictor: evicts pods, where the policy says so.
+        overcounted: resources of which the Node still counts devices that are fenced.
         save: writes the journal; raises OSError when it cannot.
         reboot: asks for a reboot of the node for the reason given and says what came of it.
         told: called when there is something new to say of the card.
@@ -78,6 +85,7 @@ class CardDriver:
         stocktaker: StockTaker,
         tenants: Tenants,
         evictor: Evictor | None,
+        overcounted: Callable[[], Sequence[str]],
         save: Callable[[], None],
         reboot: Callable[[str], Awaitable[CardVerdict]],
         told: Callable[[], None],
@@ -95,6 +103,7 @@ class CardDriver:
         self._stocktaker = stocktaker
         self._tenants = tenants
         self._evictor = evictor
+        self._overcounted = overcounted
         self._save = save
         self._reboot = reboot
         self._told = told
@@ -102,6 +111,7 @@ class CardDriver:
         self._clock = clock
         self._changed = False
         self._judged: Goal | None = None
+        self._shown_by: float | None = None
 
     async def run(self) -> None:
         """Works until cancelled."""
@@ -109,7 +119,7 @@ class CardDriver:
             seen, known = self._changes.count, self._facts(tenants=True)
             goal, role = self._goal(), self._roles.role(self.uuid)
             if goal != self._judged:
-                self._judged = goal
+                self._judged, self._shown_by = goal, None
                 self._say(None if goal is None else CardVerdict(LayoutState.PENDING, APPLYING))
             self.machine.aim(goal)
             self.machine.apply(RoleSeen(role))
@@ -131,11 +141,7 @@ class CardDriver:
             case AskHolders():
                 self.machine.apply(await self._ask())
             case Evict(tenants=tenants):
-                for each in tenants:
-                    assert self._evictor is not None
-                    answer = await self._evictor.evict(each.namespace, each.name, each.pod)
-                    refusal = answer.text if isinstance(answer, Blocked) else None
-                    self.machine.apply(EvictionAnswered(each.pod, refusal, self._clock.monotonic()))
+                await self._evict(tenants)
             case LetGo():
                 await self._let_go()
             case Wait() | Done() | Reboot():
@@ -152,6 +158,31 @@ class CardDriver:
         except ConnectionError as error:
             text = f"it is not known who holds what: {error}"
             return HoldersUnknown(text, self._clock.monotonic() + ASK_AGAIN)
+
+    async def _evict(self, tenants: Sequence[Tenant]) -> None:
+        """Asks for the evictions, unless the Node would be sent new pods in place of those."""
+        seen = self._changes.count
+        if left := self._seconds_until_shown():
+            pods, counted = ", ".join(map(str, tenants)), ", ".join(self._overcounted())
+            text = f"{self.machine.name}: {pods}: evicted when the node stops counting the card's {counted}"
+            self._say(CardVerdict(LayoutState.PENDING, "CardsInUse", text))
+            await self._changes.wait(seen, min(left, ASK_AGAIN))
+            return
+        for each in tenants:
+            assert self._evictor is not None
+            answer = await self._evictor.evict(each.namespace, each.name, each.pod)
+            refusal = answer.text if isinstance(answer, Blocked) else None
+            self.machine.apply(EvictionAnswered(each.pod, refusal, self._clock.monotonic()))
+
+    def _seconds_until_shown(self) -> float:
+        """How long to wait at most until the Node shows what is fenced; 0 if it does, or never did in time."""
+        if not self._overcounted():
+            self._shown_by = None
+            return 0.0
+        now = self._clock.monotonic()
+        if self._shown_by is None:
+            self._shown_by = now + SHOWN_AT_MOST
+        return max(0.0, self._shown_by - now)
 
     async def _let_go(self) -> None:
         try:

@@ -107,6 +107,11 @@ class CardMachine:
         self._looks = 0
 
     @property
+    def name(self) -> str:
+        """How people know the card."""
+        return self._name
+
+    @property
     def ours(self) -> frozenset[Place]:
         """Places on the card that a layout made or kept; to be saved before every call and when there is none."""
         return self._ours

@@ -52,6 +52,7 @@ class LayoutReconciler:
         told: called with every new status.
         lately_given: UUIDs of static devices that were given to containers that kubelet may not list yet.
         was_reset: told after every reset of a card.
+        overcounted: resources of which the Node still counts devices that are fenced.
         changes: wakes all parts.
         clock: the time.
     """
@@ -75,6 +76,7 @@ class LayoutReconciler:
         clock: Clock,
         lately_given: Callable[[], frozenset[str]] = frozenset,
         was_reset: Callable[[str], None] = lambda _uuid: None,
+        overcounted: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._was_reset = was_reset
         self._hardware = hardware
@@ -82,6 +84,7 @@ class LayoutReconciler:
         self._roles = roles
         self._wish = wish
         self._evictor = evictor
+        self._overcounted = overcounted
         self._tell = told
         self._changes = changes
         self._clock = clock
@@ -189,6 +192,7 @@ class LayoutReconciler:
             stocktaker=self._stocktaker,
             tenants=self._tenants,
             evictor=self._evictor,
+            overcounted=self._overcounted,
             save=self._save,
             reboot=self._ask_reboot,
             told=self._changes.notify,

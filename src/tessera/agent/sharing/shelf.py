@@ -20,6 +20,7 @@ from tessera.agent.mps.plan import without
 from tessera.agent.settings.wishes import SharingWish
 from tessera.agent.sharing.answers import AnswerOptions, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
+from tessera.agent.sharing.counting import overcounted
 from tessera.agent.sharing.definitions import Definitions
 from tessera.agent.sharing.exclusion import Entry
 from tessera.agent.sharing.holders import Holders
@@ -113,6 +114,7 @@ class Shelf:
             changes=changes,
         )
         self._readings = Readings(hardware, clock)
+        self._node = node
         self._names = OfferedNames(names_file, node=node, forget=forget, clock=clock)
         self._changes = changes
         self._clock = clock
@@ -176,6 +178,15 @@ class Shelf:
     def lately_given(self) -> frozenset[str]:
         """UUIDs of devices given out so lately that kubelet may not tell who holds them."""
         return self._occupancy.lately_given
+
+    @property
+    def overcounted(self) -> tuple[str, ...]:
+        """The resources of which the Node still counts entries that are not given out any more."""
+        node = self._node()
+        if node is None:
+            return ()
+        former = self._names.known - self._slicers()
+        return overcounted(node.status.allocatable, self.offer, self._grounds(), former)
 
     @property
     def problem(self) -> Objection | None:
