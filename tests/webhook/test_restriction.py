@@ -1,4 +1,4 @@
-"""Which nodes a pod's node selector and required node affinity leave."""
+"""Which nodes a pod's node selector and required node affinity leave, and its node's name."""
 
 from typing import Any
 
@@ -42,6 +42,8 @@ def label(key: str, sign: str, *values: str) -> dict[str, Any]:
         (affinity({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n"]}]}), False),
         (affinity({}), False),
         (affinity(), False),
+        ({"nodeName": "n"}, True),
+        ({"nodeName": "another"}, False),
         ({"nodeSelector": {"zone": "b"}, **affinity(label("zone", "Exists"))}, False),
     ],
 )

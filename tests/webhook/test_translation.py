@@ -152,6 +152,17 @@ def test_offers_of_nodes_that_the_author_rules_out_do_not_count() -> None:
     assert "affinity" not in after["spec"], "its own selector keeps it off the others"
 
 
+def test_a_pod_that_its_author_bound_gets_what_that_node_has() -> None:
+    after = translated(pod({"gpu-memory": "10Gi"}, nodeName="full"), *SLICES, whole_card("full", A100, 8))
+    assert after["spec"]["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+
+
+def test_a_pod_without_containers_is_left_to_the_api_server() -> None:
+    document = pod({"gpu-memory": "10Gi"})
+    del document["spec"]["containers"]
+    assert translate(document, cluster(*SLICES)) == ()
+
+
 def test_nodes_that_do_not_say_what_they_give_out_are_kept_off() -> None:
     known = cluster(whole_card("one", A100, 8), other="nvidia.com/gpu", third="nvidia.com/mig-1g.5gb")
     document = pod({"gpu-memory": "5Gi"})

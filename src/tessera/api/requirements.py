@@ -29,6 +29,10 @@ CHOSEN_REASON = PREFIX + "chosen-because"
 
 #: Less is taken for a forgotten unit: no slice of any card is smaller.
 _LEAST_MEMORY = 2**20
+#: More is a mistake, and would be too large for the numbers in a message.
+_MOST_MEMORY = 2**60
+#: Characters of a mistaken value that are repeated in a message.
+_SHOWN = 40
 _BOUND = re.compile(rf"\s*({'|'.join(map(re.escape, OPERATORS))})?\s*([0-9]+)\.([0-9]+)\s*")
 
 
@@ -88,6 +92,9 @@ def _memory(text: str) -> int:
         raise RequirementError(f'annotation {MEMORY}: "{text}" must be positive; write for example 10Gi')
     if amount < _LEAST_MEMORY:
         raise RequirementError(f'annotation {MEMORY}: "{text}" is in bytes; is a unit missing, as in {text}Gi?')
+    if amount > _MOST_MEMORY:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+        raise RequirementError(f'annotation {MEMORY}: "{shown}" is more than any GPU will have; write for example 10Gi')
     return int(amount)
 
 

@@ -1,4 +1,5 @@
-"""Which nodes a pod's author leaves: ``spec.nodeSelector`` and required node affinity, as the scheduler reads them.
+"""Which nodes a pod's author leaves: ``spec.nodeSelector`` and required node affinity, as the scheduler reads them, and
+``spec.nodeName``, which goes around the scheduler.
 
 The rules are those of ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity``: terms are alternatives, all tests of
 a term must hold, a term without tests admits no node. Taints, room and the state of a node are not looked at: a pod may
@@ -57,18 +58,20 @@ class Restriction(msgspec.Struct, frozen=True):
     Attributes:
         selector: ``spec.nodeSelector``.
         terms: alternatives of required node affinity; ``None`` without any.
+        node: the node that it is bound to; empty for none.
     """
 
     selector: Mapping[str, str]
     terms: tuple[Term, ...] | None
+    node: str = ""
 
     def __bool__(self) -> bool:
         """Whether it says anything."""
-        return bool(self.selector) or self.terms is not None
+        return bool(self.selector or self.node) or self.terms is not None
 
     def admits(self, name: str, labels: Mapping[str, str]) -> bool:
         """Whether a node of this name and with these labels is left."""
-        if any(labels.get(key) != value for key, value in self.selector.items()):
+        if self.node not in {"", name} or any(labels.get(key) != value for key, value in self.selector.items()):
             return False
         return self.terms is None or any(term.admits(name, labels) for term in self.terms)
 
@@ -108,6 +111,7 @@ def restriction_of(spec: Json) -> Restriction:
     return Restriction(
         selector=spec.get("nodeSelector") or {},
         terms=None if terms is None else tuple(map(_term, terms)),
+        node=spec.get("nodeName") or "",
     )
 
 

@@ -52,8 +52,8 @@ def translate(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
         requirements = requirements_of(annotations, asked, _gpu_resources(capabilities))
     except RequirementError as error:
         raise Refused(str(error)) from None
-    if requirements is None:
-        return ()
+    if requirements is None or not spec.get("containers"):
+        return ()  # the API server says what a pod without containers lacks
     nodes = capabilities.left_by(spec)
     choice = _choice(requirements, nodes, _SELECTED if restriction_of(spec) else "the cluster")
     return [
@@ -86,7 +86,7 @@ def _choice(requirements: Requirements, nodes: Sequence[GpuNode], where: str) ->
 
 
 def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
-    containers = spec.get("containers") or [{}]
+    containers = spec["containers"]
     names = [container.get("name") for container in containers]
     default = annotations.get(DEFAULT_CONTAINER)
     index = names.index(default) if default in names else 0
