@@ -32,7 +32,7 @@ class CardKind(msgspec.Struct, frozen=True):
 
 
 def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry, ...]]:
-    """Named layouts for a node with these kinds of cards, in the order of their tables.
+    """Named layouts for a node with these kinds of cards, small instances before large ones.
 
     Args:
         kinds: one for each PCI id; the order does not matter to what a name means.
@@ -51,8 +51,10 @@ def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry,
 
 
 def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:
+    # A card tells its profiles in another order once MIG mode is on; names that are listed to people stay in theirs.
+    ordered = sorted(geometry.profiles, key=lambda each: (each.compute_slices, each.size, each.name))
     found: dict[str, Mapping[str, int]] = {
-        f"all-{profile.spelling}": {profile.name: profile.max_count} for profile in geometry.profiles
+        f"all-{profile.spelling}": {profile.name: profile.max_count} for profile in ordered
     }
     balanced = _balanced(geometry)
     return found | ({BALANCED: balanced} if balanced else {})

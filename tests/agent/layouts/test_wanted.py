@@ -9,7 +9,7 @@ from tessera.agent.layouts.wanted import Refused, Wanted, wanted_of
 from tessera.agent.roles import Role
 from tessera.agent.settings.wishes import LayoutWish
 from tessera.agent.stock import StockCard
-from tessera.api.mig_layouts import parse_layouts
+from tessera.api.mig_layouts import LayoutEntry, parse_layouts
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInfo, GpuUuid
 
@@ -152,6 +152,16 @@ def test_one_impossible_card_refuses_the_whole_layout_with_entry_card_and_confli
     assert "mig-configs.impossible[1].mig-devices: GPU 1 (NVIDIA A100-SXM4-40GB): " in found.text
     assert "2 x 3g.20gb + 1g.5gb" in found.text or "1g.5gb + 2 x 3g.20gb" in found.text
     assert "GPU 0" not in found.text
+
+
+def test_a_conflict_of_several_cards_is_told_once() -> None:
+    entry = LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 1, "3g.20gb": 2}, path="x[0]")
+    found = wanted_of(LayoutWish(name="x", entries=(entry,)), [card(1), card(0)])
+    assert isinstance(found, Refused)
+    assert found.text.endswith(
+        "x[0].mig-devices: GPU 0, 1 (NVIDIA A100-SXM4-40GB):"
+        " 1g.5gb + 2 x 3g.20gb need 9 memory slots (1 for 1g.5gb + 8 for 3g.20gb), the card has 8"
+    )
 
 
 def test_a_profile_of_another_model_is_refused_with_those_that_the_card_has() -> None:

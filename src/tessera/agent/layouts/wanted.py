@@ -10,7 +10,7 @@ Rules:
 - cards that the layout does not name, and all cards where no layout is wished, stay as they are.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -77,7 +77,7 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
     except FileRefused as refused:
         return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, refused.problems))
     by_uuid = {card.uuid: card for card in cards}
-    conflicts = [text for target in found.targets if (text := _conflict(target, by_uuid[target.card.uuid]))]
+    conflicts = list(_conflicts((target, by_uuid[target.card.uuid]) for target in found.targets))
     if conflicts:
         return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
     goals = {target.card.uuid: _goal(wish.name, target) for target in found.targets}
@@ -103,15 +103,24 @@ def _goal(name: str, target: CardTarget) -> Goal:
     )
 
 
+def _conflicts(cards: Iterable[tuple[CardTarget, StockCard]]) -> Iterator[str]:
+    """What no card can hold of its part: each conflict once, with all cards of which it is true."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for target, card in cards:
+        if reason := _conflict(target, card):
+            found.setdefault((target.path, card.info.name, reason), []).append(card.info.index)
+    for (path, product, reason), indexes in found.items():
+        where = f"{path}.mig-devices: " if path else ""
+        yield f"{where}GPU {', '.join(map(str, sorted(indexes)))} ({product}): {reason}"
+
+
 def _conflict(target: CardTarget, card: StockCard) -> str | None:
     """Why a card cannot hold its part; ``None`` if it can, or if nobody can know before its MIG mode is on."""
     if card.geometry is None or not target.counts:
         return None
     plan = plan_layout(card.geometry, target.counts)
-    if not isinstance(plan, Infeasible):
-        return None
-    where = f"{target.path}.mig-devices: " if target.path else ""
-    return f"{where}GPU {card.info.index} ({card.info.name}): {plan.reason}"
+    # The table is called after the model before MIG mode is on and after the product from then on.
+    return plan.reason.removeprefix(f"{card.geometry.family}: ") if isinstance(plan, Infeasible) else None
 
 
 def _generated(cards: Iterable[StockCard]) -> Mapping[str, tuple[LayoutEntry, ...]]:
