@@ -5,6 +5,7 @@ import pytest
 from tessera.api.requirements import RequirementError, requirements_of
 from tessera.placement.requirements import GIB, Comparison, Requirements
 
+TOO_MUCH = 'annotation tessera.dev/gpu-memory: "{}…" is more than any GPU will have; write for example 10Gi'
 NO_BOUND = (
     'annotation tessera.dev/compute-capability: "{}" is no bound; write one of >= <= == != > < = and a version, for '
     'example ">=8.0" or ">=8.0,<10.0"'
@@ -67,7 +68,7 @@ def test_false_asks_for_nothing() -> None:
         ({"gpu_memory": "10GB"}, 'annotation tessera.dev/gpu-memory: "10GB" is no quantity; write for example 10Gi'),
         ({"gpu_memory": "-1Gi"}, 'annotation tessera.dev/gpu-memory: "-1Gi" must be positive; write for example 10Gi'),
         ({"gpu_memory": "10"}, 'annotation tessera.dev/gpu-memory: "10" is in bytes; is a unit missing, as in 10Gi?'),
-        ({"gpu_memory": "9" * 400}, f'tessera.dev/gpu-memory: "{"9" * 40}…" is more than any GPU will have'),
+        ({"gpu_memory": "9" * 400}, TOO_MUCH.format("9" * 40)),
         ({"nvlink": "yes"}, 'annotation tessera.dev/nvlink: "yes" must be "true" or "false", in quotes'),
         ({"ecc": "True"}, 'annotation tessera.dev/ecc: "True" must be "true" or "false", in quotes'),
         ({"compute_capability": "~8"}, NO_BOUND.format("~8")),

@@ -1,9 +1,8 @@
-"""Which nodes a pod's author leaves: ``spec.nodeSelector`` and required node affinity, as the scheduler reads them, and
-``spec.nodeName``, which goes around the scheduler.
+"""Which nodes a pod's author leaves: ``spec.nodeName``, ``spec.nodeSelector`` and required node affinity.
 
-The rules are those of ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity``: terms are alternatives, all tests of
-a term must hold, a term without tests admits no node. Taints, room and the state of a node are not looked at: a pod may
-wait for them.
+The rules are the scheduler's, those of ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity``: terms are
+alternatives, all tests of a term must hold, a term without tests admits no node. Taints, room and the state of a node
+are not looked at: a pod may wait for them. A pod that names its node goes around the scheduler.
 
 A pod's JSON is read as the API server hands it over, its types already checked there.
 """
