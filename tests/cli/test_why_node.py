@@ -123,6 +123,9 @@ WRONG = [
     (("GpuSharingApplied", "False", "ProfilesUnreadable", "no"), "profiles-unreadable", "tessera install"),
     (("GpuSharingApplied", "False", "ResourceTaken", "taken"), "resource-taken", "rename"),
     (("GpuSharingApplied", "False", "KubeletSilent", "silent"), "kubelet-silent", "kubelet runs on n1"),
+    (("GpuSharingApplied", "False", "CdiFailed", "full"), "cdi-failed", "make room on n1"),
+    (("GpuSharingApplied", "False", "ResourceRefused", "no"), "resource-refused", "kubelet says on n1"),
+    (("GpuMigLayoutApplied", "False", "StateUnwritable", "full"), "state-unwritable", "make room on n1"),
     (("GpuMpsReady", "False", "DaemonNotReady", "down"), "daemon-not-ready", "agent's log"),
     (("GpuMpsReady", "False", "WaitingForClients", "waits"), "waiting-for-clients", "delete the pods"),
 ]  # fmt: skip

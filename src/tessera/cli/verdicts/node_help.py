@@ -21,6 +21,7 @@ _LAYOUT = "name another layout: kubectl label node {node} nvidia.com/mig.config=
 _RIGHTS = "let the agents read the ConfigMap: tessera install --values FILE -n NAMESPACE"
 _DRIVER = "see what the driver says: nvidia-smi and dmesg on {node}"
 _WAIT = "ask again in a moment; if nothing moves, read the agent's log"
+_AGAIN = "the agent tries again by itself"
 _PODS = "see the pods: kubectl get pods -A --field-selector spec.nodeName={node}"
 
 #: By the condition alone: for reasons of which nothing more is known.
@@ -53,7 +54,8 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
         "end what uses the card, or reboot the node: kubectl drain {node} --ignore-daemonsets",
         "to let the agent reboot nodes: WITH_REBOOT in migManager.env of tessera install --values",
     ),
-    (LAYOUT, "NvmlFailed"): (_DRIVER, "the agent tries again by itself", _LOG),
+    (LAYOUT, "NvmlFailed"): (_DRIVER, _AGAIN, _LOG),
+    (LAYOUT, "StateUnwritable"): ("make room on {node}, in the folder that the text names: df -h", _AGAIN),
     (SHARING, "ProfileRefused"): (_CHECK, _CORRECT, _PROFILE),
     (SHARING, "ProfileMissing"): (
         _PROFILE,
@@ -63,7 +65,9 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     (SHARING, "CardsInUse"): ("wait, or delete the pods that hold those cards; the agent goes on by itself", _PODS),
     (SHARING, "ResourceTaken"): ("rename one of both in the sharing profile, as the text says", _CHECK),
     (SHARING, "KubeletSilent"): ("see that kubelet runs on {node}: journalctl -u kubelet", _LOG),
-    (SHARING, "NvmlFailed"): (_DRIVER, "the agent tries again by itself"),
+    (SHARING, "NvmlFailed"): (_DRIVER, _AGAIN),
+    (SHARING, "CdiFailed"): ("make room on {node}, in the folder that the text names: df -h", _AGAIN),
+    (SHARING, "ResourceRefused"): ("see what kubelet says on {node}: journalctl -u kubelet", _AGAIN),
     (MPS, "WaitingForClients"): ("wait, or delete the pods that still use the cards as they were", _PODS),
 }
 
