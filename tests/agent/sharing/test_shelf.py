@@ -278,6 +278,20 @@ def test_what_a_pod_was_given_a_moment_ago_is_held_though_kubelet_does_not_list_
     play(story, "A100-40GB")
 
 
+def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=1)
+        await scene.admit("train", {GPU: 1})
+        assert scene.shelf.lately_given == {scene.uuid(0)}
+        woken = scene.changes.count
+        await scene.clock.sleep(2.0)
+        assert scene.shelf.lately_given == frozenset()
+        assert scene.changes.count > woken
+
+    play(story, "A100-40GB")
+
+
 def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(WHOLE)

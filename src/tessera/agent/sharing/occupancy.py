@@ -2,12 +2,13 @@
 
 Kubelet is asked when the node's pods or the offer change, not at every change. Its answer may lack a container that was
 given something a moment ago: kubelet notes that after Allocate, and the pod may not be among the live ones yet. So what
-was given counts as held until kubelet has told who holds it, which it is asked when the container starts, or for
-:data:`ADMISSION` seconds if it never tells.
+was given counts as held until kubelet has told who holds it, or for :data:`ADMISSION` seconds if it never tells. It is
+asked once a second until then, and when the container starts.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from math import inf
 
 import msgspec
 
@@ -23,6 +24,8 @@ from tessera.clock import Clock
 ADMISSION = 15.0
 #: Seconds before a kubelet that did not answer is asked again.
 ASK_AGAIN = 0.5
+#: Seconds before kubelet is asked again who holds what was given, if it has not told.
+LOOK_AGAIN = 1.0
 #: Seconds of silence that are worth telling; a restart of kubelet takes less.
 TELL_AFTER = 10.0
 #: Seconds that the start of a container waits for kubelet to list it and for its pod to be seen.
@@ -64,6 +67,7 @@ class Occupancy:
         self._held: Mapping[str, tuple[Holder, ...]] | None = None
         self._silent: tuple[float, str] | None = None
         self._given: list[_Given] = []
+        self._told_at = 0.0
 
     @property
     def known(self) -> bool:
@@ -99,17 +103,21 @@ class Occupancy:
         about = (self._holders.live(), offer)
         now = self._clock.monotonic()
         settled = [each for each in self._given if each.since + ADMISSION <= now]
-        if about != self._asked_about or settled:
+        if about != self._asked_about or settled or self._look_at() <= now:
             try:
                 self._held = await self._holders.now()
             except ConnectionError as error:
                 since = now if self._silent is None else self._silent[0]
                 self._silent = since, f"kubelet does not say which pods hold devices: {error}"
                 return ASK_AGAIN
-            self._asked_about, self._silent = about, None
+            self._asked_about, self._silent, self._told_at = about, None, now
             self._given = [self._looked_up(each) for each in self._given if each not in settled]
-        oldest = min((each.since for each in self._given), default=None)
-        return None if oldest is None else max(0.0, oldest + ADMISSION - self._clock.monotonic())
+        until = min([self._look_at(), *(each.since + ADMISSION for each in self._given)])
+        return None if until == inf else max(0.0, until - self._clock.monotonic())
+
+    def _look_at(self) -> float:
+        """When kubelet is asked again, though nothing else may have changed, who holds what was given."""
+        return inf if all(each.told for each in self._given) else self._told_at + LOOK_AGAIN
 
     def _looked_up(self, given: _Given) -> _Given:
         """What was given, with whether kubelet has told who holds it."""

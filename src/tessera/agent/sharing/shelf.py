@@ -229,7 +229,7 @@ class Shelf:
             self._want_daemons()
             waits.append(self._put_out(serving))
         waits.append(await self._names.remove_stale(serving.plugins.keys() | self._slicers()))
-        told, self._told = self._told, (self.problem, self.offer)
+        told, self._told = self._told, (self.problem, self.offer, self.lately_given)
         if told != self._told:
             self._changes.notify()
         return min((each for each in waits if each is not None), default=None)
