@@ -24,7 +24,15 @@ from tessera.agent.layouts.facts import (
 from tessera.agent.layouts.machine import HELD_RECHECK
 from tessera.agent.layouts.troubles import TRIES_TOLD
 from tessera.agent.roles import Role
-from tessera.nvml.errors import InsufficientResources, InUse, NoPermission, NvmlError, ResetRequired, Unknown
+from tessera.nvml.errors import (
+    InsufficientResources,
+    InUse,
+    NoPermission,
+    NotSupported,
+    NvmlError,
+    ResetRequired,
+    Unknown,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -378,6 +386,44 @@ def test_a_card_that_says_it_needs_a_reset_gets_one_when_nobody_is_on_it(bench: 
     assert card.settle() == Done()
     assert Reset() in card.done
     assert card.multiset() == {"3g.20gb": 1, "2g.10gb": 1}
+
+
+def test_a_change_of_mode_that_is_not_wanted_any_more_is_taken_back_without_a_reset(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True, may_reboot=True)
+    card.cards.fail("reset", NotSupported, times=None)
+    card.aim(SEED)
+    assert isinstance(card.settle(), Reboot)
+    assert card.seen().mig_pending
+    card.aim({}, mig=False)
+    assert card.settle() == Done()
+    assert not card.seen().mig_pending
+    card.cards.reboot()
+    assert not card.seen().mig_enabled
+
+
+def test_a_mode_that_somebody_left_pending_is_taken_back_when_the_card_is_empty(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True)
+    card.cards.set_mig_mode(card.uuid, True)
+    card.hold("whole", card.uuid)
+    card.aim({}, mig=False)
+    assert card.run() == Done()
+    assert (card.seen().mig_pending, card.fence) == (True, frozenset())
+    card.ends("whole")
+    assert card.settle() == Done()
+    assert card.calls() == ["SetMigMode"]
+    assert not card.seen().mig_pending
+
+
+def test_a_reset_does_not_bring_about_a_mode_that_is_not_wanted(bench: Benches) -> None:
+    card = bench(passthrough=True)
+    card.cards.set_mig_mode(card.uuid, False)
+    card.make(("3g.20gb", 0))
+    card.aim({"2g.10gb": 3})
+    card.cards.fail("create_gpu_instance", ResetRequired, times=1)
+    assert card.settle() == Done()
+    assert card.seen().mig_enabled
+    assert card.calls().count("Reset") <= 1
+    assert card.multiset() == {"2g.10gb": 3}
 
 
 def test_a_mode_that_is_refused_outright_is_no_matter_of_resets(bench: Benches) -> None:

@@ -122,6 +122,7 @@ class CardMachine:
             self._goal = goal
             self._troubles.clear()
             self._requests.clear()
+            self._needs_reset = False
 
     # Facts ------------------------------------------------------------------------------------------------------
 
@@ -141,7 +142,7 @@ class CardMachine:
                 self._role = fact.role
             case CallDone():
                 self._done, self._looks = fact.call, 0
-                if isinstance(fact.call, Reset):
+                if isinstance(fact.call, Reset | SetMigMode):
                     self._needs_reset = False
             case CallFailed():
                 self._failed(fact)

@@ -8,8 +8,8 @@ Rules:
   instance, and a GPU instance without one is completed if the target holds it and goes otherwise;
 - a change of MIG mode, a reset and the hand-over to slices on demand need the whole card: everybody must leave;
 - a card that is handed over loses what a layout made or kept there; what else is on it stays for the other side to see;
-- a mode that somebody else left pending against the layout is not taken back: that would be a change of a card that is
-  as it shall be. When it takes hold, it is drift like any other.
+- a mode that is pending against the layout is taken back while the card is empty, and before any reset: it would take
+  hold with the next reset or reboot. On a card that holds something it is left; when it takes hold, it is drift.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -122,11 +122,13 @@ def work_of(goal: Goal, seen: CardSeen, uses: Uses, ours: frozenset[Place], *, n
     if goal.role is Role.ON_DEMAND:
         gone = tuple(each for each in seen.instances if place_of(each) in ours)
         return Work(gone=gone, whole=True, last=LetGo(), kept=tuple(i for i in seen.instances if i not in gone))
-    if needs_reset:
+    pending = seen.mig_pending == goal.mig_enabled
+    if needs_reset and pending:
         return Work(whole=True, last=Reset())
-    if seen.mig_enabled != goal.mig_enabled:
-        pending = seen.mig_pending == goal.mig_enabled
+    if needs_reset or seen.mig_enabled != goal.mig_enabled:
         return Work(gone=seen.instances, whole=True, last=Reset() if pending else SetMigMode(goal.mig_enabled))
+    if not pending and not seen.instances and not uses.of_card(()):
+        return Work(whole=True, last=SetMigMode(goal.mig_enabled))
     if not goal.mig_enabled:
         return Work()
     if seen.geometry is None:
