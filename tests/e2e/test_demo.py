@@ -67,9 +67,6 @@ def test_an_interrupted_demo_leaves_nothing_either(temporary: Path) -> None:
         run.send_signal(signal.SIGINT)
         run.stdout.read()
     assert run.returncode == 130
-    # A lab whose folder was removed before it began ends by itself, a moment later.
-    while processes_below(temporary) and time.monotonic() < deadline:
-        os.sched_yield()
     assert processes_below(temporary) == []
     assert list(temporary.iterdir()) == []
 

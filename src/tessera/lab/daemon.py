@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -143,28 +144,44 @@ def start(folder: Path, arguments: Sequence[str]) -> LabState:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     (folder / "lock").touch()
     reader, writer = os.pipe()
-    with (folder / "lab.log").open("wb") as log:
-        child = subprocess.Popen(  # noqa: S603 - our own program with checked arguments
-            [sys.executable, "-m", "tessera", "lab", "serve", "--dir", str(folder), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[writer],
-            env={**os.environ, "TESSERA_LAB_READY": str(writer)},
-            start_new_session=True,
-        )
-    os.close(writer)
-    state = None
+    state = child = None
     try:
+        with (folder / "lab.log").open("wb") as log, _undisturbed():
+            child = subprocess.Popen(  # noqa: S603 - our own program with checked arguments
+                [sys.executable, "-m", "tessera", "lab", "serve", "--dir", str(folder), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writer],
+                env={**os.environ, "TESSERA_LAB_READY": str(writer)},
+                start_new_session=True,
+            )
+            os.close(writer)
         state = running(folder) if _told(reader) else None
     finally:
-        if state is None:  # also when the wait was interrupted
+        if state is None and child is not None:  # also when the wait was interrupted
             child.kill()
             child.wait()
     child.returncode = 0  # it goes on, and whoever ends it finds it by its folder: nobody forgot it
     if state is None:
         raise LabError(f"the lab did not start: {_last_words(folder)}")
     return state
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Puts Ctrl-C off to the end of the block, so that no process is begun that nobody knows."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is ever interrupted
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def _told(reader: int) -> bool:
