@@ -259,6 +259,7 @@ class Agent:
             told=self._layout_told,
             lately_given=lambda: self._shelf.lately_given,
             was_reset=self._health.reset,
+            instance_gone=self._health.instance_gone,
             overcounted=lambda: self._shelf.overcounted,
             changes=self._changes,
             clock=self._clock,

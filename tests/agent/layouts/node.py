@@ -145,6 +145,8 @@ class Node:
         self.wished = LayoutWish()
         self.changes = Changes()
         self.told: list[LayoutStatus] = []
+        #: GPU instances that are told to be destroyed: their card and id.
+        self.gone: list[tuple[str, int]] = []
         self.reboots: list[str] = []
         self.overcounted: tuple[str, ...] = ()
         self.boot = "boot-1"
@@ -177,6 +179,7 @@ class Node:
             boot_id=lambda: self.boot,
             journal=self.folder / "layouts.json",
             told=self.told.append,
+            instance_gone=lambda uuid, gi_id: self.gone.append((uuid, gi_id)),
             overcounted=lambda: self.overcounted,
             changes=self.changes,
             clock=self.clock,

@@ -64,6 +64,20 @@ def test_without_a_layout_no_card_is_touched(play: Callable[..., None]) -> None:
     play(story)
 
 
+def test_whoever_judges_instances_is_told_which_are_gone(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.make(0, "3g.20gb", 4)
+        (stays,) = node.machine.instances(node.machine.uuids()[0])
+        node.make(0, "2g.10gb", 0)
+        goes = {each.gi_id for each in node.machine.instances(node.machine.uuids()[0])} - {stays.gi_id}
+        node.start()
+        node.label("all-3g.20gb")
+        await node.succeeds()
+        assert node.gone == [(node.machine.uuids()[0], gi_id) for gi_id in goes]
+
+    play(story)
+
+
 def test_one_impossible_card_and_no_card_is_touched(play: Callable[..., None]) -> None:
     async def story(node: Node) -> None:
         device = node.make(0, "2g.10gb", 0)

@@ -42,6 +42,7 @@ class Hands:
         hardware: the node's cards.
         save: writes the journal; raises OSError when it cannot, and then no call is made.
         was_reset: told after every reset of the card.
+        instance_gone: told of every GPU instance that was destroyed.
         clock: for retries.
     """
 
@@ -52,10 +53,12 @@ class Hands:
         hardware: AsyncNvml,
         save: Callable[[], None],
         was_reset: Callable[[str], None],
+        instance_gone: Callable[[str, int], None],
         clock: Clock,
     ) -> None:
         self._uuid = uuid
         self._was_reset = was_reset
+        self._instance_gone = instance_gone
         self._hardware = hardware
         self._save = save
         self._clock = clock
@@ -134,6 +137,7 @@ class Hands:
                 await hardware.destroy_compute_instance(uuid, gi_id, ci_id)
             case DestroyGi(gi_id=gi_id):
                 await hardware.destroy_gpu_instance(uuid, gi_id)
+                self._instance_gone(uuid, gi_id)
 
     async def _set_mode(self, *, enabled: bool) -> None:
         result = await self._hardware.set_mig_mode(self._uuid, enabled)

@@ -52,6 +52,7 @@ class LayoutReconciler:
         told: called with every new status.
         lately_given: UUIDs of static devices that were given to containers that kubelet may not list yet.
         was_reset: told after every reset of a card.
+        instance_gone: told of every GPU instance that was destroyed, by card and id; the next of that id is another.
         overcounted: resources of which the Node still counts devices that are fenced.
         changes: wakes all parts.
         clock: the time.
@@ -76,9 +77,11 @@ class LayoutReconciler:
         clock: Clock,
         lately_given: Callable[[], frozenset[str]] = frozenset,
         was_reset: Callable[[str], None] = lambda _uuid: None,
+        instance_gone: Callable[[str, int], None] = lambda _uuid, _gi_id: None,
         overcounted: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._was_reset = was_reset
+        self._instance_gone = instance_gone
         self._hardware = hardware
         self._stocktaker = stocktaker
         self._roles = roles
@@ -185,6 +188,7 @@ class LayoutReconciler:
                 hardware=self._hardware,
                 save=self._save,
                 was_reset=self._was_reset,
+                instance_gone=self._instance_gone,
                 clock=self._clock,
             ),
             goal=lambda: self._goal(uuid),
