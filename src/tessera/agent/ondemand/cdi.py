@@ -7,48 +7,19 @@ the files of a container's devices, and the variables agree.
 
 Only this agent's files are touched; they are known by their prefix. Simulated cards have no device files, so their
 containers get the environment alone.
-
-Specification: container-device-interface 0.6.0 (SPEC.md).
 """
 
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
-
+from tessera.agent.cdifile import define, put
 from tessera.api.names import CDI_KIND, DEVICE_ENV
 from tessera.nvml.interface import DeviceFile
 
 _log = logging.getLogger(__name__)
 
-#: Lowest version that has all that we use; containerd 1.7 and CRI-O 1.28 read it.
-VERSION = "0.6.0"
 _PREFIX = CDI_KIND.replace("/", "-") + "_"
-
-
-class _Node(msgspec.Struct, frozen=True, kw_only=True):
-    path: str
-    type: str = "c"
-    major: int
-    minor: int
-    permissions: str = "rw"
-
-
-class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    env: tuple[str, ...] = ()
-    device_nodes: tuple[_Node, ...] = ()
-
-
-class _Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    name: str
-    container_edits: _Edits
-
-
-class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    cdi_version: str
-    kind: str
-    devices: tuple[_Device, ...]
 
 
 def qualified(device_id: str) -> str:
@@ -87,18 +58,8 @@ class CdiFolder:
         Raises:
             OSError: the folder cannot be written.
         """
-        env = tuple(f"{name}={value}" for name, value in environment(mig_uuids).items())
-        nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in device_files)
-        device = _Device(name=device_id, container_edits=_Edits(env=env, device_nodes=nodes))
-        data = msgspec.json.encode(_Spec(cdi_version=VERSION, kind=CDI_KIND, devices=(device,)))
-        target = self._path / file_name(device_id)
-        if target.exists() and target.read_bytes() == data:
-            return
-        self._path.mkdir(parents=True, exist_ok=True)
-        # In the same folder: runtimes keep what they read, and notice a rename within the folder, not a move into it.
-        fresh = self._path / f".{target.name}.new"
-        fresh.write_bytes(data)
-        fresh.replace(target)
+        env = [f"{name}={value}" for name, value in environment(mig_uuids).items()]
+        put(self._path / file_name(device_id), CDI_KIND, [define(device_id, env, device_files)])
 
     def remove(self, device_ids: Iterable[str]) -> None:
         """Undefines devices; those that are not defined are passed over."""

@@ -10,44 +10,19 @@ named; a *set* therefore follows them, which has no nodes of its own and names a
 A set is one container's, and what it names may grow when kubelet has told what else the container has.
 
 Simulated cards have no nodes, so their containers get the environment alone. Which containers there are is not known
-here. Specification: container-device-interface 0.6.0 (SPEC.md).
+here.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from tessera.agent.cdifile import Definition, define, put
 from tessera.agent.sharing.answers import CDI_KIND, VISIBLE_DEVICES, unique
 from tessera.nvml.interface import DeviceFile
 
-#: Lowest version with all that is used (names that begin with a digit came with 0.5.0); containerd 1.7 reads it.
-VERSION = "0.6.0"
 FILE_NAME = CDI_KIND.replace("/", "-") + ".json"
-
-
-class _Node(msgspec.Struct, frozen=True, kw_only=True):
-    path: str
-    type: str = "c"
-    major: int
-    minor: int
-    permissions: str = "rw"
-
-
-class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    env: tuple[str, ...] = ()
-    device_nodes: tuple[_Node, ...] = ()
-
-
-class _Device(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    name: str
-    container_edits: _Edits
-
-
-class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    cdi_version: str
-    kind: str
-    devices: tuple[_Device, ...]
 
 
 class CdiDevice(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,32 +87,19 @@ class CdiSpecs:
         if not self._devices:
             self._path.unlink(missing_ok=True)  # a file without devices is not valid
             return
-        data = msgspec.json.encode(spec_of(self._devices, self._sets))
-        if self._path.exists() and self._path.read_bytes() == data:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder: runtimes keep what they read, and notice a rename within the folder, not a move into it.
-        fresh = self._path.with_name(f".{self._path.name}.new")
-        fresh.write_bytes(data)
-        fresh.replace(self._path)
+        put(self._path, CDI_KIND, _definitions(self._devices, self._sets))
 
 
-def spec_of(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> msgspec.Struct:
+def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str]]) -> list[Definition]:
     """The file's content; the devices of a set in the order of their indexes."""
-    found: list[_Device] = []
+    found: list[Definition] = []
     for device in devices:
-        edits = _Edits(env=_visible((device.uuid,)), device_nodes=_nodes(device.files))
-        found += [_Device(name=name, container_edits=edits) for name in unique((device.uuid, device.index))]
+        names = unique((device.uuid, device.index))
+        found += [define(name, _visible((device.uuid,)), device.files) for name in names]
     for name, together in sorted(sets.items()):
-        ordered = [device.uuid for device in devices if device.uuid in together]
-        found.append(_Device(name=name, container_edits=_Edits(env=_visible(ordered))))
-    return _Spec(cdi_version=VERSION, kind=CDI_KIND, devices=tuple(found))
+        found.append(define(name, _visible([device.uuid for device in devices if device.uuid in together])))
+    return found
 
 
 def _visible(uuids: Sequence[str]) -> tuple[str, ...]:
     return (f"{VISIBLE_DEVICES}={','.join(uuids)}",)
-
-
-def _nodes(files: Iterable[DeviceFile]) -> tuple[_Node, ...]:
-    by_path: Mapping[str, DeviceFile] = {each.path: each for each in files}
-    return tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())

@@ -1,0 +1,75 @@
+"""CDI files: how one is written, and how it comes to its place while container runtimes read the folder.
+
+What stands in them is decided by whoever hands out devices. Specification: container-device-interface 0.6.0 (SPEC.md).
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tessera.nvml.interface import DeviceFile
+
+#: Lowest version that has all that we use (names that begin with a digit came with 0.5.0); containerd 1.7 and CRI-O
+#: 1.28 read it.
+VERSION = "0.6.0"
+
+
+class _Node(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    type: str = "c"
+    major: int
+    minor: int
+    permissions: str = "rw"
+
+
+class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    env: tuple[str, ...] = ()
+    device_nodes: tuple[_Node, ...] = ()
+
+
+class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One device as a CDI file has it; made by :func:`define`."""
+
+    name: str
+    container_edits: _Edits
+
+
+class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    cdi_version: str
+    kind: str
+    devices: tuple[Definition, ...]
+
+
+def define(name: str, env: Iterable[str], files: Iterable[DeviceFile] = ()) -> Definition:
+    """A device.
+
+    Args:
+        name: what comes behind the kind and ``=`` in its full name.
+        env: variables that its container gets, each ``NAME=value``.
+        files: device nodes that its container may open; each path counts once.
+    """
+    by_path = {each.path: each for each in files}
+    nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())
+    return Definition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes))
+
+
+def put(path: Path, kind: str, devices: Sequence[Definition]) -> None:
+    """Brings a file about, by an atomic rename; one that stands there with this content is left alone.
+
+    Args:
+        path: where; its folder is made when needed.
+        kind: vendor and class, such as ``tessera.dev/mig``.
+        devices: at least one, as a file without any is not valid.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    data = msgspec.json.encode(_Spec(cdi_version=VERSION, kind=kind, devices=tuple(devices)))
+    if path.exists() and path.read_bytes() == data:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: runtimes keep what they read, and notice a rename within the folder, not a move into it.
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.write_bytes(data)
+    fresh.replace(path)
