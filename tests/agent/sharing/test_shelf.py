@@ -292,6 +292,21 @@ def test_what_a_pod_was_given_counts_as_given_lately_only_for_a_moment(play: Cal
     play(story, "A100-40GB")
 
 
+def test_a_container_that_starts_has_its_devices_for_longer_than_a_moment(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=2)
+        await scene.cut(0, ("2g.10gb", 0), ("1g.5gb", 2))
+        await scene.offers(**{"gpu": 1, "mig-2g_10gb": 1, "mig-1g_5gb": 1})
+        await scene.admit("train", {"nvidia.com/mig-2g.10gb": 1})
+        await scene.clock.sleep(2.0)
+        await scene.start_container("train")
+        await scene.clock.sleep(2.0)
+        assert scene.shelf.lately_given == frozenset()
+
+    play(story, "2xA100-40GB")
+
+
 def test_what_kubelet_still_has_on_its_list_is_not_given_after_a_change(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(WHOLE)

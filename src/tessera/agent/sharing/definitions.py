@@ -76,7 +76,7 @@ class Definitions:
             _log.warning("the CDI set of a container is not made, which nothing refers to now: %s", error)
 
     async def _complete(self, resource: str, ids: Sequence[str]) -> None:
-        self._occupancy.given(resource, ids)
+        self._occupancy.given(resource, ids, starts=True)
         self._specs.ensure_set(set_name(ids), unique(map(device_of, ids)))
         if self._joint():
             await self._occupancy.learn(resource, ids, self._changes)

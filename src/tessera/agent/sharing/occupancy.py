@@ -86,9 +86,9 @@ class Occupancy:
         """UUIDs of devices that kubelet's last answer may lack."""
         return frozenset(device_of(entry) for each in self._given if not each.told for entry in each.ids)
 
-    def given(self, resource: str, ids: Sequence[str]) -> None:
-        """Notes that a container is given entries."""
-        before = frozenset(each.pod for each in self._holders_of(resource, ids))
+    def given(self, resource: str, ids: Sequence[str], *, starts: bool = False) -> None:
+        """Notes that a container is given entries, or that it ``starts`` with them: kubelet has noted that before."""
+        before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
         self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
         self._gave()
 
