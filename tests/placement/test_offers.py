@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.placement.offered import shared_card, slices, whole_card
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.offers import (
@@ -16,10 +17,7 @@ from tessera.placement.offers import (
     Kind,
     Offer,
     choose,
-    shared_card,
-    slices,
     unmet,
-    whole_card,
 )
 from tessera.placement.requirements import GIB, Comparison, Requirements
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.placement.offered import slices, whole_card
 
 from tessera.api.node_offers import NodeOffer, OfferKind
 from tessera.api.products import count_label
 from tessera.mig.models import model_by_short_name
-from tessera.placement.offers import CardKind, Offer, slices, whole_card
+from tessera.placement.offers import CardKind, Offer
 from tessera.webhook.admission import Refused
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNode

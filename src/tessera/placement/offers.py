@@ -24,8 +24,6 @@ from typing import Any
 
 import msgspec
 
-from tessera.mig.geometry import Geometry
-from tessera.mig.names import parse_profile_name
 from tessera.placement.requirements import GIB, Requirements, gib, is_product
 
 _SUFFIXES = ("", "-me", "+gfx", "+me", "+me.all")
@@ -114,63 +112,6 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         capability = "{}.{}".format(*card.compute_capability)
         facts = ", ".join([gib(self.memory), f"compute capability {capability}", *extras])
         return f"{self.resource} ({_WORDS[self.kind]} of {card.product}: {facts})"
-
-
-def whole_card(node: str, card: CardKind, count: int, resource: str = "nvidia.com/gpu") -> Offer:
-    """Cards that are given out whole."""
-    return Offer(
-        node=node,
-        resource=resource,
-        kind=Kind.WHOLE,
-        card=card,
-        memory=card.memory,
-        portion=Fraction(1),
-        count=count,
-    )
-
-
-def shared_card(node: str, card: CardKind, count: int, *, replicas: int, resource: str) -> Offer:
-    """Cards of which each is given to ``replicas`` containers; the agreed part of the memory counts."""
-    return Offer(
-        node=node,
-        resource=resource,
-        kind=Kind.SHARE,
-        card=card,
-        memory=card.memory // replicas,
-        portion=Fraction(1, replicas),
-        count=count * replicas,
-    )
-
-
-def slices(node: str, card: CardKind, geometry: Geometry, counts: Mapping[str, int], *, dynamic: bool) -> list[Offer]:
-    """MIG slices: those that are cut, or those that can be.
-
-    Args:
-        node: whose.
-        card: of which card.
-        geometry: what such a card can be cut into.
-        counts: how many, by profile in either spelling.
-        dynamic: they are made when a pod asks.
-
-    Raises:
-        UnknownProfile: the card has no such profile.
-    """
-    whole = max(row.compute_slices for row in geometry.profiles)
-    rows = [(geometry.profile(name), count) for name, count in counts.items()]
-    return [
-        Offer(
-            node=node,
-            resource=row.resource,
-            kind=Kind.DYNAMIC_SLICE if dynamic else Kind.FIXED_SLICE,
-            card=card,
-            memory=row.memory_gb * GIB,
-            portion=Fraction(row.compute_slices, whole),
-            count=count,
-            suffix=parse_profile_name(row.name).suffix,
-        )
-        for row, count in rows
-        if count
-    ]
 
 
 class KeptBy(Enum):
