@@ -564,7 +564,6 @@ def test_what_others_may_ask(play: Callable[..., None]) -> None:
         free = next(each for each in (scene.uuid(0), scene.uuid(1)) if each != held)
         assert scene.shelf.occupied(held) == f"pod default/train holds {held} as nvidia.com/gpu"
         assert scene.shelf.occupied(free) == ""
-        assert [each.id for each in scene.shelf.entries_by_uuid[free]] == [f"{free}::{number}" for number in range(4)]
 
     play(story, "2xA100-40GB")
 

@@ -147,15 +147,6 @@ class Shelf:
         return "" if self._in_force is None else self._in_force.name
 
     @property
-    def entries_by_uuid(self) -> Mapping[str, tuple[Device, ...]]:
-        """The entries of each card and MIG device, by its UUID."""
-        found: dict[str, list[Device]] = {}
-        for offered in self.offer.resources.values():
-            for device in offered.devices:
-                found.setdefault(device.uuid, []).append(device)
-        return {uuid: tuple(devices) for uuid, devices in found.items()}
-
-    @property
     def unfit(self) -> Mapping[Entry, str]:
         """The entries that are not given out now, by resource and id, each with the reason."""
         return self._unfit
