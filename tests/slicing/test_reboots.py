@@ -156,6 +156,21 @@ def test_without_the_policy_no_node_is_rebooted(static: Callable[..., None]) -> 
     static(scenario, nodes="2xA100-40GB")
 
 
+def test_a_reboot_does_not_bring_about_a_layout_that_was_taken_back(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        machine = no_reset(lab)
+        await lab.becomes({"nvidia.com/gpu": 2})
+        await lab.label("node-1", layout="all-1g.5gb")
+        await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[:2] == ("False", "ResetRequired"), "it has failed")
+        await lab.label("node-1", layout="all-disabled")
+        await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[0] == "True", "that is in force")
+        await rebooted(lab)
+        await lab.becomes({"nvidia.com/gpu": 2})
+        assert not any(each.mig_enabled or each.mig_pending for each in machine.devices())
+
+    static(scenario, nodes="2xA100-40GB")
+
+
 # Reboots that somebody does ------------------------------------------------------------------------------------------
 
 
@@ -185,6 +200,20 @@ def test_a_layout_is_made_anew_and_its_pods_are_replaced(static: Callable[..., N
         await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[0] == "True", "the layout is in force")
 
     static(scenario, nodes=nodes)
+
+
+def test_a_card_that_was_lost_is_back(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.becomes({"nvidia.com/gpu": 2})
+        machine = lab.cluster.nodes["node-1"].machine
+        machine.lose(machine.uuids()[0])
+        await lab.until(lambda: lab.condition("GpuHealthy")[0] == "False", "the loss is told")
+        await lab.becomes({"nvidia.com/gpu": 1})
+        await rebooted(lab)
+        await lab.becomes({"nvidia.com/gpu": 2})
+        await lab.until(lambda: lab.condition("GpuHealthy")[0] == "True", "the return is told")
+
+    static(scenario, nodes="2xA100-40GB")
 
 
 def test_shared_cards_are_shared_again(static: Callable[..., None]) -> None:

@@ -142,7 +142,7 @@ class CardMachine:
                 self._role = fact.role
             case CallDone():
                 self._done, self._looks = fact.call, 0
-                if isinstance(fact.call, Reset | SetMigMode):
+                if isinstance(fact.call, Reset):
                     self._needs_reset = False
             case CallFailed():
                 self._failed(fact)
@@ -152,7 +152,8 @@ class CardMachine:
     def _failed(self, fact: CallFailed) -> None:
         self._troubles.failed(fact)
         self._done = None
-        if fact.failure is Failure.NEEDS_RESET:
+        told_by_mode = isinstance(fact.call, SetMigMode)  # which is pending then
+        if fact.failure is Failure.NEEDS_RESET and not told_by_mode:
             self._needs_reset = True
 
     # Decisions --------------------------------------------------------------------------------------------------
