@@ -24,8 +24,11 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "install": ("tessera.cli.install", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
-    "webhook": ("tessera.cli.webhook", "Run admission: gates pods that ask for a slice."),
-    "agent": ("tessera.cli.agent", "Run the node process: makes slices and hands them to kubelet."),
+    "webhook": (
+        "tessera.cli.webhook",
+        "Run admission: gates pods that ask for a slice, and turns requirements into resources.",
+    ),
+    "agent": ("tessera.cli.agent", "Run the node process: cuts and shares cards, and hands them to kubelet."),
 }
 
 EPILOG = """\b
@@ -35,6 +38,7 @@ Try it without a GPU or a cluster:
 On a cluster (kubeconfig as for kubectl):
   tessera map
   tessera why my-pod -n my-namespace
+  tessera why node/my-node
 """
 
 
@@ -77,7 +81,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
 def tessera() -> None:
-    """Slices of NVIDIA GPUs on demand, for Kubernetes."""
+    """NVIDIA GPUs for the pods of a Kubernetes cluster: whole, shared, cut by a layout, or cut on demand."""
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from tessera.cli.process import log_option, run_process, start_log
 @cluster_options
 @reported
 def command(kubeconfig: Path | None, context: str | None, log_level: str, **options: Any) -> None:
-    """Run admission: gates pods that ask for a slice.
+    """Run admission: gates pods that ask for a slice, and turns requirements into resources.
 
     Runs as a Deployment (deploy/webhook.yaml). It makes and rotates its certificates itself and writes the certificate
     authority into the MutatingWebhookConfiguration. Stateless: run as many replicas as you like.
