@@ -601,3 +601,20 @@ def test_names_that_are_offered_no_more_are_removed_from_the_node_in_the_end(pla
         assert scene.forgotten == [GPU]
 
     play(story)
+
+
+def test_names_of_the_slicer_go_too_when_it_serves_them_no_more(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.taken = frozenset({"nvidia.com/mig-7g.40gb"})
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=4)
+        scene.seen.append({"nvidia.com/mig-7g.40gb": 0})
+        await scene.clock.sleep(3600.0)
+        assert scene.forgotten == []
+        scene.taken = frozenset()
+        scene.changes.notify()
+        await scene.clock.sleep(300.0)
+        assert scene.forgotten == []
+        await scene.until(lambda: scene.forgotten == ["nvidia.com/mig-7g.40gb"], seconds=120)
+
+    play(story)

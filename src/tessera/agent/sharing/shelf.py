@@ -63,7 +63,7 @@ class Shelf:
         holders: who holds what.
         options: how containers learn of their devices; a profile's flags go before.
         cdi_dir: the folder that the container runtime reads.
-        names_file: keeps which resources were ever offered.
+        names_file: keeps which resources were ever offered, by the slicer too.
         node: the Node object as last seen.
         forget: removes resources from the Node's capacity and allocatable; raises ApiError or ConnectionError.
         changes: says that something may have changed; woken when kubelet has taken a list.
@@ -237,7 +237,7 @@ class Shelf:
             return RETRY
         held = self._occupancy.resources & self._names.known - self._slicers()
         wait = serving.show(self._lists(serving), held)
-        self._names.offered(serving.plugins.keys())
+        self._names.offered(serving.plugins.keys() | self._slicers())
         return wait
 
     def _decide(self, serving: Serving) -> None:

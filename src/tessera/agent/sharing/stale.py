@@ -5,8 +5,8 @@ removing it (``pkg/kubelet/nodestatus/setters.go``). Whoever reads the node then
 ``nvidia.com/gpu.shared: 16`` for ever. Kubelet writes that 0 once, so that after it the name can be removed for good; a
 kubelet that was started again counts its five minutes anew and may bring it back, in which case it is removed again.
 
-Only names that this agent has offered itself are ever removed. They are kept in a file, since the five minutes may
-outlast the agent.
+Only names that this agent has offered itself, on either side, are ever removed. They are kept in a file, since the five
+minutes may outlast the agent.
 """
 
 import logging
