@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-PROFILES = {
+PROFILES: dict[str, dict[str, Any]] = {
     "default": {},
     "slices": {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}},
     "renamed": {
@@ -41,7 +41,7 @@ PROFILES = {
     "none": {"flags": {"migStrategy": "none"}},
     "by-pattern": {"resources": {"gpus": [{"pattern": "*A100*", "name": "nvidia.com/a100"}]}},
 }
-LAYOUTS = {
+LAYOUTS: dict[str, list[dict[str, Any]]] = {
     "mixed-sizes": [{"devices": "all", "mig-enabled": True, "mig-devices": {"1g.5gb": 3, "2g.10gb": 2}}],
     "last-card": [
         {"devices": [0, 1, 2], "mig-enabled": False},
