@@ -49,6 +49,15 @@ def test_the_same_value_is_not_written_again(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_what_must_survive_the_machine_is_written_though_it_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    file = kept(path)
+    file.save({"a": 1})
+    path.unlink()
+    file.save({"a": 1}, flush=True)
+    assert kept(path).load() == {"a": 1}
+
+
 def test_a_process_that_is_killed_while_it_writes_leaves_the_old_value(tmp_path: Path) -> None:
     path = tmp_path / "value.json"
     kept(path).save({"a": 1})

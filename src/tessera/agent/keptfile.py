@@ -1,10 +1,11 @@
 """A value on disk that outlives the process: what is lost with a restart of the agent and cannot be read anew.
 
-Written by atomic rename, so there is the old value or the new one. It is not flushed to the platter: the page cache
-survives a killed process, and nothing that is kept this way has to survive a crashed machine.
+Written by atomic rename, so there is the old value or the new one. It is flushed to the platter only on request: the
+page cache survives a killed process, and little has to survive a crashed machine.
 """
 
 import logging
+import os
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -38,17 +39,25 @@ class KeptFile(Generic[T]):
             _log.warning("%s is unreadable and counts as empty: %s", self._path, error)
             return None
 
-    def save(self, value: T) -> None:
+    def save(self, value: T, *, flush: bool = False) -> None:
         """Puts the value in place of the last one; does nothing if they are equal.
+
+        Args:
+            value: what is to be kept.
+            flush: it must survive the machine too; it is then written even if it is equal.
 
         Raises:
             OSError: the file cannot be written.
         """
         data = msgspec.json.encode(value)
-        if data == self._saved:
+        if data == self._saved and not flush:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_bytes(data)
+        with fresh.open("wb") as file:
+            file.write(data)
+            if flush:
+                file.flush()
+                os.fsync(file.fileno())
         fresh.replace(self._path)
         self._saved = data

@@ -8,17 +8,14 @@ empty one: instances then stay as foreign ones, and a reboot may be asked for on
 """
 
 import hashlib
-import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from tessera.agent.keptfile import KeptFile
 from tessera.agent.layouts.facts import Place
 from tessera.agent.settings.wishes import LayoutWish
-
-_log = logging.getLogger(__name__)
 
 
 class Journal(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,46 +41,16 @@ def digest_of(wish: LayoutWish) -> str:
     return hashlib.sha256(msgspec.json.encode([wish.name, wish.entries])).hexdigest()[:16]
 
 
-class JournalFile:
-    """The journal's file; makes its folder when needed.
+class JournalFile(KeptFile[Journal]):
+    """The journal's file; who cannot save must not touch the cards.
 
     Args:
         path: the file. One agent at a time writes it.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._saved: bytes | None = None
+        super().__init__(path, Journal)
 
     def load(self) -> Journal:
         """What was last saved; empty if there is no readable file."""
-        try:
-            return msgspec.json.decode(self._path.read_bytes(), type=Journal)
-        except FileNotFoundError:
-            return Journal()
-        except (msgspec.DecodeError, OSError) as error:
-            _log.warning("journal of layouts %s is unreadable and counts as empty: %s", self._path, error)
-            return Journal()
-
-    def save(self, journal: Journal, *, flush: bool = False) -> None:
-        """Puts the journal in place of the last one; does nothing if they are equal.
-
-        Args:
-            journal: what is to be remembered.
-            flush: it must survive the machine too.
-
-        Raises:
-            OSError: the file cannot be written; the caller must not touch the cards then.
-        """
-        data = msgspec.json.encode(journal)
-        if data == self._saved and not flush:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".new")
-        with fresh.open("wb") as file:
-            file.write(data)
-            if flush:
-                file.flush()
-                os.fsync(file.fileno())
-        fresh.replace(self._path)
-        self._saved = data
+        return super().load() or Journal()

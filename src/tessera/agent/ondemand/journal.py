@@ -9,52 +9,32 @@ Instaslice object then tells which instances were ours (rule 1 of :mod:`tessera.
 import logging
 from pathlib import Path
 
-import msgspec
-
+from tessera.agent.keptfile import KeptFile
 from tessera.agent.ondemand.facts import Journal
 from tessera.agent.ondemand.positions import parse_device_id
 
 _log = logging.getLogger(__name__)
 
 
-class JournalFile:
-    """The journal's file; makes its folder when needed.
+class JournalFile(KeptFile[Journal]):
+    """The journal's file; who cannot save must not touch the cards.
 
     Args:
         path: the file. One agent at a time writes it.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._saved: bytes | None = None
+        super().__init__(path, Journal)
+        self._name = path
 
     def load(self) -> Journal:
-        """What was last saved; empty if there is no readable file."""
+        """What was last saved; empty if there is no readable file, or one that names what is no position."""
+        journal = super().load() or Journal()
+        bound = (each for positions in journal.bindings.values() for each in positions.values())
         try:
-            journal = msgspec.json.decode(self._path.read_bytes(), type=Journal)
-            for position in (
-                *journal.owners,
-                *(each for bound in journal.bindings.values() for each in bound.values()),
-            ):
+            for position in (*journal.owners, *bound):
                 parse_device_id(position)
-        except FileNotFoundError:
-            return Journal()
-        except (msgspec.DecodeError, OSError, ValueError) as error:
-            _log.warning("journal %s is unreadable and counts as empty: %s", self._path, error)
+        except ValueError as error:
+            _log.warning("%s is unreadable and counts as empty: %s", self._name, error)
             return Journal()
         return journal
-
-    def save(self, journal: Journal) -> None:
-        """Puts the journal in place of the last one; does nothing if they are equal.
-
-        Raises:
-            OSError: the file cannot be written; the caller must not touch the cards then.
-        """
-        data = msgspec.json.encode(journal)
-        if data == self._saved:
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_name(self._path.name + ".new")
-        fresh.write_bytes(data)
-        fresh.replace(self._path)
-        self._saved = data
