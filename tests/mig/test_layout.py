@@ -52,11 +52,12 @@ def test_the_order_of_entries_does_not_matter(wanted: list[str]) -> None:
         (["1g.5gb+me"] * 2, "media", "one set of media engines"),
         (["4g.20gb", "2g.10gb", "2g.10gb"], "starts", "2g.10gb may start at 0, 2, 4"),
         (["7g.40gb", "1g.5gb"], "slots", "need 9 memory slots"),
+        ({"1g.5gb": 10**12, "2g.10gb": 10**12}, "count", "at most 3 2g.10gb"),
         (["4g.20gb", "4g.20gb"], "count", "at most 1 4g.20gb"),
         (["3g.20g"], "unknown profile", 'did you mean "3g.20gb"'),
     ],
 )
-def test_a_refusal_names_the_conflict(wanted: list[str], rule: str, words: str) -> None:
+def test_a_refusal_names_the_conflict(wanted: list[str] | dict[str, int], rule: str, words: str) -> None:
     refusal = plan_layout(A100, wanted)
     assert isinstance(refusal, Infeasible)
     assert refusal.rule == rule

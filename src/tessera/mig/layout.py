@@ -77,6 +77,8 @@ def plan_layout(
     if any(count < 0 for count in named.values()):
         bad = next(name for name, count in named.items() if count < 0)
         return Infeasible("count", f"{bad}: {named[bad]} instances asked for; a count is 0 or more", ())
+    for name, count in named.items():
+        named[name] = min(count, geometry.profile(name).max_count + 1)  # more are no more impossible
     found = packings(geometry, _profiles(geometry, named), occupancy)
     if not found:
         return _explain(geometry, named, occupancy)
