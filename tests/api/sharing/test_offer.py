@@ -45,6 +45,13 @@ def test_a_share_is_named_after_its_device(cards: MakeCards) -> None:
     assert all(each.replicas == 2 and each.kind is SharingKind.TIME_SLICING for each in offered.devices)
 
 
+def test_more_entries_than_kubelet_takes_in_one_message_are_refused(cards: MakeCards) -> None:
+    assert make_offer(cards(5), profile({"replicas": 10_000}), NONE).counts == {"nvidia.com/gpu": 50_000}
+    assert refusal(cards(6), profile({"replicas": 10_000})) == [
+        "nvidia.com/gpu: 60000 entries are too many for kubelet, 50000 of a resource are the most; use fewer replicas"
+    ]
+
+
 def test_without_a_profile_cards_are_whole(cards: MakeCards) -> None:
     (offered,) = make_offer(cards(2), parse_profile(""), NONE).resources.values()
     assert [(each.id, each.index, each.shared) for each in offered.devices] == [

@@ -31,8 +31,8 @@ def preferred(
         topology: how the cards are joined.
         policy: for shares and MIG devices.
     """
-    known = {device.id for device in offered.devices if device.id not in refused}
-    free = [each for each in request.available if each in known or each in request.must_include]
+    known = {device.id for device in offered.devices if device.id not in refused}.union(request.must_include)
+    free = [each for each in request.available if each in known]
     if len(free) < request.size:
         free = list(request.available)
     try:

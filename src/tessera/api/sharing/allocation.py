@@ -40,7 +40,8 @@ def prefer(
     Raises:
         NotEnough: fewer are free than are needed.
     """
-    free = [device for device in devices if device.id in available and device.id not in must_include]
+    candidates = set(available).difference(must_include)
+    free = [device for device in devices if device.id in candidates]
     needed = size - len(must_include)
     if len(free) < needed:
         names = f"{len(free)} are free beside the {len(must_include)} that must be part of it"

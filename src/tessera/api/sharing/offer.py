@@ -34,6 +34,9 @@ from tessera.api.sharing.mps import most_clients
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
+#: Entries of one resource: kubelet takes its list in one gRPC message of 4 MiB at most, and an entry is up to 75 bytes.
+MOST_ENTRIES = 50_000
+
 _ALL_CARDS = (ResourcePattern("*", GPU_RESOURCE),)
 
 
@@ -71,9 +74,11 @@ def make_offer(gpus: Iterable[Gpu], profile: SharingProfile, mig_strategy: MigSt
             for each in _picked(whole, entry, problems, notices):
                 shares[each.device.uuid] = (block, entry)
     problems.extend(_mps_problems(whole, shares))
+    resources = _resources(whole, shares)
+    problems.extend(_list_problems(resources.values()))
     if problems:
         raise OfferImpossible(list(dict.fromkeys(problems)))
-    return Offer(resources=_resources(whole, shares), notices=tuple(notices))
+    return Offer(resources=resources, notices=tuple(notices))
 
 
 def _strategy_problems(cards: Sequence[Gpu], strategy: MigStrategy) -> Iterator[Problem]:
@@ -205,6 +210,13 @@ def _broken(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[st
         major, minor = each.gpu.compute_capability
         before = f"{entry.replicas} is more than the {most} MPS clients of"
         yield _at(each.gpu), (f"{entry.path}.replicas", before, f", compute capability {major}.{minor}")
+
+
+def _list_problems(resources: Iterable[Offered]) -> Iterator[Problem]:
+    for each in resources:
+        if len(each.devices) > MOST_ENTRIES:
+            text = f"{len(each.devices)} entries are too many for kubelet, {MOST_ENTRIES} of a resource are the most"
+            yield Problem(each.name, f"{text}; use fewer replicas")
 
 
 def _resources(whole: Iterable[_Whole], shares: dict[str, tuple[SharedBlock, SharedResource]]) -> dict[str, Offered]:
