@@ -22,6 +22,7 @@ from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.seam import Kubelet
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
 from tessera.lab.manifests import install_manifests
+from tessera.nvml.errors import DriverNotLoaded
 from tessera.nvml.worker import InlineNvml
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
@@ -80,7 +81,8 @@ async def _agent(
     options = msgspec.structs.replace(options, http_port=None, **_folders(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
-    assert context.machine is not None, "agents run on nodes with cards"
+    if context.machine is None:
+        raise DriverNotLoaded(f"node {context.node} of the lab was started without cards")
     async with InlineNvml(context.machine, cluster.hardware_clock) as hardware:
         await run_agent(options, client, hardware, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
 
