@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.api.mig_defaults import CardKind, generated_layouts
+from tessera.api.mig_defaults import CardKind, generated_layouts, spelled_layout
 from tessera.api.mig_layouts import MigCard, targets_of
 from tessera.mig.layout import feasible
 from tessera.mig.models import MODELS, model_by_short_name
@@ -71,3 +71,31 @@ def test_every_generated_layout_fits_its_card(model: str) -> None:
     geometry = model_by_short_name(model).geometry
     for entries in generated_layouts([CardKind(0, geometry)]).values():
         assert all(feasible(geometry, entry.counts) for entry in entries)
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "wanted"),
+    [
+        ("7x1g.5gb", "A100-40GB", {"1g.5gb": 7}),
+        ("2x2g.10gb-3x1g.5gb", "A100-40GB", {"2g.10gb": 2, "1g.5gb": 3}),
+        ("1x1g.5gb.me-1x3g.20gb", "A100-40GB", {"1g.5gb+me": 1, "3g.20gb": 1}),
+        ("1x1g.5gb-1x1g.5gb", "A100-40GB", {"1g.5gb": 2}),
+        ("2x1g.24gb-me-1x2g.48gb", "RTX-PRO-6000", {"1g.24gb-me": 2, "2g.48gb": 1}),
+    ],
+)
+def test_a_name_may_say_itself_what_cards_are_cut_into(name: str, model: str, wanted: dict[str, int]) -> None:
+    entries = spelled_layout(name, [kind(model)])
+    assert entries is not None
+    ((entry),) = entries
+    assert (entry.counts, entry.devices, entry.filters) == (wanted, None, ())
+
+
+@pytest.mark.parametrize("name", ["7x1g.12gb", "1g.5gb", "x1g.5gb", "0x1g.5gb", "7x1g.5gb-", "all-1g.5gb", "slice-7"])
+def test_a_name_that_says_nothing_for_these_cards_is_none(name: str) -> None:
+    assert spelled_layout(name, [kind("A100-40GB")]) is None
+
+
+def test_of_several_models_those_with_all_of_the_profiles_are_meant() -> None:
+    entries = spelled_layout("2x1g.6gb", [kind("A30"), kind("A100-40GB")])
+    assert entries is not None
+    assert [[each.device for each in entry.filters] for entry in entries] == [[kind("A30").pci_device_id]]

@@ -84,6 +84,7 @@ def cluster(cluster: Any) -> Any:
         ("of-mig", "mixed-sizes", {"mig-1g.5gb.shared": 24, "mig-2g.10gb": 8}),
         ("single", "all-1g.5gb", {"gpu": 28}),
         ("none", "all-1g.5gb", {"gpu": 4}),
+        ("", "7x1g.5gb", {"mig-1g.5gb": 28}),
         ("", "all-balanced", {"mig-1g.5gb": 8, "mig-2g.10gb": 4, "mig-3g.20gb": 4}),
         ("", "all-disabled", {"gpu": 4}),
     ],

@@ -3,8 +3,13 @@
 A node that has no file of layouts, or whose file does not have the one that its label names, still knows these
 (mig-parted ``generate-config``): ``all-disabled``, ``all-enabled``, ``all-<profile>`` with as many as a card holds, and
 ``all-balanced``. A node of several models gets one entry for each model that has the profile, told apart by PCI id.
+
+Beside these a name may say itself what a card is to be cut into, as people call their layouts anyway: ``7x1g.5gb``,
+``2x2g.10gb-3x1g.5gb``. That is a layout without a file, too.
 """
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -12,6 +17,10 @@ import msgspec
 from tessera.api.mig_layouts import DeviceFilter, LayoutEntry
 from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.layout import feasible
+
+#: ``3x1g.5gb``; the suffixes are those of NVIDIA's profiles, with a dot for the plus that a label cannot have.
+_PART = re.compile(r"([1-9][0-9]?)x([0-9]g\.[0-9]+gb(?:\.me\.all|\.me|\.gfx|-me)?)")
+_SPELLED = re.compile(rf"{_PART.pattern}(?:-{_PART.pattern})*")
 
 DISABLED, ENABLED, BALANCED = "all-disabled", "all-enabled", "all-balanced"
 
@@ -48,6 +57,31 @@ def generated_layouts(kinds: Sequence[CardKind]) -> dict[str, tuple[LayoutEntry,
             entry = LayoutEntry(devices=None, mig_enabled=True, counts=counts, filters=filters)
             layouts.setdefault(name, []).append(entry)
     return {name: tuple(entries) for name, entries in layouts.items()}
+
+
+def spelled_layout(name: str, kinds: Sequence[CardKind]) -> tuple[LayoutEntry, ...] | None:
+    """The layout that a name spells out, for the cards that have all of its profiles.
+
+    Args:
+        name: counts and profiles in the resource's spelling, ``2x2g.10gb-3x1g.5gb``.
+        kinds: one for each PCI id.
+
+    Returns:
+        One entry for each kind of card that it is for; ``None`` if the name is of another form, or for no card here.
+    """
+    if not _SPELLED.fullmatch(name):
+        return None
+    counts: Counter[str] = Counter()
+    for count, profile in _PART.findall(name):
+        counts[profile] += int(count)
+    entries = []
+    for kind in sorted(kinds, key=lambda each: each.pci_device_id):
+        rows = {profile: kind.geometry.find(profile) for profile in counts}
+        named = {row.name: counts[profile] for profile, row in rows.items() if row is not None}
+        if len(named) == len(counts):
+            filters = (DeviceFilter(f"0x{kind.pci_device_id:08X}", kind.pci_device_id),) if len(kinds) > 1 else ()
+            entries.append(LayoutEntry(devices=None, mig_enabled=True, counts=named, filters=filters))
+    return tuple(entries) or None
 
 
 def _of_one_kind(geometry: Geometry) -> dict[str, Mapping[str, int]]:

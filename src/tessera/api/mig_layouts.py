@@ -188,7 +188,8 @@ def targets_of(entries: Sequence[LayoutEntry], cards: Iterable[MigCard]) -> Layo
             text = f"GPU {card.index} ({card.product}) has no MIG; take it out of the list, or write all"
             found.add(f"{entry.path}.devices", text)
         elif entry.mig_enabled:
-            notices.append(Notice(f"GPU {card.index}", f"{card.product} has no MIG; {entry.path} passes it over"))
+            by = entry.path or "the layout"
+            notices.append(Notice(f"GPU {card.index}", f"{card.product} has no MIG; {by} passes it over"))
     found.problems = list(dict.fromkeys(found.problems))
     found.settle()
     indexes = {card.index for card in every}

@@ -4,7 +4,7 @@ Rules:
 
 - ``dynamic`` gives every card that has MIG to slices on demand. A layout whose name begins with ``dynamic-`` does so
   with the cards that it leaves in MIG mode without instances; its other cards are static;
-- a layout that no file has may be one of those that exist without a file (``all-1g.5gb``);
+- a layout that no file has may be one of those that exist without a file (``all-1g.5gb``, ``7x1g.5gb``);
 - one card that cannot hold what its entry wants, and the whole layout is refused: half a layout is none;
 - a card whose table nobody knows while MIG mode is off cannot be judged beforehand; it is judged when the mode is on;
 - cards that the layout does not name, and all cards where no layout is wished, stay as they are.
@@ -19,7 +19,7 @@ from tessera.agent.roles import Role
 from tessera.agent.settings.wishes import LayoutWish
 from tessera.agent.stock import StockCard, mig_cards_of
 from tessera.api.documents import FileRefused
-from tessera.api.mig_defaults import CardKind, generated_layouts
+from tessera.api.mig_defaults import CardKind, generated_layouts, spelled_layout
 from tessera.api.mig_layouts import CardTarget, LayoutEntry, targets_of
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 from tessera.mig.layout import Infeasible, plan_layout
@@ -69,7 +69,7 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
         return Wanted(layout="", goals={}, roles={card.uuid: Role.STATIC for card in cards})
     if wish.name == MIG_CONFIG_DYNAMIC:
         return _dynamic(wish.name, cards)
-    entries = wish.entries if wish.entries is not None else _generated(cards).get(wish.name)
+    entries = wish.entries if wish.entries is not None else _without_file(wish.name, cards)
     if entries is None:
         return _unknown(wish, cards)
     try:
@@ -123,22 +123,29 @@ def _conflict(target: CardTarget, card: StockCard) -> str | None:
     return plan.reason.removeprefix(f"{card.geometry.family}: ") if isinstance(plan, Infeasible) else None
 
 
-def _generated(cards: Iterable[StockCard]) -> Mapping[str, tuple[LayoutEntry, ...]]:
+def _without_file(name: str, cards: Iterable[StockCard]) -> tuple[LayoutEntry, ...] | None:
+    """A layout that exists without a file: one that is generated, or one whose name says it."""
+    kinds = _kinds(cards)
+    return generated_layouts(kinds).get(name) or spelled_layout(name, kinds)
+
+
+def _kinds(cards: Iterable[StockCard]) -> list[CardKind]:
     kinds = {
         card.info.pci_device_id: CardKind(int(card.info.pci_device_id, 16), card.geometry)
         for card in cards
         if card.geometry is not None
     }
-    return generated_layouts(list(kinds.values()))
+    return list(kinds.values())
 
 
 def _unknown(wish: LayoutWish, cards: Iterable[StockCard]) -> Refused:
     if wish.problem is not None:
         return Refused(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
-    known = ", ".join([MIG_CONFIG_DYNAMIC, *_generated(cards)])
+    known = ", ".join([MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))])
     text = (
         f'layout "{wish.name}" is not known: no file of layouts has it, and it is none of those that this node has'
-        f" without a file: {known}; correct the label {MIG_CONFIG_LABEL}, or add the layout to the file"
+        f" without a file: {known}, or counts such as 7x1g.5gb; correct the label {MIG_CONFIG_LABEL}, or add the layout"
+        " to the file"
     )
     return Refused(layout=wish.name, reason="LayoutUnknown", text=text)
 
