@@ -224,6 +224,22 @@ def test_a_card_held_whole_is_offered_in_shares_only_when_its_pod_has_ended(stat
     static(scenario)
 
 
+def test_a_card_that_an_init_container_has_is_held_as_long_as_it_runs(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+        first = {"name": "init", "image": "busybox", "command": ["sleep", "300"], **limits}
+        await lab.create("p", {}, initContainers=[first])
+        await lab.clock.sleep(60)
+        await lab.label("node-1", profile="renamed")
+        await lab.becomes({"nvidia.com/gpu.shared": 30})
+        await lab.clock.sleep(60)
+        assert lab.gpus() == {"nvidia.com/gpu.shared": 30}
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+        await lab.running("p")
+
+    static(scenario)
+
+
 def test_mps_takes_a_card_only_when_nobody_has_a_time_slice_of_it(static: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.label("node-1", profile="slice-4")
@@ -289,6 +305,7 @@ def test_a_node_goes_from_whole_cards_to_slices_on_demand_to_a_layout_and_back(s
         await lab.label("node-1", layout="2x2g.10gb-3x1g.5gb")
         await lab.until(lambda: len(lab.hardware()) == 1 + 3 * 5, "three cards are laid out")
         await lab.until(lambda: lab.condition("GpuSharingApplied")[0] == "False", "one name cannot mean two things")
+        assert "dynamic-slice" not in lab.nodes.cache.get("node-1").metadata.annotations["tessera.dev/offers"]
         assert lab.phase("slice") == "Running"
         await lab.delete("slice")
         await lab.becomes({"nvidia.com/mig-1g.5gb": 12, "nvidia.com/mig-2g.10gb": 8})

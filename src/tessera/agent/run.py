@@ -335,6 +335,7 @@ class Agent:
             stock=lambda: self._stock.stock,
             sharing=self._report.sharing,
             on_demand=self._roles.on_demand,
+            leaving=self._leaving,
             mig_state=self._report.mig_state,
             conditions=self._report.conditions,
             machine=SIMULATED_MACHINE if self._simulated else read_machine(),
@@ -350,6 +351,9 @@ class Agent:
     def _boot_id(self) -> str:
         node = self._mirror.node()
         return node.status.node_info.boot_id if node is not None else ""
+
+    def _leaving(self) -> frozenset[str]:
+        return frozenset(card.uuid for card in self._stock.stock.cards if self._roles.leaving(card.uuid))
 
     async def _nobody_has(self, uuid: str) -> bool:
         """Whether no pod has any part of a card, nor is about to get one."""

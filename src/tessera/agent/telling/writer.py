@@ -66,6 +66,7 @@ class _Facts(msgspec.Struct, frozen=True):
     stock: Stock
     sharing: Sharing
     on_demand: frozenset[str]
+    leaving: frozenset[str]
     mig_state: str
 
     def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> Metadata:
@@ -82,7 +83,7 @@ class _Facts(msgspec.Struct, frozen=True):
             timestamp=began,
             vgpu=vgpu,
         )
-        offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand)
+        offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand - self.leaving)
         state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
         return Metadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
 
@@ -105,6 +106,7 @@ class NodeTeller:
         sharing: what is in force on the cards that are not cut on demand; ``None`` while that is not known, and then
             labels and annotation stay as they are.
         on_demand: UUIDs of the cards that are cut on demand.
+        leaving: those of them that give no further slice, since somebody else shall have them.
         mig_state: value of ``nvidia.com/mig.config.state``; empty for no such label.
         conditions: all that shall stand on the Node; ``None`` while they are not known, and then they stay as they are.
         machine: the machine's product name; ``None`` if it cannot be read.
@@ -124,6 +126,7 @@ class NodeTeller:
         stock: Callable[[], Stock],
         sharing: Callable[[], Sharing | None],
         on_demand: Callable[[], Collection[str]],
+        leaving: Callable[[], Collection[str]] = frozenset,
         mig_state: Callable[[], str],
         conditions: Callable[[], Iterable[NodeCondition] | None],
         machine: str | None,
@@ -139,6 +142,7 @@ class NodeTeller:
         self._stock = stock
         self._sharing = sharing
         self._on_demand = on_demand
+        self._leaving = leaving
         self._mig_state = mig_state
         self._conditions = conditions
         self._machine = machine
@@ -231,7 +235,7 @@ class NodeTeller:
         stock, sharing = self._stock(), self._sharing()
         if sharing is None or not stock.driver_version:
             return None
-        return _Facts(stock, sharing, frozenset(self._on_demand()), self._mig_state())
+        return _Facts(stock, sharing, frozenset(self._on_demand()), frozenset(self._leaving()), self._mig_state())
 
     # Conditions -------------------------------------------------------------------------------------------------
 
