@@ -59,6 +59,10 @@ class Holders:
         """The pods that can hold anything; while this is the same, only admissions can change an answer."""
         return frozenset(PodUid(pod.metadata.uid) for pod in self._live())
 
+    def initializing(self, resource: str) -> bool:
+        """Whether an init container may have entries of a resource, of which kubelet tells nobody."""
+        return any(_initializes_with(resource, pod) for pod in self._live())
+
     async def now(self) -> Mapping[str, tuple[Holder, ...]]:
         """The holders of each card and MIG device, by its UUID; a device that nobody holds is missing.
 
@@ -74,6 +78,11 @@ class Holders:
                 for device, holder in _holders(pod, uid):
                     held.setdefault(device, []).append(holder)
         return {device: tuple(holders) for device, holders in held.items()}
+
+
+def _initializes_with(resource: str, pod: Pod) -> bool:
+    done = any(each.type == "Initialized" and each.status == "True" for each in pod.status.conditions)
+    return not done and any(resource in each.resources.limits for each in pod.spec.init_containers)
 
 
 def _holders(pod: PodResources, uid: PodUid) -> Iterator[tuple[str, Holder]]:

@@ -3,7 +3,8 @@
 Kubelet is asked when the node's pods or the offer change, not at every change. Its answer may lack a container that was
 given something a moment ago: kubelet notes that after Allocate, and the pod may not be among the live ones yet. So what
 was given counts as held until kubelet has told who holds it, or for :data:`ADMISSION` seconds if it never tells. It is
-asked once a second until then, and when the container starts.
+asked once a second until then, and when the container starts. It never tells of init containers: what nobody has counts
+as held as long as a pod of the node initializes with the resource.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -102,7 +103,7 @@ class Occupancy:
         """Asks kubelet if its answer may be news; returns after how many seconds to call again, ``None`` for never."""
         about = (self._holders.live(), offer)
         now = self._clock.monotonic()
-        settled = [each for each in self._given if each.since + ADMISSION <= now]
+        settled = [each for each in self._given if self._is_settled(each, now)]
         if about != self._asked_about or settled or self._look_at() <= now:
             try:
                 self._held = await self._holders.now()
@@ -112,12 +113,18 @@ class Occupancy:
                 return ASK_AGAIN
             self._asked_about, self._silent, self._told_at = about, None, now
             self._given = [self._looked_up(each) for each in self._given if each not in settled]
-        until = min([self._look_at(), *(each.since + ADMISSION for each in self._given)])
+        young = [each.since + ADMISSION for each in self._given if each.since + ADMISSION > now]
+        until = min([self._look_at(), *young])
         return None if until == inf else max(0.0, until - self._clock.monotonic())
+
+    def _is_settled(self, given: _Given, now: float) -> bool:
+        """Whether kubelet's next answer goes before what was noted here."""
+        return given.since + ADMISSION <= now and (given.told or not self._holders.initializing(given.resource))
 
     def _look_at(self) -> float:
         """When kubelet is asked again, though nothing else may have changed, who holds what was given."""
-        return inf if all(each.told for each in self._given) else self._told_at + LOOK_AGAIN
+        late = self._clock.monotonic() - ADMISSION
+        return inf if all(each.told or each.since <= late for each in self._given) else self._told_at + LOOK_AGAIN
 
     def _looked_up(self, given: _Given) -> _Given:
         """What was given, with whether kubelet has told who holds it."""
