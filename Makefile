@@ -34,11 +34,11 @@ layers: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	@scripts/need-kubectl $(VENV)/kubectl
-	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" $(BIN)/pytest -n 2 -m "not soak"
+	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" $(BIN)/pytest -n 2 --dist loadfile -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
 	@scripts/need-kubectl $(VENV)/kubectl
-	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2
+	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile
 
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
