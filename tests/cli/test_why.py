@@ -164,6 +164,18 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
             "rejected",
             "Allocate failed",
         ),
+        (
+            bound(
+                status={
+                    "phase": "Failed",
+                    "reason": "UnexpectedAdmissionError",
+                    "message": "Allocate failed due to rpc error: desc = nvidia.com/gpu.shared: "
+                    "invalid allocation request: maximum request size for shared resources is 1; found 2",
+                }
+            ),
+            "rejected",
+            "ask for one share in each container",
+        ),
         (pod(profile="", gates=()), "no-slices", "does not ask for a GPU"),
         (pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}), "not-offered", "which no node gives"),
         (pod(limits={"nvidia.com/mig-1g.5gb": "0.5"}), "bad-request", "slices come whole"),

@@ -27,6 +27,9 @@ _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 #: Reasons with which kubelet refuses a pod that was bound to its node for good (``pkg/kubelet/lifecycle``).
 _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
 
+#: In what the node's agent says of a container that asks for several shares where one is the most, as NVIDIA's does.
+_TOO_MANY_SHARES = "maximum request size for shared resources"
+
 
 def answer_about(view: View, pod: Pod) -> Answer:
     """Why a pod does not run, or that it does.
@@ -67,10 +70,7 @@ def _over(pod: Pod, facts: PodFacts) -> Answer | None:
                 case="rejected",
                 verdict=f"was refused by the node's kubelet for good ({status.reason})",
                 facts=(f"node {facts.node} said: {status.message}",),
-                help=(
-                    "let its owner make it anew: delete this pod; one that nobody owns must be created again",
-                    "if it happens again, see that the node's agent runs: its device plugin answers kubelet",
-                ),
+                help=_after_rejection(status.message),
             )
         said = ": ".join(each for each in (status.reason, status.message) if each)
         return Answer(
@@ -82,6 +82,15 @@ def _over(pod: Pod, facts: PodFacts) -> Answer | None:
     if facts.leaving and not facts.node:
         return Answer(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
     return None
+
+
+def _after_rejection(message: str) -> tuple[str, ...]:
+    if _TOO_MANY_SHARES in message:
+        return ("ask for one share in each container, in the manifest of whoever owns the pod, and create it anew",)
+    return (
+        "let its owner make it anew: delete this pod; one that nobody owns must be created again",
+        "if it happens again, see that the node's agent runs: its device plugin answers kubelet",
+    )
 
 
 def _exits(pod: Pod) -> Iterator[str]:
