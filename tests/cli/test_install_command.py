@@ -102,3 +102,10 @@ def test_cards_that_nobody_can_simulate_are_refused(arguments_: list[str], capsy
     told = capsys.readouterr()
     assert told.out == ""
     assert 'no GPU model "A10-40GB"; did you mean "A100-40GB"?' in told.err
+
+
+def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "Each run sets everything anew, and nothing is kept of the run before" in told
+    assert "repeat all that was given before" in told

@@ -166,6 +166,19 @@ def test_steps_name_the_nodes_cards_and_the_config_maps_of_its_agent(told: Told,
     assert all(any(step in each for each in found.help) for step in steps)
 
 
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (("GpuMigLayoutApplied", "Unknown", "CardsInUse", "held"), "again as before, with --evict"),
+        (("GpuMigLayoutApplied", "False", "ResetRequired", "reset"), "and run tessera install again as before"),
+        (("GpuSharingApplied", "False", "ProfilesUnreadable", "no"), "again as before, with --values FILE"),
+    ],
+)
+def test_a_step_that_installs_again_says_to_repeat_the_former_options(told: Told, words: str) -> None:
+    (step,) = (each for each in answer(node(told)).help if "tessera install" in each)
+    assert words in step
+
+
 def test_what_comes_first_explains_what_comes_later() -> None:
     layout = ("GpuMigLayoutApplied", "False", "NvmlFailed", "no answer")
     sharing = ("GpuSharingApplied", "False", "CardsInUse", "busy")
@@ -183,7 +196,7 @@ def test_what_is_under_way_is_said_to_be(reason: str) -> None:
 
 
 def test_a_failure_counts_before_a_change() -> None:
-    pending = ("GpuMigLayoutApplied", "Unknown", "Applying", "at work")
+    pending = ("GpuMigLayoutApplied", "Unknown", "LayoutApplying", "at work")
     assert answer(node(pending, ("GpuSharingApplied", "False", "ProfileMissing", "none"))).case == "profile-missing"
 
 

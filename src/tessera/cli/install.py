@@ -59,17 +59,20 @@ def command(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Install Tessera, or change what an installation follows.
+    """Install Tessera, or set an installation up anew.
 
     Without options it is kubectl apply -k deploy/ on the server's side. With --values the agents take over from
     NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
-    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand). Each
-    run sets everything anew: what a former run set and this one does not goes back to its default.
+    environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand).
+
+    Each run sets everything anew, and nothing is kept of the run before: an option that is left out goes back to its
+    default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before.
 
     \b
     Examples:
       tessera install
       tessera install --values values.yaml --namespace kube-system
+      tessera install --values values.yaml --namespace kube-system --evict
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
       tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB

@@ -18,7 +18,9 @@ _CHECK = "check the file: kubectl get configmap {settings} -o yaml | tessera con
 _CORRECT = "correct the ConfigMap, the agent follows at once: kubectl edit configmap {settings}"
 _PROFILE = "name another profile: kubectl label node {node} nvidia.com/device-plugin.config=PROFILE --overwrite"
 _LAYOUT = "name another layout: kubectl label node {node} nvidia.com/mig.config=LAYOUT --overwrite"
-_RIGHTS = "let the agents read the ConfigMap: tessera install --values FILE -n NAMESPACE"
+# An installation keeps nothing of the one before: a step that names one option has to say so.
+_REINSTALL = "run tessera install again as before"
+_RIGHTS = f"let the agents read the ConfigMap: {_REINSTALL}, with --values FILE -n NAMESPACE"
 _DRIVER = "see what the driver says: nvidia-smi and dmesg on {node}"
 _WAIT = "ask again in a moment; if nothing moves, read the agent's log"
 _AGAIN = "the agent tries again by itself"
@@ -48,11 +50,11 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     (LAYOUT, "CardsInUse"): (
         "wait, or delete the pods that hold what must go; the agent goes on by itself",
         _PODS,
-        "to have them evicted: tessera install --evict",
+        f"to have them evicted: {_REINSTALL}, with --evict",
     ),
     (LAYOUT, "ResetRequired"): (
         "end what uses the card, or reboot the node: kubectl drain {node} --ignore-daemonsets",
-        "to let the agent reboot nodes: WITH_REBOOT in migManager.env of tessera install --values",
+        f"to let the agent reboot nodes: set WITH_REBOOT in migManager.env of the values file, and {_REINSTALL}",
     ),
     (LAYOUT, "NvmlFailed"): (_DRIVER, _AGAIN, _LOG),
     (LAYOUT, "StateUnwritable"): ("make room on {node}, in the folder that the text names: df -h", _AGAIN),
@@ -68,6 +70,7 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
     (SHARING, "NvmlFailed"): (_DRIVER, _AGAIN),
     (SHARING, "CdiFailed"): ("make room on {node}, in the folder that the text names: df -h", _AGAIN),
     (SHARING, "ResourceRefused"): ("see what kubelet says on {node}: journalctl -u kubelet", _AGAIN),
+    (MPS, "DaemonNotReady"): (_LOG,),
     (MPS, "WaitingForClients"): ("wait, or delete the pods that still use the cards as they were", _PODS),
 }
 
@@ -118,7 +121,7 @@ def _config_map(agent: Pod | None, option: str) -> str:
 
 def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
     """Steps that would help, or those of waiting where the agent is at it."""
-    if reason.endswith(("Pending", "Rebooting")) or reason in {"Applying", "Starting", "Retrying", "HoldersUnknown"}:
+    if reason.endswith(("Pending", "Rebooting")) or reason in {"LayoutApplying", "Starting", "LayoutRetrying", "HoldersUnknown"}:
         return (_WAIT,)
     steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
     settings = blanks.layouts if condition == LAYOUT else blanks.profiles
