@@ -553,6 +553,20 @@ def test_a_card_whose_device_nodes_are_not_known_is_not_given_out(play: Callable
     play(story, "2xA100-40GB")
 
 
+def test_a_card_that_is_cut_while_kubelet_is_waited_for_is_not_given_whole(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(WHOLE)
+        await scene.offers(gpu=2)
+        scene.seam.pod_resources = asyncio.Event().wait  # type: ignore[method-assign, assignment]
+        for card in (0, 1):
+            await scene.cut(card, ("1g.5gb", 0))
+            await scene.clock.sleep(1)
+        with pytest.raises(DeviceRefusal, match=f"{scene.uuid(1)} must not be given out now"):
+            await scene.admit("p", {GPU: 1})
+
+    play(story, "2xA100-40GB")
+
+
 def test_what_others_may_ask(play: Callable[..., None]) -> None:
     async def story(scene: Scene) -> None:
         await scene.begin(WHOLE)

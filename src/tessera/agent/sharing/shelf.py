@@ -283,7 +283,7 @@ class Shelf:
             unhealthy={entry: verdict.text for entry, verdict in judged.items() if not verdict.healthy},
             unreadable=self._readings.failed if self._options_now.uses_cdi else {},
             lost=frozenset(card.uuid for card in self._stock if card.info.lost),
-            fenced=self._fenced(),
+            fenced=self._closed(),
             blocked=self._blocked,
             waiting={
                 (name, card): f"its MPS daemon is not ready: {self._mps.why(name)}"
@@ -302,7 +302,7 @@ class Shelf:
     def _plugin(self, resource: str) -> SharedPlugin:
         return SharedPlugin(
             resource,
-            fenced=self._fenced,
+            fenced=self._closed,
             edits=self._mps.edits,
             cdi=self._cdi,
             given=self._occupancy.given,
@@ -323,6 +323,11 @@ class Shelf:
             topology=self._readings.topology,
             joint=len(self.offer.resources) > 1,
         )
+
+    def _closed(self) -> frozenset[str]:
+        """UUIDs of what nothing may be given of now: what is fenced, and cards that are not as the offer has them."""
+        now = self._cards()
+        return self._fenced() | {card.uuid for card in self._stock if card not in now}
 
     def _ever_joint(self) -> bool:
         """Whether a container of this node may have been given devices of several resources."""
