@@ -47,9 +47,11 @@ def node(
     gives: Mapping[str, str] | None = None,
     offers: Sequence[NodeOffer] = (SHARES,),
     ready: str = "True",
+    since: float = 60.0,
 ) -> Node:
     conditions = [{"type": "Ready", "status": ready, "message": "kubelet stopped posting"}]
-    conditions += [{"type": t, "status": s, "reason": r, "message": m} for t, s, r, m in told]
+    moved = {"lastTransitionTime": rfc3339(NOW - since)}
+    conditions += [{"type": t, "status": s, "reason": r, "message": m, **moved} for t, s, r, m in told]
     allocatable = {"cpu": "8", **({"nvidia.com/gpu.shared": "16"} if gives is None else gives)}
     annotations = {OFFERS_ANNOTATION: encode_offers(offers)} if offers else {}
     metadata = {"name": "n1", "uid": "u1", "labels": labels, "annotations": annotations}
@@ -233,7 +235,7 @@ def test_the_labels_that_bring_an_agent_are_those_of_the_manifest() -> None:
 
 
 def test_a_long_event_is_cut() -> None:
-    long = msgspec.structs.replace(event("CardsInUse", 5), message="pod default/x holds a share; " * 40)
+    long = msgspec.structs.replace(event("GpuUnhealthy", 5), message="pod default/x holds a share; " * 40)
     fact = answer(node(HEALTHY, IN_FORCE), events=(long,)).facts[-1]
     assert fact.endswith(" ...")
     assert len(fact) < 400
@@ -290,6 +292,43 @@ def test_an_event_that_says_what_a_condition_says_is_not_told_twice() -> None:
     told = ("GpuSharingApplied", "False", "ProfileMissing", "about ProfileMissing")
     found = answer(node(HEALTHY, told), events=[event("ProfileMissing", 1)])
     assert [each for each in found.facts if "about ProfileMissing" in each] == ["sharing: about ProfileMissing"]
+
+
+MISSING = ("GpuSharingApplied", "False", "ProfileMissing", "none")
+BUSY = ("GpuSharingApplied", "Unknown", "CardsInUse", "held")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "reason", "ago", "listed"),
+    [
+        ((IN_FORCE, CUT), "LayoutImpossible", 90, False),
+        ((IN_FORCE, CUT), "ProfileMissing", 90, False),
+        ((IN_FORCE,), "LayoutImpossible", 90, False),  # no layout is asked for any more
+        ((HEALTHY,), "CardUnhealthy", 90, False),
+        ((MISSING,), "ProfileMissing", 90, False),  # another one, before it was in force for a while
+        ((MISSING,), "ProfileRefused", 30, True),
+        ((BUSY, CUT), "CardsInUse", 90, False),
+        ((BUSY, CUT), "CardsInUse", 30, True),  # a word of two conditions, one of which is at it
+        ((IN_FORCE, CUT), "NvmlFailed", 30, False),
+        ((IN_FORCE, CUT), "GpuUnhealthy", 90, True),
+        ((IN_FORCE, CUT), "GpuUnhealthy", 3700, False),
+        ((IN_FORCE, CUT), "NodeNotReady", 90, True),
+        ((), "LayoutImpossible", 90, True),
+    ],
+)
+def test_warnings_are_told_until_they_have_passed(
+    conditions: Sequence[Told], reason: str, ago: float, listed: bool
+) -> None:
+    facts = answer(node(*conditions, since=60), events=[event(reason, ago)]).facts
+    assert any(each.startswith(f"event {reason} ") for each in facts) is listed
+
+
+def test_a_condition_that_says_no_time_leaves_its_warnings() -> None:
+    about = node(MISSING)
+    conditions = [msgspec.structs.replace(each, last_transition_time=None) for each in about.status.conditions]
+    status = msgspec.structs.replace(about.status, conditions=conditions)
+    found = answer(msgspec.structs.replace(about, status=status), events=[event("ProfileRefused", 90)])
+    assert any(each.startswith("event ProfileRefused ") for each in found.facts)
 
 
 def test_who_may_not_see_pods_is_told_so() -> None:

@@ -121,11 +121,21 @@ def _config_map(agent: Pod | None, option: str) -> str:
 
 def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
     """Steps that would help, or those of waiting where the agent is at it."""
-    if reason.endswith(("Pending", "Rebooting")) or reason in {"LayoutApplying", "Starting", "LayoutRetrying", "HoldersUnknown"}:
+    if reason.endswith(("Pending", "Rebooting")) or reason in {
+        "LayoutApplying",
+        "Starting",
+        "LayoutRetrying",
+        "HoldersUnknown",
+    }:
         return (_WAIT,)
     steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
     settings = blanks.layouts if condition == LAYOUT else blanks.profiles
     return tuple(step.format(settings=settings, **msgspec.structs.asdict(blanks)) for step in steps)
+
+
+def conditions_of(reason: str) -> frozenset[str]:
+    """The conditions that may give this reason for not being ``True``; none for a word that is no such reason."""
+    return frozenset(condition for condition, each in _BY_REASON if each == reason)
 
 
 def help_about_nothing(node: str) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, dec
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli.verdicts.answer import Answer, listed
 from tessera.cli.verdicts.fixed import dynamic_resources
+from tessera.cli.verdicts.node_events import still_telling
 from tessera.cli.verdicts.node_help import blanks_of, help_about, help_about_nothing
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.kube.resources import Condition, Node
@@ -199,9 +200,8 @@ def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
     yield from _offered(node)
     if "pods" in view.sight.unseen:
         yield "you may not list pods: whether an agent runs is not known"
-    said = {each.message for each in told.values()}
     events = view.events_on("Node", node.metadata.name, warnings=True)
-    yield from map(view.told, [each for each in events if each.message not in said][-_EVENTS:])
+    yield from map(view.told, list(still_telling(events, told, view.sight.now))[-_EVENTS:])
 
 
 def _labels(node: Node) -> Iterator[str]:

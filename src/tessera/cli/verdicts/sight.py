@@ -138,17 +138,17 @@ class View:
     def events_about(self, uid: str, *, warnings: bool = False) -> list[CoreEvent]:
         """An object's events, newest last."""
         found = (event for event in self.sight.events if event.involved_object.uid == uid)
-        return sorted((each for each in found if not warnings or each.type == "Warning"), key=_when)
+        return sorted((each for each in found if not warnings or each.type == "Warning"), key=when)
 
     def events_on(self, kind: str, name: str, *, warnings: bool = False) -> list[CoreEvent]:
         """Events about an object by its name, newest last: kubelet names the Node without the UID that others see."""
         about = [(event, event.involved_object) for event in self.sight.events]
         found = (event for event, item in about if (item.kind, item.name) == (kind, name))
-        return sorted((each for each in found if not warnings or each.type == "Warning"), key=_when)
+        return sorted((each for each in found if not warnings or each.type == "Warning"), key=when)
 
     def told(self, event: CoreEvent) -> str:
         """An event in a line."""
-        ago = f" {age(self.sight.now - _when(event))} ago" if _when(event) else ""
+        ago = f" {age(self.sight.now - when(event))} ago" if when(event) else ""
         return f"event {event.reason}{ago}: {textwrap.shorten(event.message, _EVENT_LONGEST, placeholder=' ...')}"
 
 
@@ -163,7 +163,8 @@ def _state(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name} is not ready ({why or 'unknown'})"
 
 
-def _when(event: CoreEvent) -> float:
+def when(event: CoreEvent) -> float:
+    """When an event was seen last, seconds since 1970; 0 if it does not say."""
     last = event.series.last_observed_time if event.series is not None else None
     for text in (last, event.last_timestamp, event.event_time, event.metadata.creation_timestamp):
         if text:
