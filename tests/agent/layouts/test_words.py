@@ -17,9 +17,9 @@ from tessera.api.names import PodUid
 from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
 
-GOOD = CardVerdict(LayoutState.SUCCESS, "Applied")
+GOOD = CardVerdict(LayoutState.SUCCESS, "LayoutApplied")
 BUSY = CardVerdict(LayoutState.PENDING, "CardsInUse", "GPU 0: pod a/b")
-WORKING = CardVerdict(LayoutState.PENDING, "Applying")
+WORKING = CardVerdict(LayoutState.PENDING, "LayoutApplying")
 BROKEN = CardVerdict(LayoutState.FAILED, "NvmlFailed", "GPU 1: tried 3 times")
 REBOOTING = CardVerdict(LayoutState.REBOOTING, "Rebooting", "GPU 2: a reset")
 
@@ -27,9 +27,9 @@ REBOOTING = CardVerdict(LayoutState.REBOOTING, "Rebooting", "GPU 2: a reset")
 @pytest.mark.parametrize(
     ("verdicts", "state", "reason", "message"),
     [
-        ([GOOD, GOOD], "success", "Applied", 'layout "x" is in force'),
-        ([], "success", "Applied", 'layout "x" is in force'),
-        ([GOOD, WORKING], "pending", "Applying", 'layout "x" is being applied'),
+        ([GOOD, GOOD], "success", "LayoutApplied", 'layout "x" is in force'),
+        ([], "success", "LayoutApplied", 'layout "x" is in force'),
+        ([GOOD, WORKING], "pending", "LayoutApplying", 'layout "x" is being applied'),
         ([WORKING, BUSY], "pending", "CardsInUse", "GPU 0: pod a/b"),
         ([BUSY, BROKEN, GOOD], "failed", "NvmlFailed", "GPU 1: tried 3 times; GPU 0: pod a/b"),
         ([BROKEN, REBOOTING], "rebooting", "Rebooting", "GPU 2: a reset; GPU 1: tried 3 times"),

@@ -91,7 +91,7 @@ def test_what_is_offered_shows_that_new_content_is_in_force_and_which_of_it_has_
 @pytest.mark.parametrize(
     ("layout", "status", "reason"),
     [
-        (Layout("success"), "True", "LayoutInForce"),
+        (Layout("success"), "True", "LayoutApplied"),
         (Layout("pending"), "Unknown", "LayoutPending"),
         (Layout("pending", "CardsInUse"), "Unknown", "CardsInUse"),
         (Layout("rebooting"), "Unknown", "NodeRebooting"),

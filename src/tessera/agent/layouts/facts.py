@@ -222,7 +222,7 @@ class Wait(msgspec.Struct, frozen=True):
 
     Attributes:
         until: when the card is to be looked at again in any case.
-        reason: CamelCase, for machines: ``CardsInUse``, ``Retrying``.
+        reason: CamelCase, for machines: ``CardsInUse``, ``LayoutRetrying``.
         text: for people: who or what is waited for.
         failed: what was tried has failed often enough to be called a failure; it is tried again all the same.
     """

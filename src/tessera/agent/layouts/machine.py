@@ -241,7 +241,7 @@ class CardMachine:
             return self._failure(*worst, until)
         if in_use:
             return Wait(until, "CardsInUse", self._who(tenants, pids))
-        return Wait(until, "Retrying", f"{self._name}: {worst[1].text if worst else 'nothing can be called now'}")
+        return Wait(until, "LayoutRetrying", f"{self._name}: {worst[1].text if worst else 'nothing can be called now'}")
 
     def _until(self, tenants: list[Tenant], pids: list[int], now: float) -> float:
         """When to look again: the next try, the next eviction, or a while. The end of a pod is a fact of its own."""

@@ -19,7 +19,7 @@ from tessera.agent.layouts.hands import Hands
 from tessera.agent.layouts.journal import Journal, JournalFile, digest_of
 from tessera.agent.layouts.machine import CardMachine
 from tessera.agent.layouts.reboots import Reboots
-from tessera.agent.layouts.status import CardVerdict, LayoutState, LayoutStatus, summed
+from tessera.agent.layouts.status import APPLYING, CardVerdict, LayoutState, LayoutStatus, summed
 from tessera.agent.layouts.tenants import Tenants
 from tessera.agent.layouts.wanted import Refused, Wanted, wanted_of
 from tessera.agent.roles import Role, Roles
@@ -253,7 +253,7 @@ class LayoutReconciler:
             )
         if not wanted.layout:
             return LayoutStatus(state=LayoutState.SUCCESS, reason="NoLayout", message="cards are left as they are")
-        pending = CardVerdict(LayoutState.PENDING, "Applying")
+        pending = CardVerdict(LayoutState.PENDING, APPLYING)
         verdicts = {
             uuid: (self._drivers[uuid].verdict if uuid in self._drivers else None) or pending for uuid in wanted.goals
         }

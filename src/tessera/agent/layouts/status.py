@@ -6,7 +6,7 @@ from enum import StrEnum
 import msgspec
 
 #: Reason of a layout that is in force, and of one that is being worked on.
-APPLIED, APPLYING = "Applied", "Applying"
+APPLIED, APPLYING = "LayoutApplied", "LayoutApplying"
 
 
 class LayoutState(StrEnum):
@@ -32,7 +32,7 @@ class LayoutStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         layout: its name; empty where none is wished, and then there is nothing to tell.
         state: of the node as a whole.
-        reason: CamelCase: ``Applied``, ``Applying``, ``CardsInUse``, ``Retrying``, ``LayoutUnknown``,
+        reason: CamelCase: ``LayoutApplied``, ``LayoutApplying``, ``CardsInUse``, ``LayoutRetrying``, ``LayoutUnknown``,
             ``LayoutImpossible``, ``ResetRequired``, ``Rebooting``, ``NvmlFailed``, ...
         message: for people; names the cards and who is waited for.
     """

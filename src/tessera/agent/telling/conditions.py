@@ -93,7 +93,7 @@ def layout_condition(told: LayoutTold) -> NodeCondition | None:
     if not told.state:
         return None
     truths: Mapping[str, Truth] = {"success": "True", "failed": "False"}
-    words = {"success": "LayoutInForce", "failed": "LayoutFailed", "rebooting": "NodeRebooting"}
+    words = {"success": "LayoutApplied", "failed": "LayoutFailed", "rebooting": "NodeRebooting"}
     reason = told.reason or words.get(told.state, "LayoutPending")
     return NodeCondition(LAYOUT, truths.get(told.state, "Unknown"), reason, told.message)
 
