@@ -413,6 +413,23 @@ def test_a_pod_stays_with_slices_on_demand_while_a_node_can_make_them(static: Ca
     static(scenario, nodes="1xA100-40GB,1xA100-40GB")
 
 
+def test_whole_cards_with_pods_become_slices_on_demand_each_when_its_pod_has_ended(static: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.becomes(WHOLE)
+        for name in ("one", "two"):
+            await lab.create(name, {"nvidia.com/gpu": 1})
+        await lab.running("one", "two")
+        await lab.label("node-1", layout="dynamic")
+        await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == 2, "two cards are joined")
+        for name, cards in (("one", 3), ("two", 4)):
+            await lab.delete(name)
+            began = lab.clock.monotonic()
+            await lab.until(lambda: lab.gpus().get("nvidia.com/mig-7g.40gb") == cards, "one more is joined")  # noqa: B023
+            assert lab.clock.monotonic() - began < 5.0
+
+    static(scenario)
+
+
 def test_a_card_that_asks_for_a_reset_gets_it_when_its_pod_has_ended(static: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.create("card", {"nvidia.com/gpu": 1})

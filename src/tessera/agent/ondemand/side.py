@@ -193,6 +193,8 @@ class OnDemand:
         held = self._roles.on_demand()
         joined = frozenset(uuid for uuid in held if not self._roles.leaving(uuid))
         if held != self._held:
+            # Cards come one after the other, and MIG mode of each is to be turned on at once.
+            self._next_look = -math.inf
             await self._hold(group, held, await read_inventory(self._hardware))
         node = self._mirror.node()
         if joined and node is not None:
