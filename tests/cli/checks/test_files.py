@@ -66,6 +66,60 @@ def test_what_mps_gives_each_client_is_told() -> None:
     assert part.means[-1] == "on 1 x A100-40GB, each client of nvidia.com/gpu: 10240 MiB, 25 % of the threads"
 
 
+@pytest.mark.parametrize("nodes", [(), ("2xA100-40GB",), ("2xA100-40GB", "T4")])
+@pytest.mark.parametrize(
+    ("entry", "more", "which"),
+    [
+        ("name: nvidia.com/mig-1g.5gb", "", "nvidia.com/mig-1g.5gb, which are MIG devices"),
+        ("name: mig-3g.20gb, devices: 2", "", "nvidia.com/mig-3g.20gb, which are MIG devices"),
+        ("name: mig-1g.5gb", "flags: {migStrategy: none}", "nvidia.com/mig-1g.5gb, which are MIG devices"),
+        ("name: gpu, devices: ['0:1']", "", "MIG device 0:1"),
+        ("name: gpu, devices: [0, '0:1', '1:0']", "", "MIG devices 0:1, 1:0"),
+        (
+            "name: gpu, devices: [MIG-998210af-9f07-5641-a3f8-444eb9707a14]",
+            "flags: {migStrategy: single}",
+            "MIG device MIG-998210af-9f07-5641-a3f8-444eb9707a14",
+        ),
+        ("name: small", "resources: {mig: [{pattern: '1g*', name: small}]}", "nvidia.com/small, which are MIG devices"),
+    ],
+)
+def test_mps_on_mig_devices_is_wrong_with_and_without_a_node(
+    entry: str, more: str, which: str, nodes: tuple[str, ...]
+) -> None:
+    part = only(f"{more}\nsharing: {{mps: {{resources: [{{{entry}, replicas: 2}}]}}}}", *nodes)
+    rule = "MPS serves whole cards only: use timeSlicing, or name others"
+    assert part.problems == (f"sharing.mps.resources[0]: MPS would share {which}; {rule}",)
+    assert part.notices == ()
+    assert not any("each client" in line for line in part.means)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
+        "flags: {migStrategy: single}\nsharing: {mps: {resources: [{name: gpu, devices: [0], replicas: 2}]}}",
+        "resources: {gpus: &a [{pattern: '*', name: a}], mig: *a}\nsharing: {mps: {resources: [{name: a, replicas: 2}]}}",
+        "resources: {gpus: [{pattern: '*', name: mig-no}]}\nsharing: {mps: {resources: [{name: mig-no, replicas: 2}]}}",
+        "sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}",
+    ],
+)
+def test_what_can_be_a_whole_card_may_be_shared_by_mps(more: str) -> None:
+    assert only(more, "2xA100-40GB").problems == ()
+
+
+def test_what_else_is_wrong_is_told_beside_mps_on_mig_devices() -> None:
+    entries = "[{name: mig-1g.5gb, replicas: 2}, {name: gpu, devices: [3], replicas: 2}, {name: card, replicas: 2}]"
+    part = only(f"sharing: {{mps: {{resources: {entries}}}}}", "2xA100-40GB")
+    assert [each.partition(": ")[0] for each in part.problems] == ["sharing.mps.resources[0]", "on 2 x A100-40GB"]
+    assert "resources[1].devices: 3 is no device of nvidia.com/gpu" in part.problems[1]
+
+
+def test_a_client_has_no_part_of_what_the_node_does_not_have() -> None:
+    part = only("sharing: {mps: {resources: [{name: card, replicas: 2}]}}", "A100-40GB")
+    assert part.means[-1] == "on 1 x A100-40GB, not cut: nvidia.com/gpu 1"
+    assert "nothing here is nvidia.com/card" in part.notices[0]
+
+
 def test_a_profile_that_a_given_node_cannot_follow_is_wrong() -> None:
     part = only("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [3]}]}}", "2xA30")
     (problem,) = part.problems
