@@ -94,17 +94,20 @@ def test_mps_on_mig_devices_is_wrong_with_and_without_a_node(
 
 
 @pytest.mark.parametrize(
-    "more",
+    ("settings", "shared"),
     [
-        "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
-        "flags: {migStrategy: single}\nsharing: {mps: {resources: [{name: gpu, devices: [0], replicas: 2}]}}",
-        "resources: {gpus: &a [{pattern: '*', name: a}], mig: *a}\nsharing: {mps: {resources: [{name: a, replicas: 2}]}}",
-        "resources: {gpus: [{pattern: '*', name: mig-no}]}\nsharing: {mps: {resources: [{name: mig-no, replicas: 2}]}}",
-        "sharing: {timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}}",
+        ("", "mps: {resources: [{name: gpu, replicas: 2}]}"),
+        ("flags: {migStrategy: single}", "mps: {resources: [{name: gpu, devices: [0], replicas: 2}]}"),
+        (
+            "resources: {gpus: [{pattern: '*', name: any}], mig: [{pattern: '*', name: any}]}",
+            "mps: {resources: [{name: any, replicas: 2}]}",
+        ),
+        ("resources: {gpus: [{pattern: '*', name: mig-no}]}", "mps: {resources: [{name: mig-no, replicas: 2}]}"),
+        ("", "timeSlicing: {resources: [{name: mig-1g.5gb, replicas: 2}]}"),
     ],
 )
-def test_what_can_be_a_whole_card_may_be_shared_by_mps(more: str) -> None:
-    assert only(more, "2xA100-40GB").problems == ()
+def test_what_can_be_a_whole_card_may_be_shared_by_mps_and_mig_devices_by_time(settings: str, shared: str) -> None:
+    assert only(f"{settings}\nsharing: {{{shared}}}", "2xA100-40GB").problems == ()
 
 
 def test_what_else_is_wrong_is_told_beside_mps_on_mig_devices() -> None:
@@ -176,6 +179,36 @@ def test_a_layout_that_no_model_takes_is_wrong(devices: str, more: str, words: s
     assert part.problems[0].startswith("mig-configs.x[0].mig-devices: ")
     assert words in part.problems[0]
     assert part.means == ("x: fits no model that Tessera knows",)
+
+
+PART = 'mig-configs.x[0].mig-devices["1c.3g.20gb"]: compute instances smaller than their GPU instance are not made'
+
+
+@pytest.mark.parametrize(
+    ("nodes", "means"),
+    [
+        ((), ("x: cannot be had",)),
+        (("2xA100-40GB",), ("x on 2 x A100-40GB: cannot be had",)),
+        (("T4",), ("x on 1 x T4: no MIG devices, the cards have no MIG and stay whole",)),
+    ],
+)
+@pytest.mark.parametrize("devices", ["{'1c.3g.20gb': 1}", "{'1c.3g.20gb': 3, '1g.5gb': 9}"])
+def test_parts_of_gpu_instances_are_wrong_for_that_reason_alone(
+    devices: str, nodes: tuple[str, ...], means: tuple[str, ...]
+) -> None:
+    part = only(layout(devices), *nodes)
+    assert part.problems == (f"{PART}; write 3g.20gb",)
+    assert part.means == means
+
+
+def test_parts_that_only_another_model_is_asked_for_keep_no_node_from_the_layout() -> None:
+    more = "  - {devices: all, mig-enabled: true, mig-devices: {'1g.10gb': 7}, device-filter: H100-80GB}\n"
+    text = layout("{'1c.3g.20gb': 1}", ", device-filter: A100-40GB") + more
+    assert only(text).means == ("x: fits H100-80GB",)
+    of_a100, of_h100, _ = only(text, "A100-40GB", "H100-80GB").means
+    assert of_a100 == "x on 1 x A100-40GB: cannot be had"
+    assert of_h100 == "x on 1 x H100-80GB: nvidia.com/mig-1g.10gb 7"
+    assert len(only(text).problems) == 1
 
 
 def test_filters_by_pci_id_and_by_name_limit_the_models() -> None:

@@ -1,11 +1,13 @@
 """What MIG layouts mean: the models that can take each, and its tiles on nodes of given cards.
 
-A layout is wrong when no model that its filters mean can take it. That it is for another model than those given is no
-mistake: files hold layouts for every card of a cluster.
+A layout is wrong when no model that its filters mean can take it, or when it asks for what is made on none. That it is
+for another model than those given is no mistake: files hold layouts for every card of a cluster.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import msgspec
 
 from tessera.api.documents import FileRefused, Problem
 from tessera.api.mig_layouts import DeviceFilter, LayoutEntry, MigCard, MigLayouts, layouts_from, targets_of
@@ -26,7 +28,7 @@ def check_layouts(document: Any, name: str, nodes: Sequence[Node]) -> Part:
         found = layouts_from(document)
     except FileRefused as refused:
         return refused_part(name, "MIG layouts", refused)
-    problems = [str(each) for entries in found.layouts.values() for entry in entries for each in _impossible(entry)]
+    problems = [str(each) for entries in found.layouts.values() for entry in entries for each in _problems(entry)]
     return Part(
         name=name,
         kind="MIG layouts",
@@ -49,7 +51,9 @@ def _fits(entries: Sequence[LayoutEntry]) -> str:
     if not any(entry.counts for entry in entries):
         return "MIG mode on, without instances" if any(entry.mig_enabled for entry in entries) else "MIG mode off"
     models = [model.short_name for model in MODELS if _takes(model, entries)]
-    return f"fits {', '.join(models)}" if models else "fits no model that Tessera knows"
+    if models:
+        return f"fits {', '.join(models)}"
+    return "cannot be had" if any(map(_never_made, entries)) else "fits no model that Tessera knows"
 
 
 def _takes(model: GpuModel, entries: Sequence[LayoutEntry]) -> bool:
@@ -61,7 +65,9 @@ def _layout_on(name: str, entries: Sequence[LayoutEntry], node: Node) -> Iterato
     try:
         targets = targets_of(entries, _cards(node.model, node.count)).targets
     except FileRefused as refused:
-        yield f"{name} on {node}: {refused}"
+        told = {problem for entry in entries for problem in _never_made(entry)}
+        texts = [str(problem) for problem in refused.problems if problem not in told]
+        yield f"{name} on {node}: {'; '.join(texts) or 'cannot be had'}"
         return
     if not node.model.mig_capable:
         yield f"{name} on {node}: no MIG devices, the cards have no MIG and stay whole"
@@ -123,6 +129,21 @@ def _possible_on(entry: LayoutEntry, model: GpuModel) -> bool:
     if not _meant(entry, model) or model.table is None:
         return False
     return not entry.counts or not isinstance(plan_layout(model.table, entry.counts), Infeasible)
+
+
+def _problems(entry: LayoutEntry) -> Iterator[Problem]:
+    """What is wrong with an entry whatever the node; what is made on no card is looked for on none."""
+    yield from _never_made(entry) or _impossible(entry)
+
+
+def _never_made(entry: LayoutEntry) -> Sequence[Problem]:
+    """What every node refuses that has cards for the entry, as compute instances that are a part of theirs."""
+    card = MigCard(uuid="", index=0, product="", pci_device_id=0)
+    try:
+        targets_of([msgspec.structs.replace(entry, devices=None, filters=())], [card])
+    except FileRefused as refused:
+        return refused.problems
+    return ()
 
 
 def _impossible(entry: LayoutEntry) -> Iterator[Problem]:
