@@ -26,6 +26,8 @@ _WAIT = "ask again in a moment; if nothing moves, read the agent's log"
 _AGAIN = "the agent tries again by itself"
 _PODS = "see the pods: kubectl get pods -A --field-selector spec.nodeName={node}"
 
+#: Reasons that go by themselves.
+_PASSING = frozenset({"LayoutApplying", "LayoutRetrying", "Starting", "HoldersUnknown"})
 #: By the condition alone: for reasons of which nothing more is known.
 _BY_TYPE: Mapping[str, tuple[str, ...]] = {
     HEALTH: (_DRIVER, _LOG),
@@ -121,12 +123,7 @@ def _config_map(agent: Pod | None, option: str) -> str:
 
 def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
     """Steps that would help, or those of waiting where the agent is at it."""
-    if reason.endswith(("Pending", "Rebooting")) or reason in {
-        "LayoutApplying",
-        "Starting",
-        "LayoutRetrying",
-        "HoldersUnknown",
-    }:
+    if reason.endswith(("Pending", "Rebooting")) or reason in _PASSING:
         return (_WAIT,)
     steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
     settings = blanks.layouts if condition == LAYOUT else blanks.profiles
