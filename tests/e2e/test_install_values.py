@@ -183,7 +183,7 @@ def allocatable(cluster: Any, node: str) -> dict[str, str]:
 
 
 def runs(cluster: Any, name: str, count: int) -> bool:
-    found = cluster.get("replicaset", name)["status"]
+    found = cluster.get("replicaset", name).get("status", {})
     return bool(found.get("readyReplicas", 0) == count)
 
 

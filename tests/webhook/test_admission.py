@@ -294,3 +294,11 @@ def test_a_refusal_carries_its_text() -> None:
 def test_what_is_no_review_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(ReviewError, match="AdmissionReview"):
         Reviewer(lambda: A100).review(body)
+
+
+@pytest.mark.parametrize("capabilities", [A100, Capabilities()])
+def test_a_share_of_a_slice_waits_for_a_node_that_has_it_like_any_other_resource(capabilities: Capabilities) -> None:
+    for resource in ("nvidia.com/mig-1g.5gb.shared", "nvidia.com/mig-1g.5gb.me.shared"):
+        assert patch(pod(asking({resource: "1"})), capabilities) == ()
+    with pytest.raises(Refused, match=r"1g\.6gb\.shraed"):
+        patch(pod(asking({"nvidia.com/mig-1g.6gb.shraed": "1"})), capabilities)

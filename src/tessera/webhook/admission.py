@@ -21,8 +21,9 @@ import msgspec
 
 from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
 from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
+from tessera.api.sharing.grammar import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
-from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.capabilities import MODEL_PROFILES, Capabilities
 from tessera.webhook.operations import Operation
 from tessera.webhook.restriction import restriction_of
 
@@ -90,6 +91,8 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
         Refused: no node can.
     """
     profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
+    if any(_is_share(profile, capabilities) for profile in profiles):
+        return True  # like any pod for a resource that no node has yet, it waits for one
     left = capabilities.left_by(spec)
     if any(profiles.keys() <= node.dynamic for node in left):
         return False
@@ -109,6 +112,12 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
         f"asks for {_named(sorted(profiles))}, but {_named(on_demand)} is cut on demand and the rest stands on nodes "
         "with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
     )
+
+
+def _is_share(profile: str, capabilities: Capabilities) -> bool:
+    """Whether this is a share of a slice as sharing profiles call it; slices that are cut on demand are not shared."""
+    base = profile.removesuffix(SHARED_SUFFIX)
+    return base != profile and base in capabilities.possible | capabilities.static | MODEL_PROFILES
 
 
 def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) -> None:
