@@ -140,6 +140,12 @@ def test_an_error_that_was_long_ago_is_forgotten() -> None:
     assert probes(health, 10_010, 10) == 10_030
 
 
+def test_an_error_that_returned_all_year_still_goes_by_itself() -> None:
+    mark = Mark(scope=Scope(ONE), source="XID 94", reaction=Reaction.DRAIN, text="", since=0, last=0, returns=5000)
+    health = Health(HealthPolicy(), marks=[mark])
+    assert probes(health, 900, 20) == 960, "no number of returns makes it stay longer than the longest quiet time"
+
+
 def test_what_asks_for_a_reset_does_not_go_by_time() -> None:
     health = node()
     health.apply(xid(48), 0)

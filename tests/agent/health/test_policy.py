@@ -9,6 +9,7 @@ from tessera.agent.health.policy import (
     Reaction,
     XidList,
     parse_xids,
+    passed_over,
 )
 
 
@@ -25,10 +26,20 @@ from tessera.agent.health.policy import (
         (",68", {68}),
         ("68,67", {67, 68}),
         ("68,not-an-int,67", {67, 68}),
+        ("9" * 5000, set()),
+        ("\N{ARABIC-INDIC DIGIT SIX}", set()),
     ],
 )
 def test_a_list_of_xids(text: str, expected: set[int]) -> None:
     assert parse_xids(text) == XidList(xids=frozenset(expected))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", ()), ("68, 67 ,,all", ()), ("13;31", ("13;31",)), ("-68,XIDs,0x1f", ("-68", "0x1f"))],
+)
+def test_what_no_list_of_xids_holds_is_known(text: str, expected: tuple[str, ...]) -> None:
+    assert passed_over(text) == expected
 
 
 @pytest.mark.parametrize("text", ["all", "xids", "ALL", "12, all"])

@@ -89,6 +89,9 @@ class Verdict(msgspec.Struct, frozen=True):
 #: The source of the marks that a broken event watch leaves; they are of the watch, not of the cards.
 EVENTS = "events"
 
+#: Returns beyond these double the quiet time no more: no number of seconds is so long.
+_MOST_DOUBLED = 64
+
 
 class Change(msgspec.Struct, frozen=True):
     """The verdict on a scope, and so on all devices in it, is another now."""
@@ -248,7 +251,7 @@ class Health:
         self._past[key] = (now, self._marks.pop(key).returns + 1)
 
     def _quiet(self, mark: Mark) -> float:
-        return min(self._sure.quiet * 2.0**mark.returns, self._sure.longest_quiet)
+        return min(self._sure.quiet * 2.0 ** min(mark.returns, _MOST_DOUBLED), self._sure.longest_quiet)
 
     def _mark(self, scope: Scope, source: str, reaction: Reaction, text: str, now: float) -> None:
         key = (scope, source)

@@ -10,6 +10,7 @@ One difference is meant: with everything disabled, XIDs that are enabled one by 
 and its code does not do.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from types import MappingProxyType
@@ -93,6 +94,11 @@ ECC_REACTIONS: Mapping[EventKind, Reaction] = {
 }
 
 
+_EVERY = frozenset({"all", "xids"})
+#: An XID fits into 64 bits (nvml.h, ``nvmlEventData_t.eventData``).
+_NUMBER = re.compile(r"[0-9]{1,20}")
+
+
 class XidList(msgspec.Struct, frozen=True):
     """The value of one of the two variables."""
 
@@ -105,9 +111,19 @@ class XidList(msgspec.Struct, frozen=True):
 
 def parse_xids(text: str) -> XidList:
     """Reads ``all``, ``xids`` (the same), or a comma-separated list; what is no XID in it is passed over."""
-    words = [word.strip().lower() for word in text.split(",")]
-    numbers = frozenset(int(word) for word in words if word.isascii() and word.isdigit())
-    return XidList(every="all" in words or "xids" in words, xids=numbers)
+    words = _words(text)
+    return XidList(
+        every=not _EVERY.isdisjoint(words), xids=frozenset(int(word) for word in words if _NUMBER.fullmatch(word))
+    )
+
+
+def passed_over(text: str) -> tuple[str, ...]:
+    """What :func:`parse_xids` finds in a value and can do nothing with, in its order."""
+    return tuple(word for word in _words(text) if word and word not in _EVERY and not _NUMBER.fullmatch(word))
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip().lower() for word in text.split(",")]
 
 
 class HealthPolicy(msgspec.Struct, frozen=True, kw_only=True):
