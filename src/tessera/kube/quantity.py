@@ -12,6 +12,8 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 _FORM = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:[eE]([+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE]?))")
 
+#: Longest text that is read, in characters: more digits than any amount has. Reading takes the square of their number.
+_LONGEST = 64
 #: Enough digits that no product of a quantity and a suffix is rounded.
 _EXACT = Context(prec=100)
 
@@ -22,6 +24,8 @@ def parse_quantity(text: str) -> Decimal:
     Raises:
         ValueError: the text is no quantity.
     """
+    if len(text) > _LONGEST:
+        raise ValueError(f"quantity {text[:20]!r}...: has {len(text)} characters, at most {_LONGEST} are read")
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(
