@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from tessera.agent.layouts.evictions import Evictor
@@ -33,7 +34,7 @@ from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.virtualtime import run_virtual
-from tessera.nvml.interface import Nvml
+from tessera.nvml.interface import Memory, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
 
@@ -44,13 +45,17 @@ STRANGER = PodUid("3c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")
 
 
 class Counting(InlineNvml):
-    """Simulated cards; counts how often anything was asked of them."""
+    """Simulated cards; counts how often anything was asked of them, and may lie about their size."""
 
     calls = 0
+    claimed: int | None = None
 
     async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
         self.calls += 1
-        return await super().call(operation, call)
+        answer = await super().call(operation, call)
+        if isinstance(answer, Memory) and self.claimed is not None:
+            return msgspec.structs.replace(answer, total=self.claimed)
+        return answer
 
 
 class Proc:

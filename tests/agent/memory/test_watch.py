@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 
+import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
 from tessera.agent.memory.limits import Mode
@@ -119,6 +120,23 @@ def test_a_card_that_cannot_be_read_decides_nothing(node: Node) -> None:
         await asyncio.sleep(60)
         assert hog.poll() is None
         assert node.told == []
+
+    play(node, Mode.KILL, story)
+
+
+@pytest.mark.parametrize("claimed", [2**64 - 1, 0])
+def test_a_size_that_no_card_has_decides_nothing_and_raises_nobody_s_share(node: Node, claimed: int) -> None:
+    async def story() -> None:
+        hog, _ = await hog_and_neighbour(node, hog=5)
+        node.hardware.claimed = claimed
+        await asyncio.sleep(60)
+        node.machine.set_process_memory(hog.pid, 25 * GIB)
+        await asyncio.sleep(60)
+        assert hog.poll() is None
+        node.hardware.claimed = None
+        await asyncio.sleep(30)
+        assert node.memory("limit", "hog") == 10
+        assert hog.wait(10) == -signal.SIGTERM
 
     play(node, Mode.KILL, story)
 

@@ -26,6 +26,8 @@ from tessera.api.names import PodUid
 SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 #: What processes report may exceed the card's size by so much before it is held to be nonsense.
 _PLAUSIBLE = 1.02
+#: Bytes that no card has; what NVML says where it knows no number lies far above (2 to the 64th less one).
+_NO_CARD = 2**44
 
 
 class Mode(Enum):
@@ -306,4 +308,9 @@ def plausible(card: Card) -> bool:
     """Whether the numbers can be true; NVML's answers have had the wrong layout in some drivers (535)."""
     each = all(use.process.pid > 0 and 0 <= use.bytes <= card.total for use in card.uses)
     together = sum(use.bytes for use in card.uses) <= card.total * _PLAUSIBLE
-    return card.total > 0 and 0 <= card.used <= card.total and each and together
+    return plausible_total(card.total) and 0 <= card.used <= card.total and each and together
+
+
+def plausible_total(total: int) -> bool:
+    """Whether a card can have so many bytes."""
+    return 0 < total < _NO_CARD

@@ -8,7 +8,8 @@ Rules:
 
 - Cards and MIG devices that nobody shares are not read at all. A shared one is read often while anybody holds or uses a
   share, and seldom otherwise.
-- If kubelet does not say who holds what, nothing is decided: a pod is judged only by what it was given.
+- If kubelet does not say who holds what, nothing is decided: a pod is judged only by what it was given. That is not
+  reckoned from a size that no card can have, since it is kept as long as the pod lives.
 - In ``observe`` the pod gets one event when it exceeds its limit, from ``warn`` on one when it comes near, too.
 - A process that no pod is proven for counts in one metric and nowhere else.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 from tessera.agent.keptfile import KeptFile
 from tessera.agent.layouts.evictions import Evictor
 from tessera.agent.memory.deeds import Deeds, TellPod
-from tessera.agent.memory.limits import Act, Card, Judge, Mode, Rules, Sample, Tenant, used_by_pod
+from tessera.agent.memory.limits import Act, Card, Judge, Mode, Rules, Sample, Tenant, plausible_total, used_by_pod
 from tessera.agent.memory.processes import ProcessTable
 from tessera.agent.memory.reading import CardReader
 from tessera.agent.memory.tenants import Shares, Tenants, cgroup_uid, shared_devices
@@ -140,7 +141,7 @@ class MemoryWatch:
             _log.warning("memory of shared cards is not judged, kubelet does not say who holds them: %s", error)
             return (), ()
         cards = tuple([card for device in watched if (card := await self._read(device)) is not None])
-        totals = {card.device: card.total for card in cards}
+        totals = {card.device: card.total for card in cards if plausible_total(card.total)}
         tenants = self._tenants.update(holders, self._offer(), totals, self._pods())
         self._keep_shares()
         return cards, tenants
