@@ -101,3 +101,24 @@ async def test_an_amount_in_other_words_is_no_conflict(api: Any) -> None:
     await api("PATCH", f"{DEPLOYMENTS}/web?fieldManager=me", deployment(container), APPLY)
     answer = await api.raw("PATCH", f"{DEPLOYMENTS}/web?fieldManager=you", deployment(container), APPLY)
     assert answer.status == 200
+
+
+async def test_who_writes_an_object_may_write_who_owns_its_fields(api: Any, make_map: Any) -> None:
+    made = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1", y="2"), APPLY)
+    (entry,) = made["metadata"]["managedFields"]
+    patch = {"metadata": {"managedFields": [{**entry, "manager": "you"}]}}
+    given = await api("PATCH", f"{MAPS}/a?fieldManager=other", patch, "application/merge-patch+json")
+    assert (manager(given, "me"), manager(given, "you")) == (None, entry["fieldsV1"])
+    now = await api("PATCH", f"{MAPS}/a?fieldManager=you", make_map("a", x="1"), APPLY)
+    assert now["data"] == {"x": "1"}
+    reset: Any = {"metadata": {"managedFields": [{}]}}
+    emptied = await api("PATCH", f"{MAPS}/a?fieldManager=other", reset, "application/merge-patch+json")
+    assert "managedFields" not in emptied["metadata"]
+
+
+async def test_owners_that_make_no_sense_change_none(api: Any, make_map: Any) -> None:
+    made = await api("PATCH", f"{MAPS}/a?fieldManager=me", make_map("a", x="1"), APPLY)
+    for nonsense in ([], [{"manager": "you"}]):
+        patch = {"metadata": {"managedFields": nonsense}}
+        now = await api("PATCH", f"{MAPS}/a?fieldManager=other", patch, "application/merge-patch+json")
+        assert manager(now, "me") == manager(made, "me")

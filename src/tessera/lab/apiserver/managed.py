@@ -116,15 +116,17 @@ def _shown_as(writer: Writer, time: str, stored: Fields) -> Obj:
 def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: Node, now: str) -> None:
     """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``.
 
-    Entries stay in their stored form, so that a set that does not change is neither read nor built again.
+    Entries stay in their stored form, so that a set that does not change is neither read nor built again. Who writes
+    the object itself may also write its entries, as kubectl does when it turns to server-side apply.
     """
+    before = _stated(obj, old, writer) if old else ()
     changed, removed = changes(ownable(old) if old else {}, ownable(obj), topology)
     if not changed and not removed:
-        _keep(obj, old)
+        _keep(obj, before)
         return
     after: list[Obj] = []
     mine: Fields | None = None
-    for each in (old["metadata"].get("managedFields") or ()) if old else ():
+    for each in before:
         fields = each.get("fieldsV1")
         if not fields:
             continue
@@ -150,9 +152,24 @@ def _is_update_by(entry: Mapping[str, Any], writer: Writer) -> bool:
     return stated == (writer.manager, writer.operation) and about == (writer.api_version, writer.subresource)
 
 
-def _keep(obj: Obj, old: Mapping[str, Any] | None) -> None:
-    kept = old["metadata"].get("managedFields") if old else None
-    if kept:
-        obj["metadata"]["managedFields"] = kept
+def _stated(obj: Mapping[str, Any], old: Mapping[str, Any], writer: Writer) -> Sequence[Obj]:
+    """The entries that an Update starts from: those that it states, else those that are stored.
+
+    One empty entry stands for none. Source: ``k8s.io/apimachinery/pkg/util/managedfields``, ``decodeLiveOrNew``.
+    """
+    stored: Sequence[Obj] = old["metadata"].get("managedFields") or ()
+    stated = obj["metadata"].get("managedFields")
+    if writer.subresource or not isinstance(stated, list) or not stated or stated is stored:
+        return stored
+    if stated == [{}]:
+        return ()
+    return (
+        stated if all(isinstance(each, dict) and isinstance(each.get("fieldsV1"), dict) for each in stated) else stored
+    )
+
+
+def _keep(obj: Obj, entries: Sequence[Obj]) -> None:
+    if entries:
+        obj["metadata"]["managedFields"] = entries
     else:
         obj["metadata"].pop("managedFields", None)
