@@ -215,3 +215,34 @@ def test_nvidias_own_programs_on_the_cluster_are_told(place: Any, image: str, wo
         assert all(words in each and "gpu-operator/a" in each for each in told)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("server_side", [False, True])
+def test_what_kubectl_applied_is_an_earlier_installation(place: Any, server_side: bool) -> None:
+    async def scenario() -> None:
+        await install(place)
+        for each in objects(HEALTH):
+            if each["kind"] == "DaemonSet":
+                await kubectl_apply(place.client("kubectl" if server_side else "kubectl-client-side-apply"), each)
+        assert "DP_DISABLE_HEALTHCHECKS" in {each["name"] for each in (await agent(place))["env"]}
+        done = await install(place)
+        assert [each.name for each in done if each.result == "configured"] == [
+            "daemonset.apps/tessera-agent in tessera-system"
+        ]
+        assert "DP_DISABLE_HEALTHCHECKS" not in {each["name"] for each in (await agent(place))["env"]}
+        assert results(await install(place)) == {"unchanged": len(objects())}
+
+    async def kubectl_apply(client: Client, manifest: Manifest) -> None:
+        metadata = manifest["metadata"]
+        if server_side:
+            await client.request(
+                "PATCH",
+                resource_of(manifest).path(metadata["namespace"], metadata["name"]),
+                query=[("fieldManager", "kubectl"), ("force", "true")],
+                body=manifest,
+                content_type="application/apply-patch+yaml",
+            )
+        else:
+            await client.merge_patch(resource_of(manifest), metadata["name"], manifest, metadata["namespace"])
+
+    asyncio.run(scenario())

@@ -3,7 +3,8 @@
 Rules:
 
 - a field that an earlier installation set and this one does not is gone afterwards, since both are one field manager;
-- fields that others set are taken over, which is what installing means;
+- fields that others set are taken over, which is what installing means; what kubectl applied counts as an earlier
+  installation (:mod:`tessera.cli.installation.ownership`), except in a trial, which changes no owner;
 - definitions are waited for until the API server serves them;
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
   right to evict;
@@ -16,9 +17,10 @@ from typing import Any
 import msgspec
 
 from tessera.cli.installation.manifests import CONFIG_ROLE, Manifest
+from tessera.cli.installation.ownership import taken_over
 from tessera.clock import Clock
 from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.meta import Resource
 
 FIELD_MANAGER = "tessera-install"
@@ -67,6 +69,8 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool) -> Done:
     resource, metadata = resource_of(manifest), manifest["metadata"]
     before = await found(client, resource, metadata["name"], metadata.get("namespace"))
     after: Mapping[str, Any] | None = None
+    if before is not None and not dry:
+        await _take_over(client, resource, before)
     try:
         answer = await client.request(
             "PATCH",
@@ -81,6 +85,24 @@ async def _apply(client: Client, manifest: Manifest, *, dry: bool) -> Done:
             raise
     result = "created" if before is None else "unchanged" if _content(before) == _content(after) else "configured"
     return Done(_printed(resource, metadata), result)
+
+
+async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: dict[str, Any]) -> None:
+    """Makes what kubectl applied ours, whoever else writes the object meanwhile."""
+    name, namespace = item["metadata"]["name"], item["metadata"].get("namespace")
+    while True:
+        metadata = item["metadata"]
+        owners = taken_over(metadata.get("managedFields", ()), FIELD_MANAGER, item["apiVersion"])
+        if owners is None:
+            return
+        try:
+            version = metadata["resourceVersion"]
+            patch = {"metadata": {"managedFields": owners}}
+            await client.merge_patch(resource, name, patch, namespace, resource_version=version)
+        except Conflict:
+            item = await client.get(resource, name, namespace)
+        else:
+            return
 
 
 def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -1,0 +1,45 @@
+"""Who set the fields of an object: what kubectl applied becomes what the installer applied.
+
+Server-side apply takes a field away only if nobody else set it. The manifests of an installation may have been applied
+by kubectl (``tessera install -o yaml | kubectl apply -f -``); what stands in them would otherwise stay for good, and
+differ from what is installed. kubectl itself does the same when a user turns to ``--server-side``. Fields that were
+set in any other way (``kubectl edit``, a controller) stay their owners'.
+
+How fields are written down: Kubernetes API, ``ObjectMeta.managedFields``, ``FieldsV1``, in which a set is a tree.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
+_KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
+
+Entry = Mapping[str, Any]
+
+
+def taken_over(entries: Sequence[Entry], manager: str, api_version: str) -> list[Entry] | None:
+    """The owners once what kubectl applied is ours; ``None`` if kubectl applied nothing.
+
+    Args:
+        entries: the owners as they are, ``metadata.managedFields``.
+        manager: our name.
+        api_version: the version that the fields are named in; owners in another one stay.
+    """
+    theirs = [each for each in entries if _is_of(each, _KUBECTL, api_version)]
+    if not theirs:
+        return None
+    ours = [each for each in entries if _is_of(each, frozenset({(manager, "Apply")}), api_version)]
+    fields: Mapping[str, Any] = {}
+    for each in (*ours, *theirs):
+        fields = _union(fields, each.get("fieldsV1", {}))
+    mine = {**(ours or theirs)[0], "manager": manager, "operation": "Apply", "fieldsV1": fields}
+    return [*(each for each in entries if each not in ours and each not in theirs), mine]
+
+
+def _is_of(entry: Entry, owners: frozenset[tuple[str, str]], api_version: str) -> bool:
+    known = (entry.get("manager", ""), entry.get("operation", ""))
+    return known in owners and entry.get("apiVersion") == api_version and not entry.get("subresource")
+
+
+def _union(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _union(one.get(key, {}), other.get(key, {})) for key in {**one, **other}}
