@@ -82,3 +82,15 @@ def test_a_file_that_is_not_there_and_an_unknown_model_are_errors(
     (tmp_path / "empty.yaml").touch()
     assert main(["config", "check", str(tmp_path / "empty.yaml"), "--model", "A101"]) == 1
     assert 'no GPU model "A101"' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["config", "check"], ["install", "-o", "yaml", "--values"]])
+def test_a_file_that_is_no_text_is_named(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_bytes("mig: {strategy: mixed}".encode("utf-16"))
+    assert main([*command, str(file)]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == f"error: {file}: byte 0 is 0xff, which is not UTF-8 there; save the file as text in UTF-8\n"

@@ -1,6 +1,5 @@
 """``tessera config``: judges files of settings before a cluster has to."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,9 +45,10 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
 
     from tessera.cli.checks.files import check as judge
     from tessera.cli.checks.part import parse_node
+    from tessera.cli.checks.source import text_of
 
     nodes = [parse_node(each) for each in models]
-    parts = judge(sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8"), nodes)
+    parts = judge(text_of(file), nodes)
     if output == "json":
         print(msgspec.json.format(msgspec.json.encode({"parts": parts}), indent=2).decode())
     else:

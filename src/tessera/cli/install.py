@@ -1,7 +1,6 @@
 """``tessera install``: the manifests of ``deploy/`` in a cluster, set up as NVIDIA's operator was."""
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,14 +105,13 @@ def _choices(values: Path | None, namespace: str | None, **others: Any) -> "Choi
 def _settings(file: Path) -> Any:
     from tessera.api.documents import FileRefused, load
     from tessera.api.values import settings_from
+    from tessera.cli.checks.source import named, text_of
 
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        return settings_from(_single(load(text)))
+        return settings_from(_single(load(text_of(file))))
     except FileRefused as refused:
         wrong = "\n".join(f"  {problem}" for problem in refused.problems)
-        name = "standard input" if str(file) == "-" else file
-        raise Failure(f"error: {name} has mistakes, nothing was changed:\n{wrong}") from refused
+        raise Failure(f"error: {named(file)} has mistakes, nothing was changed:\n{wrong}") from refused
 
 
 def _single(document: Any) -> Any:

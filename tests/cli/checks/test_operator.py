@@ -105,3 +105,11 @@ def test_profiles_and_layouts_in_the_values_are_tried_on_the_nodes() -> None:
     assert "on 2 x A100-40GB, not cut: nvidia.com/gpu 8" in profile.means
     assert layouts.name == "layouts/config.yaml"
     assert "halves on 2 x A100-40GB: nvidia.com/mig-3g.20gb 4" in layouts.means
+
+
+def test_what_is_no_xid_in_the_lists_of_the_health_check_is_noted() -> None:
+    part = only('devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13;31, 48"}]}')
+    assert [each for each in part.notices if "DP_" in each] == [
+        'DP_DISABLE_HEALTHCHECKS: "13;31" is passed over: it is no XID; write numbers with commas, or all'
+    ]
+    assert part.problems == ()

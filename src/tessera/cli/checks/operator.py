@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from tessera.agent.health.policy import passed_over
 from tessera.api.documents import FileRefused, load
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
@@ -28,7 +29,7 @@ def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Node]
     except FileRefused as refused:
         yield refused_part(name, kind, refused)
         return
-    yield Part(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(map(str, settings.notices)))
+    yield Part(name=name, kind=kind, means=tuple(_means(settings)), notices=tuple(_notices(settings)))
     for key, text in (settings.sharing.data or {}).items():
         yield check_sharing(load(text), f"{settings.sharing.name}/{key}", nodes)
     for key, text in (settings.layouts.data or {}).items():
@@ -57,6 +58,13 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
         yield f"kubelet's folder is {settings.kubelet_root}"
     for variable, value in settings.health.items():
         yield f"health follows {variable}={value}"
+
+
+def _notices(settings: OperatorSettings) -> Iterator[str]:
+    yield from map(str, settings.notices)
+    for variable, value in settings.health.items():
+        for word in passed_over(value):
+            yield f'{variable}: "{word}" is passed over: it is no XID; write numbers with commas, or all'
 
 
 def _source(config: NamedConfig, own: str, where: str) -> str:
