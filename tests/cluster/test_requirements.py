@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.slicing.conftest import manifest
+from tests.cluster.conftest import manifest
 
 from tessera.kube.errors import Forbidden
 from tessera.kube.resources import PODS

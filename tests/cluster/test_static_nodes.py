@@ -380,6 +380,16 @@ async def _let_agents_evict(lab: Any) -> None:
     container["args"].append("--mig-evict")
     spec = {"template": {"spec": {"containers": [container]}}}
     await lab.client.merge_patch(DAEMONSETS.untyped(), "tessera-agent", {"spec": spec}, "tessera-system")
+    while not await _rolled_out(lab):
+        await lab.clock.sleep(1.0)
+
+
+async def _rolled_out(lab: Any) -> bool:
+    """Whether every agent runs with the newest arguments; pods that come before may meet a node without one."""
+    found = await lab.client.get(DAEMONSETS.untyped(), "tessera-agent", "tessera-system")
+    status, wanted = found["status"], len(lab.cluster.nodes)
+    seen = status.get("observedGeneration") == found["metadata"]["generation"]
+    return seen and (status.get("updatedNumberScheduled"), status.get("numberReady")) == (wanted, wanted)
 
 
 def test_a_pod_that_came_before_any_node_was_cut_runs_when_a_layout_has_its_slice(static: Callable[..., None]) -> None:
