@@ -243,3 +243,14 @@ def test_daemon_and_clients_have_to_share_their_memory(host: Host, tmp_path: Pat
 def identity(daemon: ChildDaemon) -> ProcessId:
     _, pid, start = daemon.mark.split("/")
     return ProcessId(int(pid), int(start))
+
+
+async def test_a_daemon_whose_binary_was_spoilt_meanwhile_is_ended_all_the_same(host: Host) -> None:
+    launcher = host.launcher(end_timeout=0.2)
+    daemon = await started(host, launcher)
+    host.binary.write_bytes(b"half of an update")
+    with pytest.raises(ControlFailed, match="does not run"):
+        await daemon.control("get_server_list")
+    process = identified(daemon.pid)
+    await daemon.end()
+    assert not alive(process)

@@ -205,13 +205,17 @@ class ChildLauncher:
         binary = self._find_binary()
         if binary is None:
             raise ControlFailed(self.missing())
-        client = await asyncio.create_subprocess_exec(
-            str(binary),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=self._variables(resource),
-        )
+        try:
+            client = await asyncio.create_subprocess_exec(
+                str(binary),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=self._variables(resource),
+            )
+        except OSError as error:  # what can end a daemon without being able to ask it has to go on
+            text = f"the MPS daemon of {resource} cannot be told `{command}`, {binary} does not run: {error}"
+            raise ControlFailed(text) from error
         try:
             async with asyncio.timeout(self._control_timeout):
                 answer, _ = await client.communicate(f"{command}\n".encode())
