@@ -93,6 +93,7 @@ def test_all_the_way_with_the_machine_s_own_processes_and_cgroups(node: Node) ->
     """Watch, decision, pidfd, signal; on machines where cgroups can be made the kernel itself names the pod."""
 
     async def story(stack: ExitStack) -> None:
+        await node.watch(Mode.KILL).look()
         hog, neighbour = await hog_and_neighbour(node)
         children = {"hog": hog, "neighbour": neighbour}
         moved = [

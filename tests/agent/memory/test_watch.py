@@ -176,6 +176,33 @@ def test_a_profile_that_divides_the_card_anew_makes_no_hog_also_after_a_restart(
     play(node, Mode.OBSERVE, story)
 
 
+@pytest.mark.parametrize("how", ["lost", "spoilt", "off"])
+def test_of_whom_nobody_knows_what_he_was_given_is_no_hog(node: Node, how: str) -> None:
+    async def story() -> None:
+        await node.share(2)
+        pod = await node.pod("early", f"{node.gpu}::0")
+        early = node.process(pod, 19)
+        if how == "spoilt":
+            node.file.parent.mkdir()
+            node.file.write_text("{")
+        if how == "off":
+            node.file.parent.mkdir()
+            node.file.write_text("{}")
+            await node.watch(Mode.OFF).run()
+        await node.share(4)
+        watch = node.watch(Mode.KILL)
+        for _ in range(5):
+            await watch.look()
+        late = node.process(await node.pod("late", f"{node.gpu}::1"), 15)
+        for _ in range(5):
+            await watch.look()
+        assert (node.memory("limit", "early"), node.memory("limit", "late")) == (40, 10)
+        assert late.wait(10) == -signal.SIGTERM
+        assert early.poll() is None
+
+    play(node, Mode.OFF, story)
+
+
 def test_pods_that_still_hold_shares_are_watched_after_the_card_is_shared_no_more(node: Node) -> None:
     async def story() -> None:
         hog, _ = await hog_and_neighbour(node, hog=5)

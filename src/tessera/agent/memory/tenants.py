@@ -49,11 +49,13 @@ class Tenants:
 
     Attributes:
         shares: what each pod was given per entry, to be kept over restarts.
+        unknown: pods, by device, that came when nobody took down what they were given.
         refused: pods whose annotation :data:`LIMIT` is no quantity, with the reason.
     """
 
     def __init__(self, shares: Shares | None = None) -> None:
         self.shares: Shares = shares or {}
+        self.unknown: frozenset[tuple[str, PodUid]] = frozenset()
         self.refused: dict[PodUid, str] = {}
 
     def update(
@@ -78,7 +80,8 @@ class Tenants:
             before, now = self.shares.get(uuid, {}), shared.get(uuid)
             entries = held.get(uuid, {})
             self.shares[uuid] = {
-                pod: _share(before.get(pod, 0), now, total) if count else total for pod, count in entries.items()
+                pod: _share(before.get(pod, 0), now, total) if count and (uuid, pod) not in self.unknown else total
+                for pod, count in entries.items()
             }
             for pod, count in entries.items():
                 limits.setdefault(pod, {})[uuid] = min(total, self.shares[uuid][pod] * (count or 1))

@@ -9,7 +9,8 @@ Rules:
 - Cards and MIG devices that nobody shares are not read at all. A shared one is read often while anybody holds or uses a
   share, and seldom otherwise.
 - If kubelet does not say who holds what, nothing is decided: a pod is judged only by what it was given. That is not
-  reckoned from a size that no card can have, since it is kept as long as the pod lives.
+  reckoned from a size that no card can have, since it is kept as long as the pod lives. Pods that were here before
+  anybody took it down (the file is lost, the watch was off) may use the whole card.
 - In ``observe`` the pod gets one event when it exceeds its limit, from ``warn`` on one when it comes near, too.
 - A process that no pod is proven for counts in one metric and nowhere else.
 """
@@ -101,8 +102,12 @@ class MemoryWatch:
         self._clock = clock
         self._period = period
         self._idle_period = idle_period
+        self._shares_file = shares_file
         self._file: KeptFile[Shares] = KeptFile(shares_file, Shares)
-        self._tenants = Tenants(self._file.load())
+        kept = self._file.load()
+        self._tenants = Tenants(kept)
+        #: Nothing tells yet what the pods that are here already were given.
+        self._without_past = kept is None
         self._told: set[PodUid] = set()
         self._uses: tuple[MemoryUse, ...] = ()
         self._unproven: Mapping[str, int] = {}
@@ -110,7 +115,10 @@ class MemoryWatch:
 
     async def run(self) -> None:
         """Watches until cancelled; not at all in mode ``off``."""
-        while self._judge.rules.mode is not Mode.OFF:
+        if self._judge.rules.mode is Mode.OFF:
+            self._forget_shares()
+            return
+        while True:
             seen = self._changes.count
             busy = await self.look()
             await self._clock.sleep(self._period)
@@ -133,13 +141,16 @@ class MemoryWatch:
     async def _sample(self) -> tuple[tuple[Card, ...], tuple[Tenant, ...]]:
         """The shared cards that can be read and who was given a part of them; nothing if kubelet does not say."""
         watched = self._watched()
-        if not watched:
+        if not watched and not self._without_past:
             return (), ()
         try:
             holders = await self._holders()
         except ConnectionError as error:
             _log.warning("memory of shared cards is not judged, kubelet does not say who holds them: %s", error)
             return (), ()
+        if self._without_past:
+            self._without_past = False
+            self._tenants.unknown = frozenset((device, each.pod) for device in holders for each in holders[device])
         cards = tuple([card for device in watched if (card := await self._read(device)) is not None])
         totals = {card.device: card.total for card in cards if plausible_total(card.total)}
         tenants = self._tenants.update(holders, self._offer(), totals, self._pods())
@@ -157,6 +168,13 @@ class MemoryWatch:
         except OSError as error:
             # They hold without it, until this process ends.
             _log.warning("what pods were given of shared cards is not kept over a restart of the agent: %s", error)
+
+    def _forget_shares(self) -> None:
+        """Nobody takes down what pods are given now, so what was kept would not tell it when the watch is on again."""
+        try:
+            self._shares_file.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("what pods were given of shared cards cannot be forgotten: %s", error)
 
     def _show(self, cards: Sequence[Card], tenants: Sequence[Tenant], pods: Mapping[PodUid, Pod]) -> None:
         limits = {(device, tenant.pod): limit for tenant in tenants for device, limit in tenant.limits.items()}
