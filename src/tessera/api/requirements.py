@@ -84,16 +84,16 @@ def _refuse_nearly(key: str) -> None:
 
 
 def _memory(text: str) -> int:
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
     try:
         amount = parse_quantity(text)
     except ValueError:
-        raise RequirementError(f'annotation {MEMORY}: "{text}" is no quantity; write for example 10Gi') from None
+        raise RequirementError(f'annotation {MEMORY}: "{shown}" is no quantity; write for example 10Gi') from None
     if amount <= 0:
-        raise RequirementError(f'annotation {MEMORY}: "{text}" must be positive; write for example 10Gi')
+        raise RequirementError(f'annotation {MEMORY}: "{shown}" must be positive; write for example 10Gi')
     if amount < _LEAST_MEMORY:
-        raise RequirementError(f'annotation {MEMORY}: "{text}" is in bytes; is a unit missing, as in {text}Gi?')
+        raise RequirementError(f'annotation {MEMORY}: "{shown}" is in bytes; is a unit missing, as in {shown}Gi?')
     if amount > _MOST_MEMORY:
-        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
         raise RequirementError(f'annotation {MEMORY}: "{shown}" is more than any GPU will have; write for example 10Gi')
     return int(amount)
 
