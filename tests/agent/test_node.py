@@ -13,6 +13,8 @@ from tessera.kube.errors import NotFound
 from tessera.kube.resources import EVENTS, NODES
 from tessera.kubelet.seam import PluginError, PodResources
 from tessera.nvml.errors import InUse, Unknown
+from tessera.nvml.interface import EventKind
+from tessera.nvml.machine import SimEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,6 +281,25 @@ def test_a_call_that_fails_for_a_while_is_made_good(play: Callable[..., None]) -
         assert await events(scene, "SliceFailed")
         await scene.release("web")
         assert scene.places() == []
+
+    play(story)
+
+
+def test_a_program_that_fails_again_and_again_does_not_have_the_cards_read_anew(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin(agent=False)
+        hardware = scene.start_agent()
+        await scene.joined()
+        await scene.clock.sleep(5.0)
+        before = hardware.calls
+        for _ in range(50):
+            scene.machine.report(SimEvent(EventKind.XID, scene.machine.uuids()[0], xid=31))
+        await scene.clock.sleep(0.5)
+        asked_of_health = 5
+        assert hardware.calls - before <= asked_of_health
+        scene.machine.report(SimEvent(EventKind.XID, scene.machine.uuids()[0], xid=74))
+        await scene.clock.sleep(0.5)
+        assert hardware.calls - before > asked_of_health
 
     play(story)
 

@@ -10,6 +10,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
+from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.http import serve_http
 from tessera.agent.options import AgentOptions
 from tessera.agent.parts import Parts
@@ -91,7 +92,8 @@ async def _watch_hardware(parts: Parts) -> None:
         try:
             event = await parts.hardware.wait_event(_EVENT_WAIT)
             parts.health.happened(event)
-            if event is not None:
+            # A program that fails may make hundreds of these a second, and they change nothing on a card.
+            if event is not None and event.xid not in APPLICATION_XIDS:
                 await parts.look_again(event.gpu)
         except NotSupported as error:
             _log.warning("hardware events are not watched, a lost card shows at the next probe only: %s", error)
