@@ -240,6 +240,26 @@ def test_a_card_that_an_init_container_has_is_held_as_long_as_it_runs(static: Ca
     static(scenario)
 
 
+def test_a_card_that_an_init_container_has_is_held_also_by_an_agent_that_starts_meanwhile(
+    static: Callable[..., None],
+) -> None:
+    async def scenario(lab: Any) -> None:
+        limits = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+        first = {"name": "init", "image": "busybox", "command": ["sleep", "300"], **limits}
+        await lab.create("p", {}, initContainers=[first])
+        await lab.clock.sleep(60)
+        await _delete_agents(lab)
+        await lab.until(lambda: lab.gpus() == {}, "the agent is gone")
+        await lab.becomes(WHOLE)
+        await lab.label("node-1", profile="renamed")
+        await lab.becomes({"nvidia.com/gpu.shared": 30})
+        await lab.clock.sleep(60)
+        assert lab.gpus() == {"nvidia.com/gpu.shared": 30}
+        await lab.becomes({"nvidia.com/gpu.shared": 40})
+
+    static(scenario)
+
+
 def test_mps_takes_a_card_only_when_nobody_has_a_time_slice_of_it(static: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.label("node-1", profile="slice-4")

@@ -237,6 +237,7 @@ class Parts:
             ),
             cdi_dir=self.options.cdi_dir,
             names_file=self.options.state_dir / "resources.json",
+            given_file=self.options.state_dir / "given.json",
             node=self.mirror.node,
             forget=self._forget,
             changes=self.changes,

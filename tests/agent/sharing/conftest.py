@@ -123,6 +123,7 @@ class Scene:
             options=self.options,
             cdi_dir=self.folder / "cdi",
             names_file=self.folder / "names.json",
+            given_file=self.folder / "given.json",
             node=self.node,
             forget=self.forget,
             changes=self.changes,

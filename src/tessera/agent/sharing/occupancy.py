@@ -4,15 +4,19 @@ Kubelet is asked when the node's pods or the offer change, not at every change. 
 given something a moment ago: kubelet notes that after Allocate, and the pod may not be among the live ones yet. So what
 was given counts as held until kubelet has told who holds it, or for :data:`ADMISSION` seconds if it never tells. It is
 asked once a second until then, and when the container starts. It never tells of init containers: what nobody has counts
-as held as long as a pod of the node initializes with the resource.
+as held as long as a pod of the node initializes with the resource, and is kept in a file: an agent that starts again
+has no other way to know.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from math import inf
+from pathlib import Path
 
 import msgspec
 
+from tessera.agent.keptfile import KeptFile
 from tessera.agent.sharing.answers import needs_set, set_name
 from tessera.agent.sharing.exclusion import Entry, Held, blocked, held_by
 from tessera.agent.sharing.holders import Holder, Holders
@@ -20,6 +24,8 @@ from tessera.agent.wakeup import Changes
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer, device_of
 from tessera.clock import Clock
+
+_log = logging.getLogger(__name__)
 
 #: Seconds from Allocate until the container is certainly among those that kubelet lists, and its pod among the live.
 ADMISSION = 15.0
@@ -57,17 +63,20 @@ class Occupancy:
     Args:
         holders: asks kubelet.
         gave: called when something was given.
+        given_file: keeps what was given and kubelet has not told of.
         clock: the time.
     """
 
-    def __init__(self, holders: Holders, gave: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, holders: Holders, gave: Callable[[], None], given_file: Path, clock: Clock) -> None:
         self._holders = holders
         self._gave = gave
         self._clock = clock
         self._asked_about: tuple[frozenset[PodUid], Offer] | None = None
         self._held: Mapping[str, tuple[Holder, ...]] | None = None
         self._silent: tuple[float, str] | None = None
-        self._given: list[_Given] = []
+        self._file = KeptFile(given_file, list[tuple[str, tuple[str, ...]]])
+        now = clock.monotonic()
+        self._given = [_Given(resource, ids, now, frozenset()) for resource, ids in self._file.load() or ()]
         self._told_at = 0.0
 
     @property
@@ -91,7 +100,15 @@ class Occupancy:
         """Notes that a container is given entries, or that it ``starts`` with them: kubelet has noted that before."""
         before = frozenset() if starts else frozenset(each.pod for each in self._holders_of(resource, ids))
         self._given.append(_Given(resource, tuple(ids), self._clock.monotonic(), before))
+        self._keep()
         self._gave()
+
+    def _keep(self) -> None:
+        """Keeps what kubelet has not told of. A container is not refused its devices because that failed."""
+        try:
+            self._file.save([(each.resource, each.ids) for each in self._given if not each.told])
+        except OSError as error:
+            _log.warning("what was given to containers is not kept over a restart of the agent: %s", error)
 
     def started(self) -> None:
         """A container starts, so kubelet has noted what it was given and is asked at the next opportunity."""
@@ -113,6 +130,7 @@ class Occupancy:
                 return ASK_AGAIN
             self._asked_about, self._silent, self._told_at = about, None, now
             self._given = [self._looked_up(each) for each in self._given if each not in settled]
+            self._keep()
         young = [each.since + ADMISSION for each in self._given if each.since + ADMISSION > now]
         until = min([self._look_at(), *young])
         return None if until == inf else max(0.0, until - self._clock.monotonic())

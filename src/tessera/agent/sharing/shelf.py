@@ -64,6 +64,7 @@ class Shelf:
         options: how containers learn of their devices; a profile's flags go before.
         cdi_dir: the folder that the container runtime reads.
         names_file: keeps which resources were ever offered, by the slicer too.
+        given_file: keeps what was given to containers that kubelet has not told of.
         node: the Node object as last seen.
         forget: removes resources from the Node's capacity and allocatable; raises ApiError or ConnectionError.
         changes: says that something may have changed; woken when kubelet has taken a list.
@@ -88,6 +89,7 @@ class Shelf:
         options: AnswerOptions,
         cdi_dir: Path,
         names_file: Path,
+        given_file: Path,
         node: Callable[[], Node | None],
         forget: Callable[[Sequence[str]], Awaitable[None]],
         changes: Changes,
@@ -103,7 +105,7 @@ class Shelf:
         self._changing = changing
         self._slicers = taken
         self._mps = mps
-        self._occupancy = Occupancy(holders, changes.notify, clock)
+        self._occupancy = Occupancy(holders, changes.notify, given_file, clock)
         self._options = options
         self._cdi = CdiSpecs(cdi_dir)
         self._definitions = Definitions(
