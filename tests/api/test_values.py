@@ -1,6 +1,7 @@
 """An installation of NVIDIA's gpu-operator as Tessera reads it: what is followed, what has no effect, what is wrong."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,23 +16,7 @@ from tessera.api.sharing.config import MigStrategy
 from tessera.api.values import settings_from
 
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
-ARTICLE = """\
-operator:
-  defaultRuntime: containerd
-mig:
-  strategy: mixed
-driver:
-  repository: yourregistry/yourproject
-  image: driver
-  version: "510.47.03-fedora35-5.16.13-200.fc35.x86_64"
-  imagePullPolicy: Always
-migManager:
-  config:
-    name: nvidia-mig-config
-devicePlugin:
-  config:
-    name: nvidia-time-slicing-config
-"""
+ARTICLE = (Path(__file__).parents[2] / "examples" / "sharing" / "values.yaml").read_text()
 
 #: Components of the chart that have the keys of a container in a DaemonSet.
 CONTAINERS = (

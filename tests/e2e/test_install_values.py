@@ -5,72 +5,11 @@ from typing import Any
 
 import pytest
 
+EXAMPLES = Path(__file__).parents[2] / "examples" / "sharing"
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
-ARTICLE = """\
-operator:
-  defaultRuntime: containerd
-mig:
-  strategy: mixed
-driver:
-  repository: yourregistry/yourproject
-  image: driver
-  version: "510.47.03-fedora35-5.16.13-200.fc35.x86_64"
-  imagePullPolicy: Always
-migManager:
-  config:
-    name: nvidia-mig-config
-devicePlugin:
-  config:
-    name: nvidia-time-slicing-config
-"""
+ARTICLE = (EXAMPLES / "values.yaml").read_text()
 #: The two ConfigMaps of the article, as far as it prints them.
-CONFIG_MAPS = """\
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: nvidia-time-slicing-config
-  namespace: kube-system
-data:
-  slice-4: |-
-    version: v1
-    sharing:
-      timeSlicing:
-        renameByDefault: true
-        failRequestsGreaterThanOne: true
-        resources:
-        - name: nvidia.com/gpu
-          replicas: 4
-  slice-10: |-
-    version: v1
-    sharing:
-      timeSlicing:
-        renameByDefault: true
-        failRequestsGreaterThanOne: true
-        resources:
-        - name: nvidia.com/gpu
-          replicas: 10
----
-apiVersion: v1
-kind: ConfigMap
-metadata:
-  name: nvidia-mig-config
-  namespace: kube-system
-data:
-  config.yaml: |
-    version: v1
-    mig-configs:
-      disabled:
-      - devices: all
-        mig-enabled: false
-
-      # A100-40GB
-      2x2g.10gb-3x1g.5gb:
-      - devices: all
-        mig-enabled: true
-        mig-devices:
-          "1g.5gb": 3
-          "2g.10gb": 2
-"""
+CONFIG_MAPS = "---\n".join((EXAMPLES / f"{name}-config.yaml").read_text() for name in ("time-slicing", "mig"))
 AGENT = "system:serviceaccount:tessera-system:tessera-agent"
 
 
