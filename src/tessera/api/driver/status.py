@@ -1,0 +1,97 @@
+"""What a node is told about its driver: the annotation ``tessera.dev/driver``, and the labels and markers around it.
+
+Written by the controller, read by ``tessera driver status``, ``tessera why node/…`` and the records of provisioning.
+"""
+
+from enum import Enum
+
+import msgspec
+
+#: Annotation of a node: a :class:`DriverStatus` as JSON.
+DRIVER_ANNOTATION = "tessera.dev/driver"
+#: Condition of a node: its driver is what it should be and answers.
+DRIVER_CONDITION = "GpuDriverReady"
+#: Label of a node: the driver set whose DaemonSet runs on it.
+DRIVER_SET_LABEL = "tessera.dev/driver-set"
+
+#: Labels of pods that this project runs on nodes.
+DRIVER_APP = "tessera-driver"
+TOOLKIT_APP = "tessera-container-toolkit"
+VALIDATION_APP = "tessera-validation"
+
+#: Label of a node that NVIDIA's operator and driver manager set while a driver is replaced; whoever uses cards lets go.
+PAUSE_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+PAUSED = "paused-for-driver-upgrade"
+
+#: Label of a node with the state of its upgrade; the values are upstream's.
+UPGRADE_STATE_LABEL = "nvidia.com/gpu-driver-upgrade-state"
+UPGRADE_SKIP_LABEL = "nvidia.com/gpu-driver-upgrade.skip"
+DRAIN_SKIP_LABEL = "nvidia.com/gpu-driver-upgrade-drain.skip"
+
+#: Where parts of the stack tell each other on the node that they are ready; the folder and names are upstream's.
+MARKER_FOLDER = "/run/nvidia/validations"
+DRIVER_CONTAINER_READY = ".driver-ctr-ready"
+DRIVER_READY = "driver-ready"
+TOOLKIT_READY = "toolkit-ready"
+CUDA_READY = "cuda-ready"
+PLUGIN_READY = "plugin-ready"
+
+
+class Strategy(Enum):
+    """How a node comes to its driver, best first."""
+
+    PREINSTALLED = "pre-installed"
+    PRECOMPILED = "precompiled"
+    PRECOMPILED_BRANCH = "precompiled-branch"
+    MIRROR = "mirror"
+    BUILT = "built"
+    BLOCKED = "blocked"
+
+
+class Phase(Enum):
+    """How far a node's driver is."""
+
+    WAITING = "waiting"  # for facts about the node, or for an answer of a registry
+    PULLING = "pulling"
+    STARTING = "starting"  # loads, or builds and loads
+    READY = "ready"
+    UPGRADING = "upgrading"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+
+
+class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    """A better strategy that was not taken, and why."""
+
+    strategy: Strategy
+    reason: str
+
+
+class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node's driver.
+
+    Attributes:
+        strategy: how it comes.
+        image: the image by digest; empty if there is none.
+        tag: the tag that was found.
+        version: the driver's version or branch, as asked for.
+        pool: the node's pool, as text.
+        set: the driver set's id.
+        phase: how far it is.
+        since: RFC 3339, when the phase began.
+        reason: one sentence: why this strategy, or what is awaited.
+        rejected: better strategies, best first.
+        offered: a better strategy that has become possible and is taken when the node is idle or reboots.
+    """
+
+    strategy: Strategy
+    phase: Phase
+    since: str
+    image: str = ""
+    tag: str = ""
+    version: str = ""
+    pool: str = ""
+    set: str = ""
+    reason: str = ""
+    rejected: tuple[Rejected, ...] = ()
+    offered: str = ""

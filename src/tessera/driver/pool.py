@@ -1,0 +1,40 @@
+"""Nodes that can share a driver image: same operating system, same kernel, same architecture, same page size.
+
+The whole kernel string is part of the key. A shortened one makes nodes of two architectures look alike, and the second
+then never gets a driver.
+"""
+
+import hashlib
+
+import msgspec
+
+
+class PoolKey(msgspec.Struct, frozen=True, order=True, kw_only=True):
+    """What decides which image fits a node.
+
+    Attributes:
+        os_id: ``ID`` of os-release: ubuntu, rhel, rhcos, rocky …
+        os_version: its ``VERSION_ID``: 22.04, 9.4, 4.15.
+        kernel: ``uname -r`` in full: 5.15.0-69-generic, 5.14.0-284.54.1.el9_2.aarch64+64k.
+        architecture: as registries say it: amd64 or arm64.
+        page_kib: size of a memory page in KiB, 4 or 64.
+        ostree: version of RHCOS's image, with which the driver toolkit's images are named; empty elsewhere.
+    """
+
+    os_id: str
+    os_version: str
+    kernel: str
+    architecture: str
+    page_kib: int = 4
+    ostree: str = ""
+
+    @property
+    def text(self) -> str:
+        """For messages: ``ubuntu22.04 5.15.0-69-generic amd64``."""
+        pages = "" if self.page_kib == 4 else f" {self.page_kib}k pages"
+        return f"{self.os_id}{self.os_version} {self.kernel} {self.architecture}{pages}"
+
+    @property
+    def digest(self) -> str:
+        """Ten hexadecimal digits that stand for the key in names and labels."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:10]

@@ -1,0 +1,97 @@
+"""What is asked of registries, and what they can answer: values and one seam, no I/O.
+
+Four ways to fail are told apart, since each needs another hand: the image is not there (build it), the registry wants
+other credentials (an administrator), it does not answer (wait, and go on with what was known), or it has the image for
+another architecture.
+"""
+
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from tessera.api.driver.policy import ImageSource
+from tessera.driver.pool import PoolKey
+
+
+class Outcome(Enum):
+    """What became of a look at a registry."""
+
+    FOUND = "found"
+    NOT_FOUND = "not found"
+    UNAUTHORIZED = "unauthorized"
+    UNREACHABLE = "unreachable"
+    WRONG_ARCHITECTURE = "wrong architecture"
+
+
+class ImageKind(Enum):
+    """Which images are looked for."""
+
+    #: Kernel modules for one kernel, for exactly the version.
+    PRECOMPILED = "precompiled"
+    #: Kernel modules for one kernel, for the version's branch (``525`` for ``525.125.06``).
+    PRECOMPILED_BRANCH = "precompiled-branch"
+    #: Sources that are compiled on the node.
+    BUILDER = "builder"
+    #: A whole reference, nothing appended: toolkit, driver manager.
+    VERBATIM = "verbatim"
+
+
+class ImageQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for: the first of the candidate tags that is there for the architecture.
+
+    Attributes:
+        source: where.
+        pool: for whom.
+        kind: which tags count.
+    """
+
+    source: ImageSource
+    pool: PoolKey
+    kind: ImageKind
+
+
+class Tried(msgspec.Struct, frozen=True, kw_only=True):
+    """One candidate reference and what became of it; ``text`` says it in a sentence."""
+
+    reference: str
+    outcome: Outcome
+    text: str
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a query.
+
+    Attributes:
+        outcome: FOUND, or the outcome of the candidate that counts: unreachable and unauthorized before wrong
+            architecture before not found, since those say least about what is there.
+        reference: ``repository/image:tag`` of what was found; empty otherwise.
+        digest: ``sha256:…`` of its manifest for the architecture.
+        tag: its tag.
+        tried: all candidates that were looked at, in order.
+        stale: the registry does not answer now, and this is what it said last.
+        checked: seconds since 1970 of the answer.
+        size_bytes: compressed size of its layers, 0 if unknown.
+    """
+
+    outcome: Outcome
+    reference: str = ""
+    digest: str = ""
+    tag: str = ""
+    tried: tuple[Tried, ...] = ()
+    stale: bool = False
+    checked: float = 0.0
+    size_bytes: int = 0
+
+    @property
+    def pinned(self) -> str:
+        """``repository/image@sha256:…``; empty if nothing was found."""
+        return f"{self.reference.rsplit(':', 1)[0]}@{self.digest}" if self.digest else ""
+
+
+class Resolver(Protocol):
+    """Looks images up. An answer may come from memory; it is never an exception."""
+
+    async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
+        """The answer; ``fresh`` asks the registry whatever is remembered."""
+        ...
