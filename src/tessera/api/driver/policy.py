@@ -12,6 +12,11 @@ import msgspec
 #: Annotations of a ClusterPolicy or NVIDIADriver.
 CANARY_ANNOTATION = "tessera.dev/driver-canary"
 FAILURE_BUDGET_ANNOTATION = "tessera.dev/driver-failure-budget"
+#: Repositories, with commas, that are asked after the policy's own: ``registry.local/nvidia``.
+MIRRORS_ANNOTATION = "tessera.dev/driver-mirrors"
+#: Where images that are built in the cluster are pushed to, and the Secret (kubernetes.io/dockerconfigjson) for it.
+BUILD_REPOSITORY_ANNOTATION = "tessera.dev/driver-build-repository"
+BUILD_SECRET_ANNOTATION = "tessera.dev/driver-build-secret"  # noqa: S105 - the name of an annotation
 
 
 class ImageSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +137,9 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
         driver_root: where the driver's files lie on the host, ``hostPaths.driverInstallDir``.
         use_driver_crd: of a ClusterPolicy: NVIDIADriver objects say what is installed where.
         default: of an NVIDIADriver: it is for the nodes that no other one selects.
+        mirrors: repositories that are asked after the source's own.
+        build_repository: where images that are built in the cluster are pushed to; empty: nodes build for themselves.
+        build_secret: the Secret with which they are pushed.
     """
 
     kind: str
@@ -163,3 +171,6 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     driver_root: str = "/run/nvidia/driver"
     use_driver_crd: bool = False
     default: bool = False
+    mirrors: tuple[str, ...] = ()
+    build_repository: str = ""
+    build_secret: str = ""
