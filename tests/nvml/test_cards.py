@@ -34,8 +34,8 @@ def whole() -> SimulatedMachine:
 
 def test_the_cuda_version_follows_from_the_driver(real: RealNvml, machine: SimulatedMachine) -> None:
     assert real.cuda_version() == machine.cuda_version() == 13020
-    assert SimulatedMachine("A30", seed="n", driver_version="570.133.20").cuda_version() == 12080
-    assert SimulatedMachine("A30", seed="n", driver_version="568.1").cuda_version() == 12070
+    assert SimulatedMachine("A30", seed="n", driver="570.133.20").cuda_version() == 12080
+    assert SimulatedMachine("A30", seed="n", driver="568.1").cuda_version() == 12070
 
 
 def test_a_data_centre_card_has_ecc_and_no_display(machine: SimulatedMachine) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.boards import profile_memory_mib
-from tessera.nvml.errors import GpuLost, NotFound, NotSupported, NvmlError
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, InUse, NotFound, NotSupported, NvmlError
 from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
 from tessera.nvml.machine import Fault, Machine, SimCard, SimEvent, SimGpuInstance, SimProcess, build, mig_uuid
 from tessera.nvml.statefile import FileStore, MemoryStore, Store
@@ -35,7 +35,8 @@ class SimulatedHardware:
         mig: MIG mode is on from the start.
         passthrough: the cards are passed through to a virtual machine: a change of MIG mode on Ampere stays pending
             until the card is reset.
-        driver_version: what the driver reports.
+        driver: the version of the driver that the host has and that is loaded; None for a host without one, where
+            every call of NVML is refused until :meth:`load_driver`.
         latencies: seconds that a call takes, by its name (``create_gpu_instance``).
         state: keep the machine in this file, which outlives the process and which other processes may share.
 
@@ -51,14 +52,15 @@ class SimulatedHardware:
         seed: str,
         mig: bool = False,
         passthrough: bool = False,
-        driver_version: str = DRIVER_VERSION,
+        driver: str | None = DRIVER_VERSION,
         latencies: Mapping[str, float] | None = None,
         state: Path | None = None,
     ) -> None:
-        fresh = build(spec, seed, driver_version, mig=mig)
+        fresh = build(spec, seed, driver or "", mig=mig)
         self._passthrough = passthrough
         self._store: Store = MemoryStore(fresh) if state is None else FileStore(state, fresh)
         self._subscribers: dict[object, Callable[[], None]] = {}
+        self._sessions: set[object] = set()
         for operation, seconds in (latencies or {}).items():
             self.slow(operation, seconds)
 
@@ -135,12 +137,64 @@ class SimulatedHardware:
         with self._change() as machine:
             find_card(machine, gpu).nvlinks = list(links)
 
+    @property
+    def loaded_driver(self) -> str | None:
+        """The version of the kernel module that is loaded, None without one; asks no NVML."""
+        with self._store.machine() as machine:
+            return machine.driver_version or None
+
+    def load_driver(self, version: str) -> None:
+        """Loads a kernel module, as a driver container does; nothing happens when that version is loaded already.
+
+        Raises:
+            InUse: another version is loaded.
+            ValueError: no driver has such a version.
+        """
+        if not version.partition(".")[0].isdigit():
+            raise ValueError(f"driver {version!r}: a version begins with its branch, e.g. 595.58.03")
+        with self._change() as machine:
+            if machine.driver_version not in ("", version):
+                raise InUse(f"driver {version}: {machine.driver_version} is loaded; unload it first")
+            machine.driver_version = version
+
+    def unload_driver(self) -> None:
+        """Unloads the kernel module, as ``rmmod`` does; nothing happens when none is loaded. Instances are lost.
+
+        Sessions of other processes, which share the machine by its file, are not seen.
+
+        Raises:
+            InUse: a process computes on a card, or a session of NVML of this process is open.
+        """
+        with self._change() as machine:
+            pids = sorted({process.pid for card in machine.cards for process in card.processes})
+            if machine.driver_version and (pids or self._sessions):
+                who = f"processes {pids}" if pids else f"{len(self._sessions)} open sessions of NVML"
+                raise InUse(f"driver {machine.driver_version}: module nvidia is in use by {who}")
+            machine.driver_version = ""
+            for card in machine.cards:
+                card.restart()
+
+    def open_session(self) -> Callable[[], None]:
+        """Opens NVML, as ``nvmlInit`` does; the function returned ends that session.
+
+        Raises:
+            DriverNotLoaded: no driver is loaded.
+        """
+        if self.loaded_driver is None:
+            raise DriverNotLoaded("open NVML")
+        session = object()
+        self._sessions.add(session)
+        return lambda: self._sessions.discard(session)
+
     def reboot(self) -> None:
         """Reboots the machine: no process and no instance survives, lost cards are back.
 
         MIG mode survives on Ampere, where it is kept on the card, and is off on later cards. Compute modes are lost.
+        What is loaded afterwards is the driver that the host itself has, if it has one.
         """
+        self._sessions.clear()
         with self._change() as machine:
+            machine.driver_version = machine.host_driver
             machine.events.clear()
             for card in machine.cards:
                 card.lost = False
@@ -160,11 +214,14 @@ class SimulatedHardware:
         Raises:
             NotFound: no such device; a card in MIG mode is none.
             GpuLost: the card is lost.
+            DriverNotLoaded: no driver is loaded.
             NotSupported: the card's compute mode is ``PROHIBITED``.
             ValueError: the process computes on the device already.
             MemoryError: the device has less memory free.
         """
         with self._change() as machine:
+            if not machine.driver_version:
+                raise DriverNotLoaded(f"process on {device}")
             card, instance, ci_id = find_device(machine, device)
             if card.lost:
                 raise GpuLost(f"process on {device}")

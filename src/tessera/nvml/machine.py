@@ -141,12 +141,20 @@ class Fault(msgspec.Struct):
 
 
 class Machine(msgspec.Struct):
-    """Everything that outlives a process: cards, what was injected, what was not read yet."""
+    """Everything that outlives a process: cards, what was injected, what was not read yet.
+
+    Attributes:
+        seed: tells its UUIDs from those of other machines.
+        spec: its cards as they were asked for.
+        driver_version: the kernel module that is loaded; empty for none.
+        host_driver: the driver that the host itself has and loads at every boot; empty for none.
+    """
 
     seed: str
     spec: str
     driver_version: str
     cards: list[SimCard]
+    host_driver: str = ""
     faults: list[Fault] = []
     latencies: dict[str, float] = {}
     events: list[SimEvent] = []
@@ -179,7 +187,7 @@ def build(spec: str, seed: str, driver_version: str, *, mig: bool) -> Machine:
     Args:
         spec: its cards, see :func:`parse_spec`.
         seed: tells its UUIDs from those of other machines; the node's name.
-        driver_version: what it reports.
+        driver_version: the driver that the host has; empty for a host without one.
         mig: whether MIG mode is on where there is one.
     """
     cards = [
@@ -191,7 +199,7 @@ def build(spec: str, seed: str, driver_version: str, *, mig: bool) -> Machine:
                 card.geometry
             )  # a model of unknown placements cannot be simulated: it says so here, not at the first call
             card.mig_enabled = card.mig_pending = mig
-    return Machine(seed=seed, spec=spec, driver_version=driver_version, cards=cards)
+    return Machine(seed=seed, spec=spec, driver_version=driver_version, cards=cards, host_driver=driver_version)
 
 
 def gpu_uuid(seed: str, index: int) -> GpuUuid:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tessera.nvml.errors import GpuLost, NotFound, NotSupported, error_of
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, NotFound, NotSupported, error_of
 from tessera.nvml.hardware import ANY, SimulatedHardware, find_card, find_device
 from tessera.nvml.interface import GpuUuid, MigUuid
 from tessera.nvml.machine import Fault, Machine, SimCard, SimGpuInstance
@@ -20,6 +20,8 @@ class SimulatedCalls(SimulatedHardware):
     @contextmanager
     def _call(self, operation: str, gpu: str | None = None, *, changes: bool = False) -> Iterator[Machine]:
         with self._store.machine() as machine:
+            if not machine.driver_version:
+                raise DriverNotLoaded(f"{operation}{f' on {gpu}' if gpu else ''}")
             for fault in machine.faults:
                 if _strikes(fault, operation, _card_of(machine, fault, gpu)):
                     raise error_of(fault.code, f"{operation}{f' on {gpu}' if gpu else ''}")

@@ -232,19 +232,31 @@ class SimulatedNvml(Nvml, Protocol):
         """Calls ``changed`` after every change by this process; the function returned ends that."""
         ...
 
+    def open_session(self) -> Callable[[], None]:
+        """Opens NVML; the function returned ends that session. Raises DriverNotLoaded."""
+        ...
+
 
 class InlineNvml(AsyncNvml):
-    """Simulated cards, called in the loop's own thread after their latency on ``clock`` has passed."""
+    """Simulated cards, called in the loop's own thread after their latency on ``clock`` has passed.
+
+    Raises:
+        DriverNotLoaded: on entering, when the machine has no driver loaded.
+    """
 
     def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
         self._nvml = nvml
         self._clock = clock
         self._in_order = asyncio.Lock()
+        self._end_session: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
+        self._end_session = self._nvml.open_session()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        if self._end_session is not None:
+            self._end_session()
         self._nvml.close()
 
     async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
