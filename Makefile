@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What the tests run beside Python; unpacked into .venv where this machine has none.
+TOOLS := kubectl docker-registry skopeo
 
 .PHONY: help demo test lint types layers unit soak bench lock fmt clean
 help:  ## list the targets
@@ -33,12 +35,12 @@ layers: $(VENV)/.dev
 	@$(BIN)/lint-imports
 
 unit: $(VENV)/.dev
-	@scripts/need-kubectl $(VENV)/kubectl
-	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" $(BIN)/pytest -n 2 --dist loadfile -m "not soak"
+	@scripts/need-debian $(VENV)/tools $(TOOLS)
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" $(BIN)/pytest -n 2 --dist loadfile -m "not soak"
 
 soak: $(VENV)/.dev  ## the long proofs, and every property test searching anew
-	@scripts/need-kubectl $(VENV)/kubectl
-	@PATH="$(CURDIR)/$(VENV)/kubectl:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile
+	@scripts/need-debian $(VENV)/tools $(TOOLS)
+	@PATH="$(CURDIR)/$(VENV)/tools/bin:$$PATH" TESSERA_SEARCH=1 $(BIN)/pytest -n 2 --dist loadfile
 
 bench: $(VENV)/.dev  ## all benchmarks, each prints a table
 	@for b in bench/*.py; do $(BIN)/python $$b || exit 1; done
