@@ -33,7 +33,11 @@ class NodeAddress(Wire, frozen=True, kw_only=True):
 
 
 class NodeSystemInfo(Wire, frozen=True, kw_only=True):
-    """``boot_id`` changes with every boot: what lived on the hardware before it is gone."""
+    """What kubelet says of the machine.
+
+    ``boot_id`` changes with every boot: what lived on the hardware before it is gone. ``architecture`` is Go's word
+    for it (amd64, arm64), which registries use too. ``os_image`` is ``PRETTY_NAME`` of the node's os-release.
+    """
 
     boot_id: str = msgspec.field(name="bootID", default="")
     machine_id: str = msgspec.field(name="machineID", default="")
@@ -41,6 +45,8 @@ class NodeSystemInfo(Wire, frozen=True, kw_only=True):
     os_image: str = ""
     container_runtime_version: str = ""
     kubelet_version: str = ""
+    architecture: str = ""
+    operating_system: str = ""
 
 
 class NodeStatus(Wire, frozen=True, kw_only=True):

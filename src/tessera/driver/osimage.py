@@ -1,0 +1,89 @@
+"""Which operating system a node runs, from the one line that kubelet reports of it.
+
+Kubelet reports ``PRETTY_NAME`` of os-release at registration, a minute before Node Feature Discovery may have labelled
+the node. The texts are the distributions' own; each row of the table turns one family of them back into the ``ID``
+and ``VERSION_ID`` that images are named with. A text that no row knows is unknown, not guessed.
+"""
+
+import re
+from collections.abc import Callable
+
+import msgspec
+
+
+class OsRelease(msgspec.Struct, frozen=True, kw_only=True):
+    """What matters of an os-release file.
+
+    Attributes:
+        id: its ``ID``.
+        version: its ``VERSION_ID``.
+        ostree: its ``OSTREE_VERSION``, of RHCOS only; images of the Driver Toolkit carry it as their tag.
+    """
+
+    id: str
+    version: str
+    ostree: str = ""
+
+
+#: Longest text that is looked at; kubelet's are below 100 characters.
+_LONGEST = 200
+
+
+def parse_os_image(text: str) -> OsRelease | None:
+    """The operating system behind ``status.nodeInfo.osImage``; None if the text is of none that is known."""
+    for pattern, made in _TABLE:
+        found = pattern.match(text[:_LONGEST])
+        if found is not None:
+            return made(found)
+    return None
+
+
+def _plain(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
+    """``VERSION_ID`` is written in the text as it is."""
+    return lambda found: OsRelease(id=os_id, version=found[1])
+
+
+def _coreos(found: re.Match[str]) -> OsRelease:
+    """RHCOS: ``415.92.…`` is OpenShift 4.15 on RHEL 9.2, with ``ID=rhcos``; ``9.6.…``, since 4.19, has ``ID=rhel``."""
+    ostree, first, second = found[1], found[2], found[3]
+    if len(first) >= 2 and first[0] == "4":
+        return OsRelease(id="rhcos", version=f"4.{first[1:]}", ostree=ostree)
+    return OsRelease(id="rhel", version=f"{first}.{second}", ostree=ostree)
+
+
+def _service_pack(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
+    """``15 SP5`` is ``VERSION_ID`` 15.5."""
+    return lambda found: OsRelease(id=os_id, version=found[1] + (f".{found[2]}" if found[2] else ""))
+
+
+def _unversioned(os_id: str) -> Callable[[re.Match[str]], OsRelease]:
+    """The text has no version."""
+    return lambda _found: OsRelease(id=os_id, version="")
+
+
+_TABLE: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], OsRelease]], ...] = (
+    # "Ubuntu 22.04.4 LTS": VERSION_ID has no point release.
+    (re.compile(r"Ubuntu (?:Core )?(\d\d\.\d\d)\b"), _plain("ubuntu")),
+    # "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)", "… CoreOS 9.8.20260817-0 (Plow)".
+    (re.compile(r"Red Hat Enterprise Linux CoreOS ((\d+)\.(\d+)\.[\w.-]+)"), _coreos),
+    (re.compile(r"Red Hat Enterprise Linux(?: Server)? (\d+(?:\.\d+)?)\b"), _plain("rhel")),
+    (re.compile(r"Rocky Linux (\d+(?:\.\d+)?)\b"), _plain("rocky")),
+    (re.compile(r"AlmaLinux (\d+(?:\.\d+)?)\b"), _plain("almalinux")),
+    (re.compile(r"Oracle Linux Server (\d+(?:\.\d+)?)\b"), _plain("ol")),
+    (re.compile(r"CentOS (?:Linux|Stream) (\d+)\b"), _plain("centos")),
+    # "Fedora CoreOS 35.20220424.3.0": ID is fedora and VERSION_ID 35.
+    (re.compile(r"Fedora (?:CoreOS|Linux) (\d+)\b"), _plain("fedora")),
+    (re.compile(r"Debian GNU/Linux (\d+)\b"), _plain("debian")),
+    (re.compile(r"SUSE Linux Enterprise Server (\d+)(?: SP(\d+))?"), _service_pack("sles")),
+    (re.compile(r"SUSE Linux Enterprise Micro (\d+\.\d+)"), _plain("sle-micro")),
+    (re.compile(r"SUSE Linux Micro (\d+\.\d+)"), _plain("sl-micro")),
+    (re.compile(r"openSUSE Leap (\d+\.\d+)"), _plain("opensuse-leap")),
+    # "Amazon Linux 2", "Amazon Linux 2023.4.20240528": VERSION_ID is the first number.
+    (re.compile(r"Amazon Linux (\d+)\b"), _plain("amzn")),
+    (re.compile(r"Bottlerocket OS (\d+\.\d+\.\d+)"), _plain("bottlerocket")),
+    (re.compile(r"Talos \((v[\w.-]+)\)"), _plain("talos")),
+    (re.compile(r"Flatcar Container Linux by Kinvolk (\d+\.\d+\.\d+)"), _plain("flatcar")),
+    (re.compile(r"Garden Linux (\d+(?:\.\d+)*)"), _plain("gardenlinux")),
+    (re.compile(r"Microsoft Azure Linux (\d+\.\d+)"), _plain("azurelinux")),
+    (re.compile(r"Container-Optimized OS from Google"), _unversioned("cos")),
+)
