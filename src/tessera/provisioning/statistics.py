@@ -124,10 +124,14 @@ def upper_bound(values: Sequence[float], share: float, confidence: float = CONFI
         None where even the greatest value does not suffice: ``n`` is less than :func:`needed`.
     """
     ordered = sorted(values)
-    for k, value in enumerate(ordered, start=1):
-        if _at_most(k - 1, len(ordered), share) >= confidence:
-            return value
-    return None
+    n = len(ordered)
+    best, above = None, 0.0
+    for k in range(n, 0, -1):  # from the greatest on, since the wanted one is near it
+        above += _exactly(k, n, share)
+        if above > 1 - confidence + 1e-12:
+            break
+        best = ordered[k - 1]
+    return best
 
 
 def needed(share: float, confidence: float = CONFIDENCE) -> int:
@@ -140,18 +144,14 @@ def supported(n: int, confidence: float = CONFIDENCE) -> float:
     return (1 - confidence) ** (1 / n) if n else 0.0
 
 
-def _at_most(k: int, n: int, share: float) -> float:
-    """Probability of at most ``k`` successes of ``n``."""
-    return math.fsum(
-        math.exp(
-            math.lgamma(n + 1)
-            - math.lgamma(i + 1)
-            - math.lgamma(n - i + 1)
-            + i * math.log(share)
-            + (n - i) * math.log1p(-share)
-        )
-        for i in range(k + 1)
-    )
+def at_most(k: int, n: int, share: float) -> float:
+    """Probability of at most ``k`` successes in ``n`` trials, each with the chance ``share`` (not 0 and not 1)."""
+    return math.fsum(_exactly(i, n, share) for i in range(k + 1))
+
+
+def _exactly(k: int, n: int, share: float) -> float:
+    ways = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
+    return math.exp(ways + k * math.log(share) + (n - k) * math.log1p(-share))
 
 
 def student(freedom: int, confidence: float = CONFIDENCE) -> float:

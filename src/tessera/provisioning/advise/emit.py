@@ -1,0 +1,92 @@
+"""Advice in the words of each autoscaler: an OpenShift object, Cluster API annotations, flags, Karpenter settings.
+
+Global timers serve all node groups, so they are the longest of what the groups need. Annotations are per group.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera.provisioning.advise.findings import span
+from tessera.provisioning.advise.timers import Advice, Timers
+
+FORMATS = ("openshift", "capi", "flags", "karpenter")
+
+#: Annotations of a MachineSet or MachineDeployment (Cluster API provider of the cluster autoscaler).
+_CAPI_PREFIX = "cluster.x-k8s.io/autoscaling-options-"
+
+
+def longest(advices: Sequence[Advice]) -> Timers:
+    """One set of timers under which no group is given up too early."""
+
+    def most(*values: float | None) -> float | None:
+        return max((each for each in values if each is not None), default=None)
+
+    return Timers(
+        max_node_provision=most(*(each.timers.max_node_provision for each in advices)),
+        max_node_startup=most(*(each.timers.max_node_startup for each in advices)),
+        unneeded=most(*(each.timers.unneeded for each in advices)),
+        delay_after_add=most(*(each.timers.delay_after_add for each in advices)),
+    )
+
+
+def openshift(timers: Timers) -> dict[str, Any]:
+    """The fields of the ClusterAutoscaler ``default``, for ``oc apply --server-side``; others are left as they are."""
+    spec: dict[str, Any] = _written(maxNodeProvisionTime=timers.max_node_provision)
+    down = _written(unneededTime=timers.unneeded, delayAfterAdd=timers.delay_after_add)
+    if down:
+        spec["scaleDown"] = {"enabled": True, **down}
+    return {
+        "apiVersion": "autoscaling.openshift.io/v1",
+        "kind": "ClusterAutoscaler",
+        "metadata": {"name": "default"},
+        "spec": spec,
+    }
+
+
+def capi(advice: Advice) -> dict[str, str]:
+    """Annotations of the group's MachineSet or MachineDeployment."""
+    timers = advice.timers
+    return {
+        _CAPI_PREFIX + name: text
+        for name, text in _written(
+            maxnodeprovisiontime=timers.max_node_provision,
+            maxnodestartuptime=timers.max_node_startup,
+            scaledownunneededtime=timers.unneeded,
+        ).items()
+    }
+
+
+def flags(timers: Timers) -> list[str]:
+    """Flags of the cluster autoscaler; ``--max-node-startup-time`` exists since its version 1.35."""
+    named = {
+        "max-node-provision-time": timers.max_node_provision,
+        "max-node-startup-time": timers.max_node_startup,
+        "scale-down-unneeded-time": timers.unneeded,
+        "scale-down-delay-after-add": timers.delay_after_add,
+    }
+    return [f"--{name}={span(value)}" for name, value in named.items() if value is not None]
+
+
+def karpenter(advice: Advice, taint: str) -> dict[str, Any]:
+    """Fields of the group's NodePool: how long an empty node is kept, and a taint until its cards are there.
+
+    Karpenter's own deadlines (launch 5 minutes, registration 15) cannot be set.
+    """
+    spec: dict[str, Any] = {"template": {"spec": {"startupTaints": [{"key": taint, "effect": "NoSchedule"}]}}}
+    if advice.timers.unneeded is not None:
+        spec["disruption"] = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": span(advice.timers.unneeded)}
+    return {
+        "apiVersion": "karpenter.sh/v1",
+        "kind": "NodePool",
+        "metadata": {"name": advice.group or "NODEPOOL"},
+        "spec": spec,
+    }
+
+
+def _written(**values: float | None) -> dict[str, str]:
+    return {name: span(value) for name, value in values.items() if value is not None}
+
+
+def merged(annotations: Mapping[str, str]) -> str:
+    """Annotations as arguments of ``kubectl annotate``."""
+    return " ".join(f"{name}={value}" for name, value in annotations.items())

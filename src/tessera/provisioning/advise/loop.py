@@ -1,0 +1,94 @@
+"""The replace loop: what happens when a node takes longer than the autoscaler waits.
+
+The node is given up, another one is asked for, and that one takes as long as the first. With ``q`` the share of nodes
+that take longer than the timer ``tau``, and ``b`` the back-off of the node group:
+
+* attempts until one is in time: ``1 / (1 - q)``, none ever for ``q = 1``;
+* time until then: ``q / (1 - q) * (tau + b)`` and the time of one that is in time;
+* node time paid for nothing: ``q / (1 - q) * (tau + removal)``.
+
+``q`` is counted in the sample. Since few values say little about rare ones, its interval (Clopper and Pearson) is told
+beside it: twenty nodes that were all in time still leave one in seven possible.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tessera.provisioning.statistics import CONFIDENCE, at_most
+
+#: Seconds of the back-off of a node group after a scale-up that failed: first and longest (cluster autoscaler).
+BACKOFF = (300.0, 1800.0)
+
+
+class ReplaceLoop(msgspec.Struct, frozen=True, kw_only=True):
+    """What a timer does to a node group.
+
+    Attributes:
+        timer: the autoscaler's patience, seconds.
+        late: share of nodes that take longer.
+        late_low: lower end of its interval.
+        late_high: upper end.
+        attempts: expected attempts until a node is in time; infinite if none ever is.
+        seconds: expected time until then; infinite likewise.
+        wasted_node_hours: expected node hours that are paid for nothing, per node that is needed.
+    """
+
+    timer: float
+    late: float
+    late_low: float
+    late_high: float
+    attempts: float
+    seconds: float
+    wasted_node_hours: float
+
+    @property
+    def loops(self) -> bool:
+        """Whether nodes are replaced by it more often than not."""
+        return self.late >= 0.5
+
+
+def replace_loop(
+    values: Sequence[float], timer: float, *, backoff: float = BACKOFF[0], removal: float = 0.0
+) -> ReplaceLoop:
+    """The loop that a timer makes of measured times.
+
+    Args:
+        values: times of nodes, seconds; at least one.
+        timer: when the autoscaler gives up, seconds.
+        backoff: how long it then leaves the group alone, seconds.
+        removal: how long the given-up node goes on to cost money, seconds.
+    """
+    over = sum(value > timer for value in values)
+    n = len(values)
+    late = over / n
+    in_time = [value for value in values if value <= timer]
+    odds = late / (1 - late) if in_time else math.inf
+    low, high = _interval(over, n)
+    return ReplaceLoop(
+        timer=timer,
+        late=late,
+        late_low=low,
+        late_high=high,
+        attempts=1 + odds,
+        seconds=odds * (timer + backoff) + sum(in_time) / len(in_time) if in_time else math.inf,
+        wasted_node_hours=odds * (timer + removal) / 3600,
+    )
+
+
+def _interval(over: int, n: int) -> tuple[float, float]:
+    """Clopper and Pearson's interval of a share, by bisection of the binomial tails."""
+    tail = (1 - CONFIDENCE) / 2
+    low = 0.0 if not over else _solve(lambda share: 1 - at_most(over - 1, n, share) >= tail)
+    high = 1.0 if over == n else _solve(lambda share: at_most(over, n, share) <= tail)
+    return low, high
+
+
+def _solve(beyond: Callable[[float], bool]) -> float:
+    """The share from which on something holds."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (low, middle) if beyond(middle) else (middle, high)
+    return (low + high) / 2

@@ -1,0 +1,135 @@
+"""Times of one node group, from Tessera's own records or from a file that somebody else measured.
+
+Three durations matter to an autoscaler, each begun where one of its timers begins:
+
+* ``provision``: from the request to a usable card; against ``maxNodeProvisionTime``;
+* ``startup``: from the node's registration to a usable card; against ``maxNodeStartupTime``;
+* ``ready``: from the node's Ready condition to a usable card; against ``unneededTime`` and ``delayAfterAdd``.
+
+A record that lacks a moment gives no value for the durations around it. Files may be CSV with a header, or JSON: a list
+of objects. Columns are ``group`` and any of the three durations in seconds.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Gathered
+from tessera.provisioning.milestones import Milestone, Record
+
+DURATIONS = ("provision", "startup", "ready")
+#: Where each duration begins; all end with usable cards.
+_BEGINS = {"provision": Milestone.REQUESTED, "startup": Milestone.REGISTERED, "ready": Milestone.READY}
+#: Rows of a file that are read, and the longest time that is believed: a week.
+MAX_ROWS = 100_000
+LONGEST = 7 * 86_400.0
+
+
+class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one node group, seconds.
+
+    Attributes:
+        group: its name; empty where nobody said.
+        provision: request to usable card.
+        startup: registration to usable card.
+        ready: Ready to usable card.
+        simulated: some of it happened in the lab.
+    """
+
+    group: str
+    provision: tuple[float, ...] = ()
+    startup: tuple[float, ...] = ()
+    ready: tuple[float, ...] = ()
+    simulated: bool = False
+
+
+def from_records(records: Iterable[Record]) -> tuple[GroupTimes, ...]:
+    """The times in provisioning records, by group."""
+    rows: list[dict[str, Any]] = []
+    for record in records:
+        row: dict[str, Any] = {"group": record.group, "simulated": record.simulated}
+        usable = record.at.get(Milestone.ALLOCATABLE)
+        for name, begin in _BEGINS.items():
+            began = record.at.get(begin)
+            # Clocks of two machines may disagree by a moment; less than nothing is not known.
+            if usable is not None and began is not None and usable >= began:
+                row[name] = usable - began
+        rows.append(row)
+    return _grouped(rows)
+
+
+def from_file(text: str) -> tuple[GroupTimes, ...]:
+    """The times in a file.
+
+    Raises:
+        FileRefused: it has mistakes; all of them are listed.
+    """
+    found = Gathered()
+    rows = [row for row in (_checked(found, row, at) for at, row in _rows(found, text)) if row]
+    if not found.problems and not rows:
+        found.add("", f"has no rows; write one row a node with group and any of {', '.join(DURATIONS)}, in seconds")
+    found.settle()
+    return _grouped(rows)
+
+
+def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
+    if text.lstrip()[:1] in {"[", "{"}:
+        try:
+            loaded = msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            found.add("", f"is no JSON: {error}")
+            return []
+        items = loaded if isinstance(loaded, list) else [loaded]
+        rows = [(f"[{place}]", item) for place, item in enumerate(items)]
+    else:
+        rows = [(f"line {place}", row) for place, row in enumerate(csv.DictReader(io.StringIO(text)), start=2)]
+    if len(rows) > MAX_ROWS:
+        found.add("", f"has {len(rows)} rows; the most is {MAX_ROWS}")
+        return []
+    return rows
+
+
+def _checked(found: Gathered, row: Any, at: str) -> dict[str, Any]:
+    if not isinstance(row, Mapping):
+        found.add(at, f"must be an object with group and any of {', '.join(DURATIONS)}")
+        return {}
+    for name in row:
+        if name not in {"group", "simulated", *DURATIONS}:
+            found.add(at, f'"{name}" is none of group, simulated, {", ".join(DURATIONS)}')
+    made: dict[str, Any] = {
+        "group": str(row.get("group") or ""),
+        "simulated": str(row.get("simulated") or "").lower() in {"true", "1", "yes"},
+    }
+    for name in DURATIONS:
+        if row.get(name) not in (None, ""):
+            made[name] = _seconds(found, row[name], f"{at}.{name}")
+    return made
+
+
+def _seconds(found: Gathered, value: Any, at: str) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 <= seconds <= LONGEST:
+        found.add(at, f"must be seconds from 0 to {LONGEST:.0f}, not {str(value)[:40]!r}")
+        return 0.0
+    return seconds
+
+
+def _grouped(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupTimes, ...]:
+    made = []
+    for group in sorted({row["group"] for row in rows}):
+        own = [row for row in rows if row["group"] == group]
+        times = {name: tuple(row[name] for row in own if name in row) for name in DURATIONS}
+        made.append(GroupTimes(group=group, simulated=any(row["simulated"] for row in own), **times))
+    return tuple(made)
+
+
+def refused(name: str, error: FileRefused) -> str:
+    """A refused file in words."""
+    return f"{name} has mistakes:\n" + "\n".join(f"  {problem}" for problem in error.problems[:20])

@@ -1,0 +1,251 @@
+"""Timers follow from measured times, and findings are ranked."""
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api.documents import FileRefused
+from tessera.provisioning.advise import emit
+from tessera.provisioning.advise.findings import Rank, findings, span
+from tessera.provisioning.advise.loop import replace_loop
+from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
+from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
+from tessera.provisioning.advise.warm import cheapest, placeholders, pool, smallest
+from tessera.provisioning.milestones import Milestone, Record
+
+
+def around(mean: float, n: int) -> tuple[float, ...]:
+    """Times that scatter by a tenth; made, not measured."""
+    rng = Random(mean)
+    return tuple(mean * rng.uniform(0.9, 1.1) for _ in range(n))
+
+
+#: Times as in the article: 369 s after Ready with a driver that is built, 217 s with a precompiled one; VM 180 s.
+BUILT = GroupTimes(group="gpu", provision=around(549, 300), startup=around(400, 300), ready=around(369, 300))
+PRECOMPILED = GroupTimes(group="gpu", provision=around(255, 300), startup=around(230, 300), ready=around(217, 300))
+
+
+def test_a_short_timer_with_built_drivers_is_told_as_a_loop_before_a_node_is_lost() -> None:
+    current = Timers(max_node_provision=300, unneeded=600)
+    told = findings(BUILT, advise(BUILT, labelled=True), current, labelled=True)
+    assert told[0].rank is Rank.LOOP
+    assert "100% of its nodes take longer than maxNodeProvisionTime 5m" in told[0].text
+    assert "no attempt ever is in time" in told[0].text
+    better = advise(BUILT, labelled=True).timers.max_node_provision
+    assert better is not None
+    assert better > max(BUILT.provision)
+    assert told[0].remedy == f"set maxNodeProvisionTime to {span(better)}"
+
+
+def test_with_precompiled_drivers_the_same_timer_holds() -> None:
+    advice = advise(PRECOMPILED, labelled=True)
+    assert all(
+        each.rank not in {Rank.LOOP, Rank.TIMER_SHORT}
+        for each in findings(PRECOMPILED, advice, Timers(max_node_provision=300), labelled=True)
+    )
+
+
+def test_a_missing_label_is_ranked_above_timers() -> None:
+    told = findings(BUILT, advise(BUILT, labelled=False), Timers(max_node_provision=300, unneeded=300), labelled=False)
+    assert [each.rank for each in told[:2]] == [Rank.LABEL_MISSING, Rank.LOOP]
+    assert any("unneededTime 5m is shorter" in each.text for each in told)
+
+
+def test_openshifts_sample_of_five_minutes_fails_built_drivers_without_a_label_and_not_precompiled_ones() -> None:
+    current = Timers(unneeded=300)
+
+    def short(times: GroupTimes) -> bool:
+        told = findings(times, advise(times, labelled=False), current, labelled=False)
+        return any("unneededTime" in each.text for each in told)
+
+    assert (short(BUILT), short(PRECOMPILED)) == (True, False)
+
+
+def test_twenty_nodes_do_not_support_p99() -> None:
+    few = GroupTimes(group="gpu", provision=around(549, 20))
+    told = findings(few, advise(few, labelled=True), Timers(), labelled=True)
+    (too_few,) = (each for each in told if each.rank is Rank.TOO_FEW)
+    assert "20 nodes" in too_few.text
+    assert "needs 299" in too_few.text
+    assert "bounded is p86" in too_few.text
+
+
+def test_a_timer_far_too_long_is_said_only_where_the_sample_supports_it() -> None:
+    few = GroupTimes(group="gpu", provision=PRECOMPILED.provision[:20])
+    long = Timers(max_node_provision=3600)
+
+    def said(times: GroupTimes) -> bool:
+        return any(
+            each.rank is Rank.TIMER_LONG for each in findings(times, advise(times, labelled=True), long, labelled=True)
+        )
+
+    assert (said(PRECOMPILED), said(few)) == (True, False)
+
+
+def test_without_values_nothing_is_advised() -> None:
+    nothing = GroupTimes(group="gpu")
+    advice = advise(nothing, labelled=None)
+    assert advice.timers == Timers()
+    told = findings(nothing, advice, DEFAULTS, labelled=None)
+    assert [each.rank for each in told] == [Rank.LABEL_UNKNOWN, Rank.NO_VALUES, Rank.NO_VALUES, Rank.NO_VALUES]
+
+
+def test_karpenter_is_told_that_it_waits_for_ever() -> None:
+    told = findings(PRECOMPILED, advise(PRECOMPILED, labelled=None), Timers(), labelled=None, karpenter=True)
+    assert [each.rank for each in told] == [Rank.NO_DEADLINE]
+
+
+def test_the_loop_costs_what_the_formula_says() -> None:
+    told = replace_loop([200.0, 400.0], 300, backoff=300)
+    assert (told.late, told.attempts) == (0.5, 2.0)
+    assert told.seconds == 600 + 200
+    assert told.wasted_node_hours == pytest.approx(300 / 3600)
+    assert told.loops
+
+
+def test_nodes_in_time_cost_nothing() -> None:
+    told = replace_loop([200.0] * 20, 300)
+    assert (told.late, told.attempts, told.seconds, told.wasted_node_hours) == (0, 1, 200, 0)
+    assert told.late_high == pytest.approx(1 - 0.025 ** (1 / 20), abs=1e-6)  # Clopper and Pearson, no success of 20
+
+
+def test_a_timer_that_nobody_meets_never_ends() -> None:
+    told = replace_loop([400.0], 300)
+    assert (told.attempts, told.seconds, told.wasted_node_hours) == (math.inf, math.inf, math.inf)
+
+
+@given(st.lists(st.floats(1, 2000), min_size=1, max_size=40), st.floats(1, 2000))
+def test_the_share_lies_within_its_interval(values: list[float], timer: float) -> None:
+    told = replace_loop(values, timer)
+    assert told.late_low <= told.late <= told.late_high
+    assert told.attempts >= 1
+
+
+@given(st.lists(st.floats(0, 5000), min_size=1, max_size=60))
+def test_no_measured_node_would_have_been_given_up(values: list[float]) -> None:
+    times = GroupTimes(group="g", provision=tuple(values), startup=tuple(values), ready=tuple(values))
+    timers = advise(times, labelled=False).timers
+    assert timers.max_node_provision is not None
+    assert timers.max_node_provision > max(values)
+    assert timers.unneeded is not None
+    assert timers.unneeded > max(values)
+
+
+def test_advice_is_written_for_each_autoscaler() -> None:
+    advice = advise(PRECOMPILED, labelled=True)
+    timers = emit.longest([advice, advise(BUILT, labelled=True)])
+    assert timers.max_node_provision == advise(BUILT, labelled=True).timers.max_node_provision
+    assert emit.openshift(Timers(max_node_provision=330, unneeded=240)) == {
+        "apiVersion": "autoscaling.openshift.io/v1",
+        "kind": "ClusterAutoscaler",
+        "metadata": {"name": "default"},
+        "spec": {"maxNodeProvisionTime": "5m30s", "scaleDown": {"enabled": True, "unneededTime": "4m"}},
+    }
+    assert emit.flags(Timers(max_node_provision=330, delay_after_add=45)) == [
+        "--max-node-provision-time=5m30s",
+        "--scale-down-delay-after-add=45s",
+    ]
+    assert set(emit.capi(advice)) == {
+        "cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime",
+        "cluster.x-k8s.io/autoscaling-options-maxnodestartuptime",
+        "cluster.x-k8s.io/autoscaling-options-scaledownunneededtime",
+    }
+    pool_ = emit.karpenter(advice, "example.com/taint")
+    assert pool_["spec"]["template"]["spec"]["startupTaints"] == [{"key": "example.com/taint", "effect": "NoSchedule"}]
+
+
+def test_records_give_times_and_what_is_not_known_gives_none() -> None:
+    whole = {
+        Milestone.REQUESTED: 0.0,
+        Milestone.REGISTERED: 180.0,
+        Milestone.READY: 190.0,
+        Milestone.ALLOCATABLE: 400.0,
+    }
+    (told,) = from_records(
+        [
+            Record(node="a", group="gpu", at=whole),
+            Record(node="b", group="gpu", at={Milestone.READY: 10.0}),
+            Record(node="c", group="gpu", at={Milestone.READY: 10.0, Milestone.ALLOCATABLE: 9.0}, simulated=True),
+        ]
+    )
+    assert (told.provision, told.startup, told.ready) == ((400.0,), (220.0,), (210.0,))
+    assert told.simulated
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "group,provision,ready\na,549,369\na,,217\n",
+        '[{"group":"a","provision":549,"ready":369},{"group":"a","ready":217}]',
+    ],
+)
+def test_files_may_be_csv_or_json(text: str) -> None:
+    (told,) = from_file(text)
+    assert (told.provision, told.startup, told.ready) == ((549.0,), (), (369.0, 217.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no rows"),
+        ("group,ready\na,soon\n", "line 2.ready: must be seconds from 0 to 604800, not 'soon'"),
+        ("group,ready\na,-1\n", "line 2.ready: must be seconds"),
+        ('[{"grp":"a","ready":1}]', '"grp" is none of group'),
+        ("[1]", "must be an object"),
+        ("[", "is no JSON"),
+        ('[{"ready": "NaN"}]', "must be seconds"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_place(text: str, said: str) -> None:
+    with pytest.raises(FileRefused, match=said.replace("[", r"\[")):
+        from_file(text)
+
+
+def test_a_pool_of_none_makes_everybody_wait() -> None:
+    told = pool(0, per_hour=6, seconds=600, node_price=1, wait_price=2)
+    assert (told.waits, told.idle_nodes, told.saved_seconds) == (1, 0, 0)
+    assert told.wait_cost == pytest.approx(6 * 600 / 3600 * 2)
+
+
+def test_a_shorter_time_to_a_gpu_needs_fewer_warm_nodes() -> None:
+    built = smallest(0.05, per_hour=12, seconds=549, node_price=1)
+    precompiled = smallest(0.05, per_hour=12, seconds=397, node_price=1)
+    assert precompiled.nodes < built.nodes
+    assert built.waits <= 0.05 < pool(built.nodes - 1, per_hour=12, seconds=549, node_price=1).waits
+
+
+def test_the_model_agrees_with_a_played_day() -> None:
+    rng, per_hour, seconds, nodes = Random(3), 20.0, 500.0, 4
+    told = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=1)
+    clock, ready, waited = 0.0, [0.0] * nodes, 0
+    for _ in range(40_000):
+        clock += rng.expovariate(per_hour / 3600)
+        ready.sort()
+        there = ready.pop(0)
+        waited += there > clock
+        ready.append(clock + seconds * rng.uniform(0.5, 1.5))
+    assert waited / 40_000 == pytest.approx(told.waits, abs=0.02)
+
+
+@given(st.floats(0.1, 60), st.floats(10, 2000), st.floats(0.1, 50))
+def test_no_pool_is_cheaper_than_the_cheapest(per_hour: float, seconds: float, wait_price: float) -> None:
+    best = cheapest(per_hour=per_hour, seconds=seconds, node_price=1, wait_price=wait_price)
+    for nodes in range(best.nodes + 4):
+        other = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=1, wait_price=wait_price)
+        assert best.cost <= other.cost + 1e-9
+
+
+def test_a_pool_beyond_reason_is_refused() -> None:
+    with pytest.raises(ValueError, match="more than 1000 warm nodes"):
+        smallest(0.01, per_hour=10_000, seconds=3600, node_price=1)
+
+
+def test_placeholders_are_such_that_the_autoscaler_makes_nodes_for_them() -> None:
+    priority, deployment = placeholders("warm", 3, count=4, selector={"pool": "gpu"})
+    assert priority["value"] >= -10
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+    assert (deployment["spec"]["replicas"], spec["nodeSelector"]) == (3, {"pool": "gpu"})
