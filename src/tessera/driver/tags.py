@@ -1,0 +1,205 @@
+"""Which names an image may have: candidate references in order, from what is asked for and from the pool.
+
+NVIDIA's operator makes one name and hopes. The operating system's part of that name was written in several ways over
+its releases and by other publishers, so several are tried here, best first, and the answer says which one matched:
+
+* precompiled: ``<version>-<kernel>-<OS>``, for a branch ``<first number of the version>-<kernel>-<OS>``;
+* builder: ``<version>-<OS>``;
+* verbatim, or repository and version left out: the reference as it is;
+* a version that is a digest (``sha256:…``): that digest, nothing appended.
+
+The kernel is never shortened: it is what ``uname -r`` says, architecture and page size included where it says them,
+with ``_`` for what a tag cannot have (``+64k`` is ``_64k``). So a name in another OS form can bring no wrong modules.
+
+Whether an image exists is not known here.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.driver.policy import ImageSource
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import ImageKind, ImageQuery
+
+#: Of these NVIDIA's operator takes the major part of the version since v26.7.0, and took all of it before.
+_MAJOR_ONLY = ("rhel", "rocky", "ol")
+
+#: RHEL that a release of OpenShift is made of. Red Hat, RHEL versions utilized by RHEL CoreOS and OCP; NVIDIA's notes
+#: on driver image tags since OCP 4.19, whose nodes call themselves rhel and not rhcos.
+_OPENSHIFT: Mapping[str, str] = {
+    "4.12": "8.6",
+    "4.13": "9.2",
+    "4.14": "9.2",
+    "4.15": "9.2",
+    "4.16": "9.4",
+    "4.17": "9.4",
+    "4.18": "9.4",
+    "4.19": "9.6",
+    "4.20": "9.6",
+    "4.21": "9.6",
+    "4.22": "9.8",
+}
+
+#: Garden Linux publishes for all its releases under one suffix.
+_PINNED: Mapping[str, str] = {"gardenlinux": "gardenlinux0"}
+
+_NOT_IN_TAGS = re.compile(r"[^A-Za-z0-9_.-]")
+_BRANCH = re.compile(r"v?(\d+)(?![0-9A-Za-z])")
+_RHEL_KERNEL = re.compile(r"\.el(\d+)_(\d+)")
+#: RHCOS's image before 4.19, ``415.92.202402…``: OpenShift's release without its dot comes first.
+_OLD_OSTREE = re.compile(r"4(\d\d)\.\d+\.")
+
+
+class SourceError(ValueError):
+    """An image is described by halves; the text says what is missing."""
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """One name to look for.
+
+    Attributes:
+        reference: ``repository/image:tag`` or ``repository/image@sha256:…``.
+        tag: the tag, empty for a digest and for a reference that is taken as it is.
+    """
+
+    reference: str
+    tag: str = ""
+
+
+def candidates(query: ImageQuery) -> tuple[Candidate, ...]:
+    """The names that an image may have, best first; empty where there can be none (a digest has no branch).
+
+    Raises:
+        SourceError: image, repository and version are given in part.
+    """
+    source, kind = query.source, query.kind
+    if source.verbatim:
+        return () if kind is ImageKind.PRECOMPILED_BRANCH else (_as_it_is(source),)
+    name = repository_of(source)
+    if source.version.startswith("sha256:"):
+        return () if kind is ImageKind.PRECOMPILED_BRANCH else (Candidate(reference=f"{name}@{source.version}"),)
+    if kind is ImageKind.VERBATIM:
+        return (Candidate(reference=f"{name}:{source.version}", tag=source.version),)
+    return tuple(Candidate(reference=f"{name}:{tag}", tag=tag) for tag in tags(source.version, query.pool, kind))
+
+
+def repository_of(source: ImageSource) -> str:
+    """``repository/image`` of a source that is not taken as it is.
+
+    Raises:
+        SourceError: a part of it is missing.
+    """
+    parts = {"repository": source.repository, "image": source.image, "version": source.version}
+    missing = [name for name, value in parts.items() if not value]
+    if missing:
+        given = ", ".join(f"{name} {value!r}" for name, value in parts.items() if value) or "nothing"
+        raise SourceError(
+            f"driver image with {given}: {' and '.join(missing)} must be given too; "
+            "only an image alone is taken as a whole reference"
+        )
+    return f"{source.repository.rstrip('/')}/{source.image}"
+
+
+def tags(version: str, pool: PoolKey, kind: ImageKind) -> tuple[str, ...]:
+    """The tags of one kind for a version, best first.
+
+    A version that itself ends with the pool's operating system or names it (``510.47.03-fedora35-…``) is tried with
+    the suffix doubled, as NVIDIA's operator asks for it, and then as it is.
+    """
+    if kind is ImageKind.PRECOMPILED_BRANCH:
+        number = branch(version)
+        return () if number is None else tuple(_precompiled(number, pool))
+    if kind is ImageKind.PRECOMPILED:
+        return tuple(_precompiled(version, pool))
+    if kind is ImageKind.BUILDER:
+        named = tuple(f"{version}-{form}" for form in os_forms(pool, precompiled=False))
+        return (*named, version) if names_system(version, pool) else named
+    return (version,)
+
+
+def branch(version: str) -> str | None:
+    """The driver branch: the first number of a version, ``525`` of ``525.125.06``; None if it begins with none."""
+    found = _BRANCH.match(version)
+    return found[1] if found else None
+
+
+def names_system(version: str, pool: PoolKey) -> bool:
+    """Whether the version names the pool's operating system itself."""
+    parts = version.split("-")
+    return any(form in parts[1:] for form in os_forms(pool, precompiled=False))
+
+
+def kernel_form(kernel: str) -> str:
+    """A kernel's name as it stands in tags and labels: ``+64k`` becomes ``_64k``."""
+    return _NOT_IN_TAGS.sub("_", kernel)
+
+
+def os_forms(pool: PoolKey, *, precompiled: bool) -> tuple[str, ...]:
+    """The ways in which tags name the pool's operating system, best first.
+
+    Args:
+        pool: for whom.
+        precompiled: the tag also has the kernel, so names of other systems with the very same kernel count too.
+    """
+    return tuple(dict.fromkeys(_forms(pool, precompiled=precompiled)))
+
+
+def mirrored(source: ImageSource, mirrors: Sequence[str]) -> tuple[ImageSource, ...]:
+    """The same image in each of the mirrors, which are repositories, ``registry.local/nvidia``.
+
+    An image that is a whole reference is looked for under its own last name: ``nvcr.io/nvidia/driver:525`` is
+    ``registry.local/nvidia/driver:525`` in a mirror.
+    """
+    if source.verbatim:
+        last = source.image.rpartition("/")[2]
+        return tuple(msgspec.structs.replace(source, image=f"{each.rstrip('/')}/{last}") for each in mirrors if last)
+    return tuple(msgspec.structs.replace(source, repository=each) for each in mirrors)
+
+
+def _as_it_is(source: ImageSource) -> Candidate:
+    if not source.image:
+        raise SourceError(
+            "driver image: image, repository and version are all empty; give all three, or an image alone"
+        )
+    return Candidate(reference=source.image)
+
+
+def _precompiled(version: str, pool: PoolKey) -> Iterator[str]:
+    kernel = kernel_form(pool.kernel)
+    for form in os_forms(pool, precompiled=True):
+        yield f"{version}-{kernel}-{form}"
+
+
+def _forms(pool: PoolKey, *, precompiled: bool) -> Iterator[str]:
+    if pool.os_id in _PINNED:
+        yield _PINNED[pool.os_id]
+    yield from _numbered(pool.os_id, pool.os_version)
+    core = bool(pool.ostree)
+    if pool.os_id == "rhcos":
+        rhel = _rhel_of_kernel(pool.kernel) or _OPENSHIFT.get(pool.os_version, "")
+        if rhel:
+            yield from _numbered("rhel", rhel)
+    elif pool.os_id == "rhel" and (precompiled or core):
+        yield from (f"rhcos{release}" for release in _openshift(pool))
+
+
+def _numbered(os_id: str, version: str) -> Iterator[str]:
+    yield f"{os_id}{version}"
+    if os_id in _MAJOR_ONLY:
+        yield f"{os_id}{version.partition('.')[0]}"
+
+
+def _rhel_of_kernel(kernel: str) -> str:
+    """``9.2`` of ``5.14.0-284.54.1.el9_2.aarch64``; empty if the kernel does not say it."""
+    found = _RHEL_KERNEL.search(kernel)
+    return f"{found[1]}.{found[2]}" if found else ""
+
+
+def _openshift(pool: PoolKey) -> tuple[str, ...]:
+    """Releases of OpenShift that the pool may be of: the one its image names, else those of its RHEL, newest first."""
+    old = _OLD_OSTREE.match(pool.ostree)
+    if old:
+        return (f"4.{int(old[1])}",)
+    return tuple(release for release, rhel in reversed(tuple(_OPENSHIFT.items())) if rhel == pool.os_version)
