@@ -4,8 +4,12 @@ A set never changes. Another image, strategy or setting is another set with anot
 by changing its label :data:`~tessera.api.driver.status.DRIVER_SET_LABEL`, and goes back the same way.
 """
 
+import hashlib
+from typing import Any
+
 import msgspec
 
+from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import Rejected, Strategy
 from tessera.driver.pool import PoolKey
 
@@ -21,6 +25,8 @@ class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
         tag: the tag that was found.
         version: as asked for.
         policy: the object that asks for it, ``ClusterPolicy/cluster-policy``.
+        settings: stands for the settings of its pods, see :func:`settings_digest`.
+        toolkit: the Driver Toolkit's image that builds on RHCOS; empty where nothing is built with it.
     """
 
     id: str
@@ -30,11 +36,22 @@ class DriverSet(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     version: str = ""
     policy: str = ""
+    settings: str = ""
+    toolkit: str = ""
 
     @property
     def name(self) -> str:
         """The DaemonSet's name."""
         return f"tessera-driver-{self.id}"
+
+    @property
+    def digest(self) -> str:
+        """``sha256:…`` of the image; the whole reference where it has none."""
+        return self.image.rpartition("@")[2]
+
+    def same_driver(self, other: "DriverSet") -> bool:
+        """Whether nodes get the very same driver from the other one, wherever its image is stored."""
+        return (self.pool, self.digest, self.settings) == (other.pool, other.digest, other.settings)
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,3 +68,56 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     set: DriverSet | None
     reason: str
     rejected: tuple[Rejected, ...] = ()
+
+
+def make_set(
+    policy: DriverPolicy, pool: PoolKey, strategy: Strategy, image: str, *, tag: str = "", toolkit: str = ""
+) -> DriverSet:
+    """The set of nodes of one pool that run one image under one policy.
+
+    Its name does not depend on where the policy stands: an object that is deleted and made again, or renamed, moves
+    nothing.
+    """
+    settings = settings_digest(policy)
+    parts = (pool, strategy is Strategy.BUILT, image, settings, toolkit)
+    return DriverSet(
+        id=_digest(parts),
+        pool=pool,
+        strategy=strategy,
+        image=image,
+        tag=tag,
+        version=policy.source.version,
+        policy=f"{policy.kind}/{policy.name}",
+        settings=settings,
+        toolkit=toolkit,
+    )
+
+
+def settings_digest(policy: DriverPolicy) -> str:
+    """Ten hexadecimal digits for all settings of a policy that its driver pods are made of, the image apart."""
+    return _digest(
+        (
+            policy.kernel_module_type,
+            policy.source.pull_policy,
+            policy.source.pull_secrets,
+            policy.startup_probe,
+            policy.rdma,
+            policy.rdma_host_mofed,
+            policy.env,
+            policy.args,
+            policy.resources,
+            policy.host_network,
+            policy.config_maps,
+            policy.secret_env,
+            policy.manager,
+            policy.labels,
+            policy.annotations,
+            policy.tolerations,
+            policy.priority_class,
+            policy.driver_root,
+        )
+    )
+
+
+def _digest(parts: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:10]
