@@ -1,4 +1,4 @@
-"""The way of a node from "somebody needs it" to "its workload runs", as moments.
+"""The way of a node from "somebody needs it" to "its workload runs", as moments; and that of a pod that asks for cards.
 
 A moment that nobody saw is unknown, and stays so: durations around it are unknown too, never zero and never negative.
 The phase before a milestone is named after it, so phases of a complete record sum to its total.
@@ -11,6 +11,8 @@ import msgspec
 
 #: Annotation of a node: its :class:`Record` as JSON.
 PROVISIONING_ANNOTATION = "tessera.dev/provisioning"
+#: Condition of a node: it offers what it should, or it should have by now and does not.
+PROVISIONED_CONDITION = "GpuProvisioned"
 
 
 class Milestone(Enum):
@@ -41,6 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         strategy: how it came to its driver.
         image: the driver's image.
         simulated: it happened in the lab.
+        lost: when it went away before its cards could be used, so that its times are lower bounds; None if it did not.
+        replaced: when Tessera asked for its replacement; None if it did not.
     """
 
     node: str
@@ -50,4 +54,44 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pool: str = ""
     strategy: str = ""
     image: str = ""
+    simulated: bool = False
+    lost: float | None = None
+    replaced: float | None = None
+
+
+class Step(Enum):
+    """Moments of a pod that asks for cards, in the order in which they are expected."""
+
+    CREATED = "created"
+    SCALED_UP = "scaled-up"
+    BOUND = "bound"
+    PULLED = "pulled"
+    STARTED = "started"
+
+
+class WorkloadRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of one pod's way to its first container's start.
+
+    Attributes:
+        namespace: the pod's.
+        name: the pod's.
+        uid: the pod's.
+        node: where it runs.
+        node_uid: uid of that Node object.
+        at: seconds since 1970 by step; what is not known is not there. Nothing was scaled up for most pods.
+        fresh: the node came up while the pod waited, so the node's own way is a part of this one.
+        group: the node's group.
+        strategy: how the node came to its driver.
+        simulated: it happened in the lab.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    node_uid: str = ""
+    at: Mapping[Step, float] = {}
+    fresh: bool = False
+    group: str = ""
+    strategy: str = ""
     simulated: bool = False

@@ -1,0 +1,169 @@
+"""From moments to durations: how long each phase took, where a node stands, and how long it may take still.
+
+Rules:
+
+1. Milestones may overlap: a driver's image can be on the node before the node is Ready. A phase is what its milestone
+   added to the latest moment before it, so phases are never negative, each second belongs to one phase, and those of a
+   complete record sum to its total. The raw moments stay in the record.
+2. A moment that is not known makes its own phase unknown, and the ones after it until a moment is known again that is
+   later than all before: what came before that may be the unknown one's. Nothing is guessed, so with an unknown moment
+   in between the known phases sum to less than the total; the rest is told as unattributed.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from tessera.provisioning.milestones import Milestone, Record
+
+#: A milestone of a node or a step of a pod.
+M = TypeVar("M", bound=Enum)
+
+#: The milestones in their order.
+ORDER = tuple(Milestone)
+#: Milestones that each need the one before, so that a later one proves an earlier one that nobody saw.
+_CHAIN = (
+    Milestone.REGISTERED,
+    Milestone.LABELLED,
+    Milestone.PULLED,
+    Milestone.DRIVER,
+    Milestone.TOOLKIT,
+    Milestone.VALIDATED,
+    Milestone.ALLOCATABLE,
+    Milestone.WORKLOAD,
+)
+
+
+class Span(Enum):
+    """Parts of the way that people ask for by name: from one milestone to another."""
+
+    #: From the request for a node to the workload's start: all phases.
+    TOTAL = (Milestone.REQUESTED, Milestone.WORKLOAD)
+    #: What an autoscaler's timers wait for.
+    PROVISIONED = (Milestone.REQUESTED, Milestone.ALLOCATABLE)
+    #: What startup taints and maxNodeStartupTime wait for.
+    STARTUP = (Milestone.REGISTERED, Milestone.ALLOCATABLE)
+    #: What Red Hat's article measures of autoscaled nodes.
+    READY_TO_WORKLOAD = (Milestone.READY, Milestone.WORKLOAD)
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Durations in seconds.
+
+    Attributes:
+        seconds: by the milestone that ends the phase; None if unknown. The first milestone ends none.
+        total: from the first milestone to the last; None if one of both is unknown.
+        unattributed: the part of the total that lies in unknown phases; None if the total is unknown.
+    """
+
+    seconds: Mapping[Milestone, float | None]
+    total: float | None
+    unattributed: float | None
+
+
+class Remaining(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a node may still take until its cards can be used, after others like it.
+
+    Attributes:
+        seconds: the median of what those took that took longer than this one until now; None if none did.
+        n: of how many nodes it is known.
+    """
+
+    seconds: float | None
+    n: int
+
+
+def phases_of(record: Record) -> Phases:
+    """The phases of a record's whole way."""
+    seconds = added(record.at, ORDER)
+    total = span(record, Span.TOTAL)
+    known = sum(each for each in seconds.values() if each is not None)
+    return Phases(seconds=seconds, total=total, unattributed=None if total is None else max(0.0, total - known))
+
+
+def added(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
+    """What each moment but the first added to the latest one before it, seconds; None where that is unknown.
+
+    Args:
+        at: the moments that are known.
+        order: in which they are expected.
+    """
+    found: dict[M, float | None] = {}
+    latest = at.get(order[0])
+    sure = latest is not None
+    for each in order[1:]:
+        moment = at.get(each)
+        if moment is None:
+            found[each], sure = None, False
+            continue
+        found[each] = max(0.0, moment - latest) if sure and latest is not None else None
+        sure = sure or latest is None or moment >= latest
+        latest = moment if latest is None else max(latest, moment)
+    return found
+
+
+def span(record: Record, part: Span) -> float | None:
+    """Seconds from one milestone to another as the phases between them sum up; None if one of both is unknown."""
+    first, last = part.value
+    if first not in record.at or last not in record.at:
+        return None
+    return _latest(record, last) - _latest(record, first)
+
+
+def _latest(record: Record, until: Milestone) -> float:
+    return max(record.at[each] for each in ORDER[: ORDER.index(until) + 1] if each in record.at)
+
+
+def now_in(record: Record) -> Milestone | None:
+    """The phase that a node is in: the first milestone that it has not reached; None if it has reached all.
+
+    A milestone that nobody saw counts as reached if a later one cannot be without it; who asked for the node, and when
+    its machine came, is over once it is registered.
+    """
+    reached = _implied(record.at)
+    order = ORDER if Milestone.REGISTERED not in reached else ORDER[ORDER.index(Milestone.REGISTERED) :]
+    return next((each for each in order if each not in reached), None)
+
+
+def _implied(at: Collection[Milestone]) -> set[Milestone]:
+    last = max((_CHAIN.index(each) for each in at if each in _CHAIN), default=-1)
+    ready = {Milestone.READY} if Milestone.WORKLOAD in at else set()
+    return {*at, *_CHAIN[: last + 1], *ready}
+
+
+def since(record: Record) -> float | None:
+    """When the phase began that a node is in, seconds since 1970; None if nothing is known of it."""
+    phase = now_in(record)
+    before = ORDER if phase is None else ORDER[: ORDER.index(phase)]
+    return max((record.at[each] for each in before if each in record.at), default=None)
+
+
+def remaining(record: Record, history: Iterable[Record], now: float) -> Remaining:
+    """How long a node may take until its cards can be used.
+
+    Compared are nodes that came to their driver in the same way; of the same group if there are any.
+
+    Args:
+        record: the node, which is on its way.
+        history: records of others.
+        now: seconds since 1970.
+    """
+    phase, began = now_in(record), since(record)
+    if phase is None or began is None or Milestone.ALLOCATABLE in record.at:
+        return Remaining(seconds=None, n=0)
+    alike = [each for each in history if each.strategy == record.strategy and each.uid != record.uid]
+    near = [each for each in alike if record.group and each.group == record.group]
+    took = [time for each in near or alike if (time := _rest(each, phase)) is not None]
+    longer = [time - (now - began) for time in took if time > now - began]
+    return Remaining(seconds=median(longer) if longer else None, n=len(took))
+
+
+def _rest(record: Record, phase: Milestone) -> float | None:
+    """Seconds that a node took from the beginning of a phase until its cards could be used."""
+    if Milestone.ALLOCATABLE not in record.at:
+        return None
+    before = [record.at[each] for each in ORDER[: ORDER.index(phase)] if each in record.at]
+    return _latest(record, Milestone.ALLOCATABLE) - max(before) if before else None

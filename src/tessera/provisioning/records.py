@@ -1,0 +1,189 @@
+"""Records as texts, and the bounded book of those that are kept: what outlives autoscaled nodes.
+
+Rules:
+
+- one record is one line of JSON, so that one broken line costs one record;
+- annotations and ConfigMaps are written by others too: a text's length, its names and its numbers are bounded before
+  anything is done with them, and keys and milestones that are not known are passed over;
+- the book holds the newest records, at most so many and so many bytes; a record that is put again replaces itself.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tessera.provisioning.milestones import (
+    PROVISIONING_ANNOTATION,
+    Milestone,
+    Record,
+    Step,
+    WorkloadRecord,
+)
+
+R = TypeVar("R", Record, WorkloadRecord)
+
+#: Bytes of one record that are read; one that is full has less than 1 KiB.
+LARGEST = 4096
+#: Bytes of the book; half of what a ConfigMap may hold (1 MiB), so that there is room to set aside what is broken.
+MOST_BYTES = 512 * 1024
+#: Bytes of a broken book that are set aside.
+MOST_BROKEN = 64 * 1024
+#: A moment later than that (the year 5138) is none.
+_LATEST = 1e11
+#: Longest name or reference that is kept, characters.
+_LONGEST = 512
+
+
+def encode_record(record: Record | WorkloadRecord) -> str:
+    """One line of JSON; moments to the millisecond."""
+    rounded = {moment: round(seconds, 3) for moment, seconds in record.at.items()}
+    return msgspec.json.encode(msgspec.structs.replace(record, at=rounded)).decode()
+
+
+def decode_record(text: str) -> Record:
+    """A node's record, as the annotation and the book hold it.
+
+    Raises:
+        ValueError: it is too long or not of its form; the text says where.
+    """
+    return _decode(text, Record, Milestone)
+
+
+def decode_workload(text: str) -> WorkloadRecord:
+    """A pod's record, as the book holds it.
+
+    Raises:
+        ValueError: it is too long or not of its form; the text says where.
+    """
+    return _decode(text, WorkloadRecord, Step)
+
+
+def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
+    if len(text) > LARGEST:
+        raise ValueError(
+            f"record of {len(text)} characters; {LARGEST} are the most (annotation {PROVISIONING_ANNOTATION})"
+        )
+    try:
+        found = msgspec.json.decode(text, type=dict[str, Any])
+        known = {each.value for each in moments}
+        at = msgspec.convert(found.get("at", {}), dict[str, Any])
+        found["at"] = {name: _moment(f"at.{name}", value) for name, value in at.items() if name in known}
+        for name in ("lost", "replaced"):
+            if found.get(name) is not None:
+                found[name] = _moment(name, found[name])
+        _check_lengths(found)
+        return msgspec.convert(found, kind)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError, ValueError) as error:
+        raise ValueError(f"record of provisioning: {error}") from None
+
+
+def _check_lengths(found: Mapping[str, Any]) -> None:
+    for name, value in found.items():
+        if isinstance(value, str) and len(value) > _LONGEST:
+            raise ValueError(f"{name} has {len(value)} characters; {_LONGEST} are the most")
+
+
+def _moment(name: str, value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LATEST:
+        return float(value)
+    raise ValueError(f"{name} is {str(value)[:40]!r}; seconds since 1970 are expected")
+
+
+class Shelf(Generic[R]):
+    """The newest records of one kind, oldest first, by uid.
+
+    Args:
+        most: how many are kept.
+        most_bytes: how many bytes they may have as text, line ends included.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._records: dict[str, R] = {}
+        self._sizes: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, uid: str) -> R | None:
+        """The record of that uid."""
+        return self._records.get(uid)
+
+    def values(self) -> tuple[R, ...]:
+        """All, oldest first."""
+        return tuple(self._records.values())
+
+    def put(self, record: R) -> bool:
+        """Takes a record in, in the place of an older one of its uid; whether anything changed."""
+        if self._records.get(record.uid) == record:
+            return False
+        self._records[record.uid] = record
+        self._sizes[record.uid] = len(encode_record(record).encode()) + 1
+        while len(self._records) > self._most or sum(self._sizes.values()) > self._most_bytes:
+            oldest = next(iter(self._records))
+            del self._records[oldest], self._sizes[oldest]
+        return True
+
+    def text(self) -> str:
+        """One line each, oldest first."""
+        return "".join(f"{encode_record(each)}\n" for each in self._records.values())
+
+
+#: Keys of the ConfigMap.
+RECORDS_KEY = "records.jsonl"
+WORKLOADS_KEY = "workloads.jsonl"
+#: What could not be read the last time, for people; nobody reads it back.
+BROKEN_KEY = "unreadable.txt"
+
+
+class Book:
+    """What the ConfigMap of records holds.
+
+    Args:
+        most: nodes that are kept, and pods.
+
+    Attributes:
+        nodes: records of nodes.
+        workloads: records of pods.
+        broken: lines that could not be read, cut; empty if all could.
+    """
+
+    def __init__(self, most: int) -> None:
+        # A pod's record is shorter and rarely looked at: nodes get the larger part of the room.
+        self.nodes: Shelf[Record] = Shelf(most, MOST_BYTES * 5 // 8)
+        self.workloads: Shelf[WorkloadRecord] = Shelf(most, MOST_BYTES * 2 // 8)
+        self.broken = ""
+
+    def read(self, data: Mapping[str, str]) -> list[str]:
+        """Takes in what a ConfigMap holds.
+
+        Returns:
+            A sentence for each line that could not be read.
+        """
+        faults, broken = [], []
+        for key, number, line in _lines(data):
+            try:
+                if key == RECORDS_KEY:
+                    self.nodes.put(decode_record(line))
+                else:
+                    self.workloads.put(decode_workload(line))
+            except ValueError as error:
+                faults.append(f"{key}, line {number}: {error}")
+                broken.append(line)
+        self.broken = "\n".join(broken).encode()[:MOST_BROKEN].decode(errors="ignore")
+        return faults
+
+    def data(self) -> dict[str, str]:
+        """What the ConfigMap shall hold."""
+        broken = {BROKEN_KEY: self.broken} if self.broken else {}
+        return {RECORDS_KEY: self.nodes.text(), WORKLOADS_KEY: self.workloads.text(), **broken}
+
+
+def _lines(data: Mapping[str, str]) -> Iterable[tuple[str, int, str]]:
+    for key in (RECORDS_KEY, WORKLOADS_KEY):
+        for number, line in enumerate(data.get(key, "").split("\n"), start=1):
+            if line.strip():
+                yield key, number, line
