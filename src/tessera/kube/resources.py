@@ -11,6 +11,7 @@ from tessera.kube.extensions import (
     WebhookClientConfig,
     WebhookConfiguration,
 )
+from tessera.kube.machines import Machine
 from tessera.kube.meta import (
     ObjectMeta,
     OwnerReference,
@@ -93,6 +94,7 @@ from tessera.kube.workloads import (
 )
 
 __all__ = [
+    "CAPI_MACHINES",
     "CONFIGMAPS",
     "CRDS",
     "DAEMONSETS",
@@ -102,7 +104,9 @@ __all__ = [
     "LEASES",
     "MUTATING_WEBHOOKS",
     "NAMESPACES",
+    "NODECLAIMS",
     "NODES",
+    "OPENSHIFT_MACHINES",
     "PODS",
     "REPLICASETS",
     "RESOURCE_QUOTAS",
@@ -136,6 +140,7 @@ __all__ = [
     "LabelSelectorRequirement",
     "Lease",
     "LeaseSpec",
+    "Machine",
     "Namespace",
     "NamespaceStatus",
     "Node",
@@ -227,3 +232,7 @@ CRDS = Resource(
     False,
     CustomResourceDefinition,
 )
+# Of autoscalers; newer versions of the same group are read as well where the server prefers them.
+CAPI_MACHINES = Resource("cluster.x-k8s.io", "v1beta1", "machines", "Machine", True, Machine)
+OPENSHIFT_MACHINES = Resource("machine.openshift.io", "v1beta1", "machines", "Machine", True, Machine)
+NODECLAIMS = Resource("karpenter.sh", "v1", "nodeclaims", "NodeClaim", False, Machine)
