@@ -1,0 +1,225 @@
+"""The part of the OCI distribution API that is needed to know whether an image is there, for whom, and how large.
+
+What is asked: ``HEAD`` and ``GET /v2/<name>/manifests/<reference>``, ``GET /v2/<name>/blobs/<digest>`` for an image's
+configuration, ``GET /v2/<name>/tags/list``. Every failure is one of :mod:`~tessera.driver.registry.errors`.
+"""
+
+import re
+
+import msgspec
+from yarl import URL
+
+from tessera.clock import Clock
+from tessera.driver.registry.challenge import challenges, chosen
+from tessera.driver.registry.errors import NotThere, Refused, Unreachable
+from tessera.driver.registry.keyring import ANONYMOUS, Keyring, Login
+from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check, choose, read_manifest
+from tessera.driver.registry.reference import Reference
+from tessera.driver.registry.tokens import Tokens
+from tessera.driver.registry.wire import LARGEST, Answer, Wire
+
+#: Tags that are read of one repository: NVIDIA's of drivers has several thousand.
+MOST_TAGS = 100_000
+_MOST_PAGES = 1_000
+#: Tags that are asked for at a time; Docker Hub and others give no more.
+_PAGE = 1_000
+
+#: How long a header that worked is used for a repository, seconds, where no token server said it.
+_BASIC_LIFE = 600.0
+
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """An image that is there.
+
+    Attributes:
+        top: digest of what the tag names: an index, or the image itself.
+        digest: of the image for the architecture.
+        size_bytes: compressed, as it is transferred.
+        platforms: all for which it is there; one without an index.
+    """
+
+    top: str
+    digest: str
+    size_bytes: int
+    platforms: tuple[Platform, ...]
+
+
+class _TagList(msgspec.Struct):
+    tags: list[str] | None = None
+
+
+class RegistryClient:
+    """Asks registries.
+
+    Args:
+        wire: carries the requests.
+        clock: tells when tokens end.
+    """
+
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self._wire = wire
+        self._tokens = Tokens(wire, clock)
+
+    async def close(self) -> None:
+        """Frees the connections."""
+        await self._wire.close()
+
+    async def image(self, reference: Reference, architecture: str, keyring: Keyring) -> Found:
+        """The image that a reference names, for Linux of an architecture.
+
+        Raises:
+            NotThere: it is not there.
+            Refused: the registry wants other credentials.
+            Unreachable: no usable answer.
+            OtherArchitecture: it is there for others.
+        """
+        login, where = keyring.login(reference), reference.text
+        top = await self._manifest(reference, login)
+        if top.entries is None:
+            platform = await self._platform(reference, top, login)
+            check(platform, architecture, where=where)
+            return Found(top=top.digest, digest=top.digest, size_bytes=top.size_bytes, platforms=(platform,))
+        entry = choose(top.entries, architecture, where=where)
+        if not _DIGEST.fullmatch(entry.digest):
+            raise Unreachable(f"{where}: its index names an image by {entry.digest[:80]!r}, which is no sha256 digest")
+        image = await self._manifest(reference.at(entry.digest), login)
+        platforms = tuple(each.platform for each in top.entries if each.platform and each.platform.os != "unknown")
+        return Found(top=top.digest, digest=image.digest, size_bytes=image.size_bytes, platforms=platforms)
+
+    async def digest(self, reference: Reference, keyring: Keyring) -> str:
+        """The digest that a tag names now, without its content; empty if the registry does not say it.
+
+        Raises:
+            NotThere: it is not there.
+            Refused: the registry wants other credentials.
+            Unreachable: no usable answer.
+        """
+        path = f"/v2/{reference.path}/manifests/{reference.wanted}"
+        answer = await self._get(reference, path, keyring.login(reference), method="HEAD", accept=ACCEPT)
+        found = answer.header("docker-content-digest")
+        return found if _DIGEST.fullmatch(found) else ""
+
+    async def tags(self, reference: Reference, keyring: Keyring) -> tuple[str, ...]:
+        """All tags of a repository, in the registry's order.
+
+        Raises:
+            NotThere: there is no such repository.
+            Refused: the registry wants other credentials.
+            Unreachable: no usable answer, or more than :data:`MOST_TAGS`.
+        """
+        login, found = keyring.login(reference), dict[str, None]()
+        path = f"/v2/{reference.path}/tags/list?n={_PAGE}"
+        for _ in range(_MOST_PAGES):
+            answer = await self._get(reference, path, login)
+            found.update(dict.fromkeys(_tag_list(answer.body, reference.repository)))
+            following = _next_page(answer)
+            if not following:
+                return tuple(found)
+            if len(found) > MOST_TAGS:
+                break
+            path = _own_path(reference, answer.url, following)
+        raise Unreachable(f"{reference.repository}: more than {MOST_TAGS} tags or {_MOST_PAGES} pages of them")
+
+    async def _manifest(self, reference: Reference, login: Login) -> Manifest:
+        path = f"/v2/{reference.path}/manifests/{reference.wanted}"
+        answer = await self._get(reference, path, login, accept=ACCEPT)
+        return read_manifest(answer.body, where=reference.text, wanted=reference.digest)
+
+    async def _platform(self, reference: Reference, image: Manifest, login: Login) -> Platform:
+        """An image that stands alone says in its configuration where it runs."""
+        digest = image.config.digest
+        if not _DIGEST.fullmatch(digest):
+            raise Unreachable(
+                f"{reference.text}: its configuration is named {digest[:80]!r}, which is no sha256 digest"
+            )
+        answer = await self._get(reference, f"/v2/{reference.path}/blobs/{digest}", login)
+        try:
+            return msgspec.json.decode(answer.body, type=Platform)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Unreachable(f"{reference.text}: its configuration does not say where it runs ({error})") from error
+
+    async def _get(
+        self, reference: Reference, path: str, login: Login, *, method: str = "GET", accept: str = "application/json"
+    ) -> Answer:
+        """One request, with what the registry asks for at a 401."""
+        url = f"{self._wire.trust.scheme(reference.host)}://{reference.host}{path}"
+        header = self._tokens.known(reference, login) or (f"Bearer {login.bearer}" if login.bearer else "")
+        answer = await self._send(method, url, accept, header)
+        if answer.status == 401:
+            self._tokens.forget(reference, login)
+            header = await self._answered(reference, login, answer)
+            if header:
+                answer = await self._send(method, url, accept, header)
+        return _judged(answer, reference, login)
+
+    async def _send(self, method: str, url: str, accept: str, authorization: str) -> Answer:
+        headers = {"accept": accept, "user-agent": "tessera"}
+        if authorization:
+            headers["authorization"] = authorization
+        return await self._wire.send(method, url, headers=headers, largest=LARGEST)
+
+    async def _answered(self, reference: Reference, login: Login, answer: Answer) -> str:
+        """The Authorization header for what a 401 asks for; empty if there is nothing to say."""
+        challenge = chosen(challenges(answer.headers.get("www-authenticate", ())))
+        if challenge is None:
+            return ""
+        if challenge.scheme == "bearer":
+            return await self._tokens.fetch(reference, login, challenge)
+        if login.basic:
+            self._tokens.keep(reference, login, login.basic, _BASIC_LIFE)
+        return login.basic
+
+
+def _judged(answer: Answer, reference: Reference, login: Login) -> Answer:
+    """The answer if it is one, else the named outcome."""
+    status = answer.status
+    if status == 200:
+        return answer
+    if status == 404:
+        raise NotThere(f"{reference.registry} has no {reference.path}{_wanted(reference)} (404)")
+    if status in (401, 403):
+        as_whom = "without credentials" if login == ANONYMOUS else "with the credentials given"
+        raise Refused(
+            f"{reference.registry} does not let {reference.path} be read {as_whom} ({status}); "
+            "give a pull secret for it, or have the account allowed to pull"
+        )
+    if status == 429:
+        raise Unreachable(
+            f"{reference.registry} wants fewer requests (429)", after=_seconds(answer.header("retry-after"))
+        )
+    raise Unreachable(f"{reference.registry} answers {status} for {reference.path}{_wanted(reference)}")
+
+
+def _wanted(reference: Reference) -> str:
+    return f"@{reference.digest}" if reference.digest else f":{reference.tag}" if reference.tag else ""
+
+
+def _seconds(text: str) -> float:
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 7 else 0.0
+
+
+def _tag_list(body: bytes, where: str) -> list[str]:
+    try:
+        return msgspec.json.decode(body, type=_TagList).tags or []
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Unreachable(f"{where}: what the registry gave is no list of tags ({error})") from error
+
+
+def _next_page(answer: Answer) -> str:
+    """The target of ``Link: <…>; rel="next"``; empty on the last page."""
+    for header in answer.headers.get("link", ()):
+        found = re.match(r'\s*<([^<>]{1,2048})>\s*;[^,]*\brel="?next\b', header)
+        if found:
+            return found[1]
+    return ""
+
+
+def _own_path(reference: Reference, url: str, following: str) -> str:
+    """The next page's path: only the registry itself is asked on, whatever host it writes there."""
+    try:
+        target = URL(url, encoded=True).join(URL(following, encoded=True))
+    except ValueError:
+        raise Unreachable(f"{reference.repository}: the link to its next tags is no URL") from None
+    return target.raw_path_qs

@@ -1,0 +1,112 @@
+"""Names of images: ``registry/path:tag@digest``, with the defaults that Docker gave them.
+
+Names come from objects that others write, so every part is checked before it becomes a part of a URL. The grammar is
+that of the OCI distribution specification (``<name>``, ``<reference>``) and of Docker for the registry's part.
+"""
+
+import re
+
+import msgspec
+
+#: Docker Hub, under the name that people write, and the host that answers for it.
+DOCKER_HUB = "docker.io"
+_HUB_HOST = "registry-1.docker.io"
+_HUB_ALIASES = ("docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com")
+
+#: A whole reference may have this many characters: 255 of a name, 128 of a tag, and a digest.
+LONGEST = 512
+
+_HOST = re.compile(r"(?:\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(?::[0-9]{1,5})?")
+_PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ReferenceFormatError(ValueError):
+    """A text is no name of an image; the text of the error says which part breaks which rule."""
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """One image, or with neither tag nor digest one repository.
+
+    Attributes:
+        registry: host, with the port if it was written: ``nvcr.io``, ``10.0.0.1:5000``.
+        path: the repository in it: ``nvidia/driver``.
+        tag: empty if there is none.
+        digest: ``sha256:…`` of its manifest; it counts more than the tag.
+    """
+
+    registry: str
+    path: str
+    tag: str = ""
+    digest: str = ""
+
+    @property
+    def repository(self) -> str:
+        """``registry/path``."""
+        return f"{self.registry}/{self.path}"
+
+    @property
+    def text(self) -> str:
+        """As people write it."""
+        tag = f":{self.tag}" if self.tag else ""
+        return f"{self.repository}{tag}{f'@{self.digest}' if self.digest else ''}"
+
+    @property
+    def host(self) -> str:
+        """Who answers for it, with the port: Docker Hub's API has another host than its name."""
+        return _HUB_HOST if self.registry == DOCKER_HUB else self.registry
+
+    @property
+    def wanted(self) -> str:
+        """What is asked for: the digest, else the tag."""
+        return self.digest or self.tag
+
+    def at(self, digest: str) -> "Reference":
+        """The same repository's manifest of this digest."""
+        return Reference(registry=self.registry, path=self.path, digest=digest)
+
+
+def parse(text: str) -> Reference:
+    """The reference in a text; ``latest`` if it names neither a tag nor a digest.
+
+    Raises:
+        ReferenceFormatError: it is none.
+    """
+    found = parse_repository(text)
+    return found if found.wanted else msgspec.structs.replace(found, tag="latest")
+
+
+def parse_repository(text: str) -> Reference:
+    """Like :func:`parse`, but a missing tag stays empty.
+
+    Raises:
+        ReferenceFormatError: it is none.
+    """
+    if len(text) > LONGEST:
+        raise ReferenceFormatError(
+            f"image {text[:64]!r}…: {len(text)} characters, of which at most {LONGEST} are allowed"
+        )
+    rest = text.removeprefix("docker://")
+    rest, _, digest = rest.partition("@")
+    first, slash, after = rest.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost" or first != first.lower()):
+        registry, rest = first, after
+    else:
+        registry = DOCKER_HUB
+    path, _, tag = rest.partition(":")
+    if registry.lower() in _HUB_ALIASES:
+        registry = DOCKER_HUB
+        path = path if "/" in path or not path else f"library/{path}"
+    _check(text, "registry", registry, _HOST, "a host name or address, with a port after a colon")
+    _check(text, "repository", path, _PATH, "lower-case letters and digits, with '/', '.', '_' and '-' between them")
+    if tag or rest.endswith(":"):
+        _check(text, "tag", tag, _TAG, "at most 128 letters, digits, '.', '_' and '-', not beginning with '.' or '-'")
+    if digest or text.endswith("@"):
+        _check(text, "digest", digest, _DIGEST, "sha256: and 64 hexadecimal digits in lower case")
+    return Reference(registry=registry.lower(), path=path, tag=tag, digest=digest)
+
+
+def _check(whole: str, part: str, value: str, rule: re.Pattern[str], words: str) -> None:
+    if not rule.fullmatch(value) or (part == "repository" and len(value) > 255):
+        raise ReferenceFormatError(f"image {whole!r}: its {part} {value!r} is not {words}")

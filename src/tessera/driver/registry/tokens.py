@@ -1,0 +1,125 @@
+"""Tokens: got from the server that a registry names, kept until they end.
+
+Follows the token specification of the distribution project: GET with Basic for a user and password, or with nothing;
+POST of the OAuth2 kind for a refresh token.
+"""
+
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.driver.registry.challenge import Challenge, may_be_told
+from tessera.driver.registry.errors import Refused, Unreachable
+from tessera.driver.registry.keyring import ANONYMOUS, Login
+from tessera.driver.registry.reference import Reference
+from tessera.driver.registry.wire import Answer, Wire
+
+#: Seconds a token lasts if its server does not say; the specification's default. Less this many it is used.
+_DEFAULT_LIFE = 60.0
+_MARGIN = 10.0
+#: No token is kept longer, whatever its server says, seconds.
+_LONGEST_LIFE = 3600.0
+
+#: Tokens that are kept; the oldest go first.
+_KEPT = 512
+
+#: A token's answer is at most this long, bytes.
+_LARGEST = 1 << 18
+
+
+class _TokenAnswer(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
+    expires_in: float = _DEFAULT_LIFE
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    header: str
+    until: float
+
+
+class Tokens:
+    """Tokens by repository and identity.
+
+    Args:
+        wire: how token servers are asked.
+        clock: tells when a token ends.
+    """
+
+    def __init__(self, wire: Wire, clock: Clock) -> None:
+        self._wire = wire
+        self._clock = clock
+        self._kept: dict[tuple[str, Login], _Kept] = {}
+
+    def known(self, reference: Reference, login: Login) -> str:
+        """The Authorization header that worked for the repository and still should; empty if there is none."""
+        found = self._kept.get((reference.repository, login))
+        return found.header if found is not None and self._clock.monotonic() < found.until else ""
+
+    def forget(self, reference: Reference, login: Login) -> None:
+        """The registry did not take it."""
+        self._kept.pop((reference.repository, login), None)
+
+    def keep(self, reference: Reference, login: Login, header: str, seconds: float) -> None:
+        """Remembers what the registry takes."""
+        while len(self._kept) >= _KEPT:
+            del self._kept[next(iter(self._kept))]
+        life = min(max(seconds, 0.0), _LONGEST_LIFE) - _MARGIN
+        self._kept[reference.repository, login] = _Kept(header, self._clock.monotonic() + life)
+
+    async def fetch(self, reference: Reference, login: Login, challenge: Challenge) -> str:
+        """The Authorization header for a challenge, from the token server it names.
+
+        Raises:
+            Refused: the server gives none to this identity, or may not be told who we are.
+            Unreachable: the server does not answer.
+        """
+        realm = challenge.parameters.get("realm", "")
+        if not realm.startswith(("https://", "http://")):
+            raise Refused(f"{reference.registry} asks for a token and names no server that gives one")
+        plain = self._wire.trust.scheme(reference.host) == "http"
+        if login != ANONYMOUS and not may_be_told(realm, reference.host, plain=plain):
+            raise Refused(
+                f"{reference.registry} names {realm.partition('?')[0]} as its token server, over plain HTTP: "
+                "the credentials are not sent there; have the registry name an https:// server"
+            )
+        asked = {
+            "service": challenge.parameters.get("service", ""),
+            "scope": challenge.parameters.get("scope") or f"repository:{reference.path}:pull",
+        }
+        answer = await self._ask(realm, {name: value for name, value in asked.items() if value}, login)
+        return self._taken(reference, login, answer)
+
+    async def _ask(self, realm: str, asked: Mapping[str, str], login: Login) -> Answer:
+        if login.refresh:
+            form = {**asked, "grant_type": "refresh_token", "client_id": "tessera", "refresh_token": login.refresh}
+            return await self._wire.send("POST", realm, form=form, largest=_LARGEST)
+        joined = "&" if "?" in realm else "?"
+        headers = {"authorization": login.basic} if login.basic else {}
+        return await self._wire.send("GET", f"{realm}{joined}{urlencode(asked)}", headers=headers, largest=_LARGEST)
+
+    def _taken(self, reference: Reference, login: Login, answer: Answer) -> str:
+        if answer.status == 429 or answer.status >= 500:
+            raise Unreachable(f"the token server of {reference.registry} answers {answer.status}")
+        if answer.status != 200:
+            raise Refused(
+                f"the token server of {reference.registry} gives no token for {reference.path} ({answer.status}) "
+                f"{_as_whom(login)}"
+            )
+        try:
+            given = msgspec.json.decode(answer.body, type=_TokenAnswer)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            # The answer may have a token in it, so nothing of it comes into the text.
+            raise Unreachable(f"the token server of {reference.registry} answers no token in JSON") from None
+        token = given.token or given.access_token
+        if not token or not token.isascii() or not token.isprintable():
+            raise Unreachable(f"the token server of {reference.registry} answers without a token")
+        header = f"Bearer {token}"
+        self.keep(reference, login, header, given.expires_in)
+        return header
+
+
+def _as_whom(login: Login) -> str:
+    return "without credentials" if login == ANONYMOUS else "with the credentials given"

@@ -1,0 +1,241 @@
+"""One HTTP request to a registry or its token server, bounded in time, size and redirects.
+
+Redirects are followed by hand: credentials go to nobody but whom they were meant for, and none leads from TLS to plain
+HTTP. Certificates are judged as Go's programs do it, for which registries make theirs; a private authority is trusted
+beside the system's.
+"""
+
+import os
+import ssl
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from tessera.driver.registry.errors import Unreachable
+from tessera.driver.registry.proxies import proxy_for
+
+#: Seconds to a connection, and to the end of an answer.
+CONNECT_TIMEOUT = 5.0
+ANSWER_TIMEOUT = 15.0
+
+#: Bytes of an answer that are read at most: 4 MiB is the least that the OCI distribution specification has registries
+#: take as a manifest.
+LARGEST = 4 << 20
+
+#: Redirects that are followed: a blob's to where it is stored needs one.
+_REDIRECTS = 5
+_REDIRECTED = (301, 302, 303, 307, 308)
+
+
+class Trust(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a client believes.
+
+    Attributes:
+        authorities: certificates, PEM, that are believed beside the system's.
+        plain: hosts, with their ports, that are asked over plain HTTP; ``*`` is all.
+    """
+
+    authorities: str = ""
+    plain: tuple[str, ...] = ()
+
+    def scheme(self, host: str) -> str:
+        """``http`` or ``https``."""
+        return "http" if host in self.plain or "*" in self.plain else "https"
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back.
+
+    Attributes:
+        status: of the last of the redirects.
+        headers: names in lower case; of several with one name, all, in order.
+        body: whole.
+        url: where the answer came from at last.
+    """
+
+    status: int
+    headers: Mapping[str, tuple[str, ...]]
+    body: bytes
+    url: str
+
+    def header(self, name: str) -> str:
+        """The first header of a name; empty if there is none."""
+        return next(iter(self.headers.get(name, ())), "")
+
+
+class Wire:
+    """Sends requests; holds the connections.
+
+    Args:
+        trust: see :class:`Trust`.
+        connect: seconds to a connection.
+        total: seconds to the end of an answer, redirects not counted together.
+        environment: where proxies are named; the process's own if left out.
+
+    Raises:
+        ssl.SSLError: the authorities are no certificates.
+    """
+
+    def __init__(
+        self,
+        trust: Trust,
+        *,
+        connect: float = CONNECT_TIMEOUT,
+        total: float = ANSWER_TIMEOUT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.trust = trust
+        self._limits = aiohttp.ClientTimeout(total=total, sock_connect=connect)
+        self._total = total
+        self._environment = os.environ if environment is None else environment
+        self._tls = _context(trust)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | None = None,
+        largest: int = LARGEST,
+    ) -> Answer:
+        """Sends a request and reads the whole answer.
+
+        Raises:
+            Unreachable: there is none, or none within the bounds.
+        """
+        sent = {**(headers or {}), "accept-encoding": "identity"}
+        body = None if form is None else urlencode(form).encode()
+        if body is not None:
+            sent["content-type"] = "application/x-www-form-urlencoded"
+        for _ in range(_REDIRECTS + 1):
+            answer = await self._once(method, url, sent, body, largest)
+            if answer.status not in _REDIRECTED or not answer.header("location") or body is not None:
+                return answer
+            target = _target(url, answer.header("location"))
+            if _origin(target) != _origin(url):
+                sent.pop("authorization", None)
+            url = target
+        raise Unreachable(f"{_shown(url)}: more than {_REDIRECTS} redirects")
+
+    async def close(self) -> None:
+        """Frees the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _once(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, largest: int
+    ) -> Answer:
+        proxy = URL(proxy_for(url, self._environment))
+        auth = aiohttp.BasicAuth(proxy.user, proxy.password or "") if proxy.user else None
+        async with (
+            self._translated(url),
+            self._opened().request(
+                method,
+                URL(url, encoded=True),
+                headers=headers,
+                data=body,
+                allow_redirects=False,
+                timeout=self._limits,
+                ssl=self._tls,
+                proxy=proxy.with_user(None) if proxy.host else None,
+                proxy_auth=auth,
+            ) as answer,
+        ):
+            return Answer(
+                status=answer.status,
+                headers=_by_name(answer.headers.items()),
+                body=await _bounded(answer, largest),
+                url=url,
+            )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """The session is made in the running loop, at the first request."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False)
+        return self._session
+
+    @asynccontextmanager
+    async def _translated(self, url: str) -> AsyncIterator[None]:
+        """Everything that can go wrong below HTTP, in one sentence."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise Unreachable(f"{_shown(url)} did not answer within {self._total:g} s") from error
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise Unreachable(
+                f"{_shown(url)}: its certificate is not trusted ({_reason(error.certificate_error)}); "
+                "name the authority that signed it"
+            ) from error
+        except aiohttp.ClientSSLError as error:
+            raise Unreachable(
+                f"{_shown(url)} does not speak TLS as expected ({_reason(error)}); plain HTTP is used only where asked"
+            ) from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise Unreachable(f"{_shown(url)}: {_words(error)}") from error
+
+
+async def _bounded(answer: aiohttp.ClientResponse, largest: int) -> bytes:
+    body = bytearray()
+    while chunk := await answer.content.readany():
+        body += chunk
+        if len(body) > largest:
+            raise Unreachable(f"{_shown(str(answer.url))}: answers more than {largest} bytes")
+    return bytes(body)
+
+
+def _context(trust: Trust) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if trust.authorities:
+        context.load_verify_locations(cadata=trust.authorities)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
+
+
+def _target(url: str, location: str) -> str:
+    try:
+        target = URL(url, encoded=True).join(URL(location, encoded=True))
+    except ValueError:
+        raise Unreachable(f"{_shown(url)} redirects to something that is no URL") from None
+    if target.scheme not in ("http", "https") or (target.scheme == "http" and url.startswith("https:")):
+        raise Unreachable(f"{_shown(url)} redirects from TLS to {target.scheme}://{target.host}, which is not followed")
+    return str(target)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = URL(url, encoded=True)
+    return parts.scheme, parts.host, parts.port
+
+
+def _shown(url: str) -> str:
+    """A URL for people: without its query, in which storage puts signatures, and without a user."""
+    parts = URL(url, encoded=True)
+    return f"{parts.scheme}://{parts.host}{f':{parts.explicit_port}' if parts.explicit_port else ''}{parts.raw_path}"
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, in the system's words where it has some."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not known to DNS"
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
+
+
+def _reason(error: Exception) -> str:
+    inner = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+    return getattr(inner, "verify_message", "") or getattr(inner, "reason", "") or type(inner).__name__
+
+
+def _by_name(items: Iterable[tuple[str, str]]) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for name, value in items:
+        found[name.lower()] = (*found.get(name.lower(), ()), value)
+    return found
