@@ -26,6 +26,7 @@ async def _token(lab: Any) -> ContainerToken:
         pod_ip="10.0.0.1",
         machine=None,
         plugins=Direct(),
+        markers=None,
         clock=lab.clock,
         reboot=lambda: None,
         log=lambda _line: None,

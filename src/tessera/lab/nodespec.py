@@ -24,10 +24,16 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the node's name.
         cards: model (its short name) of each card, in the order of their indexes.
+        kernel: ``uname -r``; empty for what the cluster's nodes have.
+        os_image: ``PRETTY_NAME`` of its os-release, likewise.
+        architecture: as registries say it.
     """
 
     name: str
     cards: tuple[str, ...]
+    kernel: str = ""
+    os_image: str = ""
+    architecture: str = "amd64"
 
     @property
     def spec(self) -> str:

@@ -25,3 +25,22 @@ class CrashBackoff:
         pause = self._next
         self._next = min(LONGEST, pause * 2 or FIRST)
         return pause
+
+
+class PullBackoff:
+    """The back-off of one container's image: 10 s after the first failure, then twice as long, up to five minutes.
+
+    Attributes:
+        due: when the next pull may begin, monotonic seconds.
+        why: what the last one failed with.
+    """
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.why = ""
+        self._next = FIRST
+
+    def failed(self, now: float, why: str) -> None:
+        """A pull failed."""
+        self.due, self.why = now + self._next, why
+        self._next = min(LONGEST, self._next * 2)

@@ -12,10 +12,12 @@ from typing import Any, Literal, Protocol
 
 from tessera.clock import Clock
 from tessera.kubelet.seam import Allocation, PluginError
-from tessera.lab.kubelet.backoffs import CREATE_RETRY, CrashBackoff
+from tessera.lab.kubelet.backoffs import CREATE_RETRY, CrashBackoff, PullBackoff
 from tessera.lab.kubelet.cdi import CdiError
 from tessera.lab.kubelet.environment import ConfigError, command_line
 from tessera.lab.kubelet.podstatus import ContainerRecord, Role, Running, Terminated, Waiting
+from tessera.lab.kubelet.programrun import ProgramRun
+from tessera.lab.kubelet.pulls import PullError
 from tessera.lab.kubelet.runtime import Created, Runtime
 from tessera.nvml.errors import NvmlError
 
@@ -46,6 +48,10 @@ class PodHost(Protocol):
 
     def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
         """The container's process if it is run for real, else None."""
+        ...
+
+    def program(self, record: ContainerRecord, created: Created) -> ProgramRun | None:
+        """The run of its image's program, else None."""
         ...
 
     def tell(
@@ -94,6 +100,8 @@ class Containers:
         self._rng = rng
         self._starting = asyncio.Lock()
         self._sidecars: list[asyncio.Task[None]] = []
+        self._programs: set[ProgramRun] = set()
+        self._pull_backoffs: dict[str, PullBackoff] = {}
 
     async def live(self) -> None:
         """Runs all containers until the pod is finished. Cancel it, after :meth:`announce_stop`, to stop them."""
@@ -119,6 +127,11 @@ class Containers:
         for record in self._records:
             if isinstance(record.state, Running):
                 self._host.tell("Killing", f"Stopping container {record.name}")
+
+    def kill(self) -> None:
+        """What programs still do while they are being stopped is over now: SIGKILL, or the machine is down."""
+        for program in self._programs:
+            program.kill()
 
     def stopped(self, exit_code: int) -> None:
         """Writes down that what still ran was stopped, and that what waited never will run."""
@@ -182,6 +195,9 @@ class Containers:
         task = self._host.real(record.name, created, log)
         if task is None:
             record.log += self._runtime.log_head(created)
+            program = self._host.program(record, created)
+            if program is not None:
+                return await self._programmed(record, program)
             task = asyncio.create_task(self._simulated(record, created))
         try:
             return await task
@@ -189,6 +205,16 @@ class Containers:
             task.cancel()
             await asyncio.wait([task])
             raise
+
+    async def _programmed(self, record: ContainerRecord, program: ProgramRun) -> int:
+        self._programs.add(program)
+        try:
+            code = await program.run()
+            if program.killed_by_probe:
+                self._host.tell("Killing", f"Container {record.name} failed startup probe, will be restarted")
+            return code
+        finally:
+            self._programs.discard(program)
 
     async def _simulated(self, record: ContainerRecord, created: Created) -> int:
         try:
@@ -207,9 +233,16 @@ class Containers:
             if created is not None:
                 return created
             await self._clock.sleep(CREATE_RETRY)
+            while record.name in self._pull_backoffs and self._clock.monotonic() < self._pull_backoffs[record.name].due:
+                self._pull_later(record)
+                await self._clock.sleep(CREATE_RETRY)
 
     async def _try_start(self, record: ContainerRecord) -> Created | None:
-        await self._pull(record)
+        try:
+            await self._pull(record)
+        except PullError as error:
+            self._pull_failed(record, str(error))
+            return None
         try:
             env = await self._host.environment(record.spec)
             await self._host.pre_start(record.name)
@@ -230,6 +263,8 @@ class Containers:
         self._host.tell("Created", f"Created container: {record.name}")
         record.container_id = f"simulated://{self._rng.getrandbits(256):064x}"
         record.env = created.env
+        record.image_id = self._runtime.images.image_id(created.image)
+        record.started = record.ready = True
         if isinstance(record.state, Terminated):
             record.last = record.state
         record.state = Running(self._clock.now())
@@ -239,12 +274,31 @@ class Containers:
 
     async def _pull(self, record: ContainerRecord) -> None:
         image = record.spec.get("image", "")
-        if self._runtime.has_image(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
+        if self._runtime.images.has(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
             self._host.tell("Pulled", f'Container image "{image}" already present on machine')
             return
         self._host.tell("Pulling", f'Pulling image "{image}"')
-        waited = await self._runtime.pull(image)
-        self._host.tell("Pulled", f'Successfully pulled image "{image}" in {_duration(waited)} (simulated)')
+        pull = await self._runtime.images.pull(image)
+        if pull.size_bytes is None:
+            took = _duration(pull.waited)
+        else:  # the words of kubelet 1.30 and later
+            waited = f"({_duration(pull.waited)} including waiting)"
+            took = f"{_duration(pull.seconds)} {waited}. Image size: {pull.size_bytes} bytes."
+        self._host.tell("Pulled", f'Successfully pulled image "{image}" in {took} (simulated)')
+        self._pull_backoffs.pop(record.name, None)
+
+    def _pull_failed(self, record: ContainerRecord, message: str) -> None:
+        image = record.spec.get("image", "")
+        self._pull_backoffs.setdefault(record.name, PullBackoff()).failed(self._clock.monotonic(), message)
+        self._host.tell("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
+        self._wait(record, "ErrImagePull", message)
+        self._host.tell("Failed", "Error: ErrImagePull", type="Warning")
+
+    def _pull_later(self, record: ContainerRecord) -> None:
+        image, why = record.spec.get("image", ""), self._pull_backoffs[record.name].why
+        self._host.tell("BackOff", f'Back-off pulling image "{image}"')
+        self._wait(record, "ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {why}')
+        self._host.tell("Failed", "Error: ImagePullBackOff", type="Warning")
 
     def _failed(self, record: ContainerRecord, reason: str, message: str) -> None:
         self._wait(record, reason, message)
@@ -253,8 +307,9 @@ class Containers:
     def _wait(self, record: ContainerRecord, reason: str, message: str) -> None:
         if isinstance(record.state, Terminated):
             record.last = record.state
-        record.state = Waiting(reason, message)
-        self._host.changed()
+        if record.state != Waiting(reason, message):
+            record.state = Waiting(reason, message)
+            self._host.changed()
 
     def _end(self, record: ContainerRecord, exit_code: int) -> None:
         state = record.state

@@ -23,28 +23,37 @@ class NodeDirectories:
         pod_resources: the folder of the pod-resources socket.
         cdi: where CDI files lie, ``/var/run/cdi`` on a real node.
         state: free for the node's agent.
+        validations: where parts of the driver stack leave markers, ``/run/nvidia/validations`` on a real node.
     """
 
     plugins: Path
     pod_resources: Path
     cdi: Path
     state: Path
+    validations: Path
 
     @classmethod
     def under(cls, root: Path) -> "NodeDirectories":
         """The folders of one node below ``root``; they are made. Keep ``root`` short: sockets' paths are limited."""
-        directories = cls(root / "dp", root / "pr", root / "cdi", root / "state")
-        for folder in (directories.plugins, directories.pod_resources, directories.cdi, directories.state):
+        folders = [root / name for name in ("dp", "pr", "cdi", "state", "validations")]
+        for folder in folders:
             folder.mkdir(parents=True, exist_ok=True)
-        return directories
+        return cls(*folders)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Direct:
-    """Device plugins join in this process. ``cdi`` is the CDI folder, None for a node without one."""
+    """Device plugins join in this process.
+
+    Attributes:
+        bus: where they join.
+        cdi: the CDI folder, None for a node without one.
+        validations: the folder of the driver stack's markers, likewise.
+    """
 
     bus: DirectBus = field(default_factory=DirectBus)
     cdi: Path | None = None
+    validations: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +75,14 @@ class KubeletOptions:
         max_pods: kubelet's ``--max-pods``.
         pull_seconds: how long an image takes to arrive that the node does not have yet.
         images: what the node has from the start.
+        serialise_pulls: images are pulled one after the other, where they have sizes (kubelet's serializeImagePulls).
+        kernel: ``uname -r`` of the node.
+        os_image: ``PRETTY_NAME`` of its os-release.
+        architecture: as Go and registries say it.
+        provider_id: ``spec.providerID``; empty for none.
+        annotations: of the Node object, set at registration.
+        network_seconds: from kubelet's start until the node has a network and is Ready; pods that do not use the
+            host's network start then.
         publish_every: publishes capacity on this period as a real kubelet does (10 s); None at once after a change.
         lease_seconds: Lease renewal period (10 s on a real node); None for no Lease.
         gpu_memory: bytes that a container's simulated process takes on each MIG device it was given.
@@ -80,6 +97,13 @@ class KubeletOptions:
     max_pods: int = 250
     pull_seconds: float = 0.0
     images: frozenset[str] = frozenset()
+    serialise_pulls: bool = True
+    kernel: str = "6.8.0-simulated"
+    os_image: str = "Tessera lab (simulated)"
+    architecture: str = "amd64"
+    provider_id: str = ""
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    network_seconds: float = 0.0
     publish_every: float | None = None
     lease_seconds: float | None = None
     gpu_memory: int = 1 << 30
@@ -100,6 +124,7 @@ class ContainerContext:
         pod_ip: the pod's address.
         machine: the node's simulated machine.
         plugins: how device plugins join this node.
+        markers: the node's ``/run/nvidia/validations``; None where the lab keeps no files.
         clock: the node's clock.
         reboot: asks the node to reboot, as ``systemctl reboot`` on it; the container ends soon after.
         log: adds a line to the container's log.
@@ -116,6 +141,7 @@ class ContainerContext:
     pod_ip: str
     machine: SimulatedMachine | None
     plugins: Direct | Grpc
+    markers: Path | None
     clock: Clock
     reboot: Callable[[], None]
     log: Callable[[str], None]

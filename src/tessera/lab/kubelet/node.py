@@ -6,7 +6,8 @@ it. Device plugins join over unix sockets or in this process; everything above t
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Never
 from uuid import UUID
 
@@ -22,15 +23,19 @@ from tessera.lab.kubelet.admission import Rejection, admit
 from tessera.lab.kubelet.cdi import CdiRegistry
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc, KubeletOptions
 from tessera.lab.kubelet.devices import PodUid
+from tessera.lab.kubelet.images import Catalogue, ImageProgram
 from tessera.lab.kubelet.nodeobject import NodeObject
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.kubelet.pluginside import PluginSide
 from tessera.lab.kubelet.podstatus import ContainerRecord
+from tessera.lab.kubelet.programs import ProgramContext, RunClock
+from tessera.lab.kubelet.pulls import NodeImages
 from tessera.lab.kubelet.realcontainers import exit_code, is_own
 from tessera.lab.kubelet.runtime import Created, Runtime
 from tessera.lab.kubelet.worker import NodeServices, PodWorker
 from tessera.lab.scheduler.cluster import PodNeeds
 from tessera.lab.scheduler.requests import amounts
+from tessera.lab.waits import CountedClock
 from tessera.nvml.simulated import SimulatedMachine
 
 Json = Mapping[str, Any]
@@ -56,6 +61,14 @@ class SimulatedNode:
         entrypoint: runs Tessera's own containers; None simulates them like others.
         options: see :class:`KubeletOptions`.
         address: the node's internal IP.
+        catalogue: what registries hold; None for images that have neither size nor program.
+        once_ready: what else runs on the node from each boot on, when it has a network; may wait on :attr:`waits`.
+
+    Attributes:
+        name: the node's name.
+        machine: its cards.
+        kernel: ``uname -r`` of what runs now.
+        waits: the node's clock for waits that end by themselves: a lab on virtual time may leap over them.
     """
 
     def __init__(
@@ -70,6 +83,8 @@ class SimulatedNode:
         entrypoint: Entrypoint | None = None,
         options: KubeletOptions | None = None,
         address: str = "192.0.2.1",
+        catalogue: Catalogue | None = None,
+        once_ready: Callable[["SimulatedNode"], Awaitable[None]] | None = None,
     ) -> None:
         self.name = name
         self.plugins = plugins
@@ -84,6 +99,9 @@ class SimulatedNode:
         self._addresses = Addresses(self.options.pod_network)
         self._restarting = asyncio.Lock()
         self._to_reboot = asyncio.Event()
+        self._once_ready = once_ready
+        self.waits = CountedClock(clock)
+        self.kernel = self._next_kernel = self.options.kernel
         self._booting = False
         self._before: dict[str, PodWorker] = {}
         self._side = PluginSide(plugins)
@@ -96,19 +114,27 @@ class SimulatedNode:
             name,
             client=client,
             clock=clock,
+            waits=self.waits,
             options=self.options,
             address=address,
             boot_id=self._new_boot_id(),
             devices=self._device_counts,
             current=lambda: self._nodes.cache.get(name),
         )
+        images = NodeImages(
+            self.waits,
+            images=self.options.images,
+            pull_seconds=self.options.pull_seconds,
+            catalogue=catalogue,
+            architecture=self.options.architecture,
+            serialised=self.options.serialise_pulls,
+        )
         self._runtime = Runtime(
-            clock=clock,
+            clock=self.waits,
             cdi=CdiRegistry(self._side.cdi_folders()),
             machine=machine,
             gpu_memory=self.options.gpu_memory,
-            pull_seconds=self.options.pull_seconds,
-            images=self.options.images,
+            images=images,
         )
         self._services = NodeServices(
             client=client,
@@ -123,6 +149,8 @@ class SimulatedNode:
             allocatable=self._allocatable,
             data=self._data,
             real=self._real,
+            program=self._program,
+            network=self._object.network,
             take_address=self._addresses.take,
             put_back_address=self._addresses.put_back,
         )
@@ -130,9 +158,14 @@ class SimulatedNode:
     # For tests and the lab
 
     @property
+    def markers(self) -> Path | None:
+        """The node's ``/run/nvidia/validations``; None where the lab keeps no files."""
+        return self._side.markers()
+
+    @property
     def pending(self) -> int:
         """Simulated waits under way that end by themselves: image pulls, programs with an end, a boot."""
-        return self._runtime.pending + (self._booting or self._to_reboot.is_set())
+        return self.waits.pending + (self._booting or self._to_reboot.is_set())
 
     def container_env(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
         """The environment of a container's present or last run.
@@ -164,12 +197,16 @@ class SimulatedNode:
                 await self._up()
                 await self._boot()
 
-    def reboot(self) -> None:
+    def reboot(self, kernel: str = "") -> None:
         """Asks the machine to reboot: it goes down after :data:`SHUTDOWN` seconds and is back after the options' boot.
 
         Nothing that runs on it survives. Pods are the same afterwards: their containers start again as their restart
         policies say. Pods with devices are mostly refused, as on real nodes: kubelet has not seen their plugins again.
+
+        Args:
+            kernel: the one that it boots, ``uname -r``; empty for the one that runs.
         """
+        self._next_kernel = kernel or self.kernel
         self._to_reboot.set()
 
     async def _up(self) -> None:
@@ -182,6 +219,8 @@ class SimulatedNode:
             async with asyncio.TaskGroup() as group:
                 self._tasks = group
                 group.create_task(self._object.run())
+                if self._once_ready is not None:
+                    group.create_task(self._accompany(self._once_ready))
                 await self._open()
                 group.create_task(pods.run())
                 await pods.wait_synced()
@@ -193,6 +232,10 @@ class SimulatedNode:
         finally:
             self._tasks = None
             await self._shut()
+
+    async def _accompany(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
+        await self._object.network()
+        await once_ready(self)
 
     async def _go_down(self) -> Never:
         await self._to_reboot.wait()
@@ -207,19 +250,26 @@ class SimulatedNode:
             await self._shut()  # kubelet may have been restarting just then
             self._booting = True
             self._to_reboot.clear()
+            self._runtime.images.forget_pulls()
             await self._clock.sleep(self.options.boot_seconds)
+            self.kernel = self._next_kernel
             self._side.lose_memory()
             if self.machine is not None:
                 self.machine.reboot()
             await self.devices.restart()
             boot_id = self._new_boot_id()
-            await self._object.booted(boot_id)
+            await self._object.booted(boot_id, self.kernel)
             node = self._nodes.cache.get(self.name) or {}
             about = reference_to(NODES, self.name, uid=uid_of(node) if node else "")
             self._events.record(
                 about, "Rebooted", f"Node {self.name} has been rebooted, boot id: {boot_id}", type="Warning"
             )
             self._booting = False
+
+    def forget(self) -> None:
+        """The machine is gone for good, and what lay in its memory with it; it does not run any more."""
+        self._runtime.images.forget_pulls()
+        self._side.lose_memory()
 
     async def restart_kubelet(self, down: float = 0.0) -> None:
         """Kubelet ends and starts again after ``down`` seconds; containers go on running.
@@ -306,11 +356,34 @@ class SimulatedNode:
             pod_ip=pod_ip,
             machine=self.machine,
             plugins=self.plugins,
+            markers=self.markers,
             clock=self._clock,
             reboot=self.reboot,
             log=log,
         )
         return asyncio.create_task(exit_code(self._entrypoint, context))
+
+    def _program(
+        self, pod: Json, created: Created, log: Callable[[str], None]
+    ) -> tuple[ImageProgram, ProgramContext] | None:
+        image = self._runtime.images.image(created.image)
+        if image is None or image.program is None:
+            return None
+        context = ProgramContext(
+            argv=created.argv,
+            env=created.env,
+            image=created.image,
+            namespace=pod["metadata"]["namespace"],
+            pod=pod["metadata"]["name"],
+            node=self.name,
+            kernel=self.kernel,
+            architecture=self.options.architecture,
+            machine=self.machine,
+            markers=self.markers,
+            clock=RunClock(self.waits),
+            log=log,
+        )
+        return image.program, context
 
     # Small parts
 

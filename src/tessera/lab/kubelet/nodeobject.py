@@ -5,7 +5,9 @@ Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/sette
 * capacity of extended resources that others patched in is kept, and copied to allocatable;
 * a resource whose plugin stayed away is set to 0, once; it stays in the Node object until somebody removes it;
 * extended resources of an earlier life of the node are set to 0 at registration;
-* labels and taints are given once, at registration.
+* labels and taints are given once, at registration;
+* a node without a network is not Ready. It registers with the taint that the admission plugin TaintNodesByCondition
+  gives such a node; to take it away is the node lifecycle controller's part (:mod:`tessera.lab.workloads.nodetaints`).
 
 Capacity is published at once after a change, or on a fixed period like the real kubelet's 10 s.
 """
@@ -24,8 +26,14 @@ from tessera.lab.kubelet.context import KubeletOptions
 Json = Mapping[str, Any]
 
 #: What kubelet sets on every node of this kind.
-ARCHITECTURE = "amd64"
 SYSTEM = "linux"
+
+#: Taint of a node that is not Ready.
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+_NO_NETWORK = (
+    "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin "
+    "returns error: cni plugin not initialized (simulated)"
+)
 
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_SECONDS = 40
@@ -41,6 +49,7 @@ class NodeObject:
         name: the node's name and hostname.
         client: who writes.
         clock: for times and periods.
+        waits: the same, for waits over which a lab may leap.
         options: see :class:`~tessera.lab.kubelet.context.KubeletOptions`.
         address: the node's internal IP.
         boot_id: changes with every boot.
@@ -54,6 +63,7 @@ class NodeObject:
         *,
         client: Client,
         clock: Clock,
+        waits: Clock,
         options: KubeletOptions,
         address: str,
         boot_id: str,
@@ -63,7 +73,12 @@ class NodeObject:
         self._name = name
         self._client = client
         self._clock = clock
+        self._waits = waits
         self._options = options
+        self._kernel = options.kernel
+        self._network = asyncio.Event()
+        if not options.network_seconds:
+            self._network.set()
         self._address = address
         self.boot_id = boot_id
         self._devices = devices
@@ -78,33 +93,42 @@ class NodeObject:
 
     async def register(self) -> None:
         """Makes the Node object, or takes over the one there is."""
-        self._ready_since = rfc3339(self._clock.now())
+        self._registered = self._ready_since = rfc3339(self._clock.now())
         labels = {
             "kubernetes.io/hostname": self._name,
-            "kubernetes.io/arch": ARCHITECTURE,
+            "kubernetes.io/arch": self._options.architecture,
             "kubernetes.io/os": SYSTEM,
-            "beta.kubernetes.io/arch": ARCHITECTURE,
+            "beta.kubernetes.io/arch": self._options.architecture,
             "beta.kubernetes.io/os": SYSTEM,
             **self._options.labels,
         }
-        spec = {"taints": [dict(taint) for taint in self._options.taints]} if self._options.taints else {}
-        node = {"metadata": {"name": self._name, "labels": labels}, "spec": spec, "status": self._status(None)}
+        metadata = {"name": self._name, "labels": labels, "annotations": dict(self._options.annotations)}
+        node = {"metadata": metadata, "spec": self._spec(), "status": self._status(None)}
         await self._insist(lambda: self._make(node, labels))
 
     async def run(self) -> None:
         """Keeps the status until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publish())
+            if not self._network.is_set():
+                group.create_task(self._join_network())
             if self._options.lease_seconds is not None:
                 group.create_task(self._renew(self._options.lease_seconds))
 
-    async def booted(self, boot_id: str) -> None:
+    async def network(self) -> None:
+        """Returns when the node has a network."""
+        await self._network.wait()
+
+    async def booted(self, boot_id: str, kernel: str) -> None:
         """Kubelet is up again after a reboot: it says so, and what the node has now.
 
         Capacity that others patched in and labels stay: kubelet has its checkpoint, so it does not take the node for a
         new one. The node is not said to have been away, since nobody watches its Lease here.
         """
-        self.boot_id = boot_id
+        self.boot_id, self._kernel = boot_id, kernel
+        if self._options.network_seconds:
+            self._network.clear()
+            self._ready_since = rfc3339(self._clock.now())
         await self._insist(self._back)
 
     async def _back(self) -> None:
@@ -118,8 +142,23 @@ class NodeObject:
             name: _difference(node["status"].get(name) or {}, wanted[name]) for name in ("capacity", "allocatable")
         }
         await self._patch({"nodeInfo": wanted["nodeInfo"], **lists})
+        if not self._network.is_set():
+            await self._patch_conditions()
+
+    async def _join_network(self) -> None:
+        await self._waits.sleep(self._options.network_seconds)
+        self._network.set()
+        self._ready_since = rfc3339(self._clock.now())
+        await self._insist(self._patch_conditions)
 
     # Registration
+
+    def _spec(self) -> dict[str, Any]:
+        taints = [dict(taint) for taint in self._options.taints]
+        if not self._network.is_set():
+            taints.append({"key": NOT_READY_TAINT, "effect": "NoSchedule"})
+        told = {"taints": taints, "providerID": self._options.provider_id}
+        return {name: value for name, value in told.items() if value}
 
     async def _make(self, node: dict[str, Any], labels: Mapping[str, str]) -> None:
         try:
@@ -174,13 +213,13 @@ class NodeObject:
                 "machineID": self._name,
                 "systemUUID": self._name,
                 "bootID": self.boot_id,
-                "kernelVersion": "6.8.0-simulated",
-                "osImage": "Tessera lab (simulated)",
+                "kernelVersion": self._kernel,
+                "osImage": self._options.os_image,
                 "containerRuntimeVersion": "simulated://1.0",
                 "kubeletVersion": "v1.32.0",
                 "kubeProxyVersion": "",
                 "operatingSystem": SYSTEM,
-                "architecture": ARCHITECTURE,
+                "architecture": self._options.architecture,
             },
         }
 
@@ -210,13 +249,15 @@ class NodeObject:
             ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
         ]
         ready = ("Ready", "True", "KubeletReady", "kubelet is posting ready status (simulated)")
+        if not self._network.is_set():
+            ready = ("Ready", "False", "KubeletNotReady", _NO_NETWORK)
         now = rfc3339(self._clock.now())
         return [
             {
                 "type": kind,
                 "status": status,
                 "lastHeartbeatTime": now,
-                "lastTransitionTime": self._ready_since,
+                "lastTransitionTime": self._ready_since if kind == "Ready" else self._registered,
                 "reason": reason,
                 "message": message,
             }
@@ -225,6 +266,12 @@ class NodeObject:
 
     async def _patch(self, status: Json) -> None:
         await self._client.merge_patch(NODES.untyped(), self._name, {"status": status}, subresource="status")
+
+    async def _patch_conditions(self) -> None:
+        """Writes kubelet's own conditions beside those of others, as kubelet does: by a strategic merge patch."""
+        path = NODES.path(name=self._name, subresource="status")
+        patch = {"status": {"conditions": self._conditions()}}
+        await self._client.request("PATCH", path, body=patch, content_type="application/strategic-merge-patch+json")
 
     # Lease
 

@@ -35,11 +35,22 @@ class PluginSide:
             case Grpc():
                 return [self._plugins.directories.cdi]
 
+    def markers(self) -> Path | None:
+        """Where parts of the driver stack leave markers."""
+        match self._plugins:
+            case Direct():
+                return self._plugins.validations
+            case Grpc():
+                return self._plugins.directories.validations
+
     def lose_memory(self) -> None:
-        """The node went down: what lies below ``/run`` is lost, CDI files among it."""
+        """The node went down: what lies below ``/run`` is lost, CDI files and markers among it."""
         for folder in self.cdi_folders():
             for path in folder.glob("*.json"):
                 path.unlink()
+        markers = self.markers()
+        for path in markers.iterdir() if markers is not None else ():
+            path.unlink()
 
     async def open(self, devices: DeviceManager) -> None:
         """Starts to take registrations and to answer pod-resources."""

@@ -1,8 +1,8 @@
 """What a pod's status says, computed from the states of its containers.
 
 Phases, conditions, reasons and messages are kubelet's (``pkg/kubelet/kubelet_pods.go``, ``status/generate.go``). Pure:
-a record of each container in, a ``status`` for the API out. Probes are not carried out: a container is ready while it
-runs, whether it has probes or not.
+a record of each container in, a ``status`` for the API out. A container is started and ready while it runs; only those
+whose image has a program are asked by probes (:mod:`tessera.lab.kubelet.probes`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,6 +69,9 @@ class ContainerRecord:
         container_id: of the present or the last run; empty before the first.
         env: the environment of the present or the last run.
         log: the lines of all runs.
+        started: the present run has passed its startup probe, or has none that is carried out.
+        ready: the present run has passed its probes, or has none that are carried out.
+        image_id: of the present or the last run's image; empty before the first.
     """
 
     spec: Json
@@ -79,6 +82,9 @@ class ContainerRecord:
     container_id: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
     log: list[str] = field(default_factory=list)
+    started: bool = True
+    ready: bool = True
+    image_id: str = ""
 
     @property
     def name(self) -> str:
@@ -89,7 +95,7 @@ class ContainerRecord:
     def done(self) -> bool:
         """An init container that has done its part: ended well, or is a sidecar that runs."""
         if self.role is Role.SIDECAR:
-            return isinstance(self.state, Running)
+            return isinstance(self.state, Running) and self.started
         return isinstance(self.state, Terminated) and self.state.exit_code == 0
 
 
@@ -213,7 +219,7 @@ def _condition(kind: str, value: tuple[str, str, str], before: Json | None, now:
 
 
 def _ready(container: ContainerRecord) -> bool:
-    return isinstance(container.state, Running)
+    return isinstance(container.state, Running) and container.ready
 
 
 def _container_status(container: ContainerRecord) -> dict[str, Any]:
@@ -221,12 +227,12 @@ def _container_status(container: ContainerRecord) -> dict[str, Any]:
     status: dict[str, Any] = {
         "name": container.name,
         "image": container.spec.get("image", ""),
-        "imageID": f"simulated://{container.spec.get('image', '')}" if container.container_id else "",
+        "imageID": container.image_id,
         "state": _state(container.state),
         "lastState": _state(container.last) if container.last else {},
-        "ready": running or (container.role is Role.INIT and container.done),
+        "ready": _ready(container) or (container.role is Role.INIT and container.done),
         "restartCount": container.restarts,
-        "started": running,
+        "started": running and container.started,
     }
     if container.container_id:
         status["containerID"] = container.container_id

@@ -1,21 +1,23 @@
-"""The simulated container runtime of a node: images, container creation, processes.
+"""The simulated container runtime of a node: container creation, processes.
 
-A container is either run for real by the injected entrypoint (Tessera's own commands) or simulated as
-:mod:`tessera.lab.kubelet.program` says. Creating one resolves its CDI devices like containerd. A running container that
-sees MIG devices has a simulated process with memory on each, so that a slice in use cannot be destroyed.
+A container is either run for real by the injected entrypoint (Tessera's own commands), or does what the program of its
+image does (:mod:`tessera.lab.kubelet.images`), or is simulated as :mod:`tessera.lab.kubelet.program` says. Creating one
+resolves its CDI devices like containerd. A running container that sees MIG devices has a simulated process with memory
+on each, so that a slice in use cannot be destroyed.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
 
-from tessera.clock import Clock
 from tessera.kubelet.seam import Allocation
 from tessera.lab.kubelet.cdi import CdiRegistry, Edits
 from tessera.lab.kubelet.program import program
+from tessera.lab.kubelet.pulls import NodeImages
+from tessera.lab.waits import CountedClock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.hardware import SimulatedHardware
 from tessera.nvml.interface import MigUuid
@@ -38,59 +40,30 @@ class Runtime:
     """The containers of one node.
 
     Args:
-        clock: how long things take.
+        clock: how long things take; its ``pending`` are waits that are sure to end by themselves.
         cdi: the node's CDI devices.
         machine: whose cards containers compute on; None for a node without GPUs.
         gpu_memory: bytes that a process takes on each MIG device.
-        pull_seconds: how long an image takes to arrive.
-        images: those that are there already.
+        images: the node's images.
 
     Attributes:
-        pending: waits now under way that are sure to end by themselves: pulls and programs with an end.
+        images: the node's images.
     """
 
     def __init__(
         self,
         *,
-        clock: Clock,
+        clock: CountedClock,
         cdi: CdiRegistry,
         machine: SimulatedHardware | None,
         gpu_memory: int,
-        pull_seconds: float,
-        images: Iterable[str] = (),
+        images: NodeImages,
     ) -> None:
         self._clock = clock
         self._cdi = cdi
         self._machine = machine
         self._gpu_memory = gpu_memory
-        self._pull_seconds = pull_seconds
-        self._images = set(images)
-        self._pulls: dict[str, asyncio.Future[None]] = {}
-        self.pending = 0
-
-    def has_image(self, image: str, policy: str) -> bool:
-        """Whether the image need not be pulled."""
-        return policy == "Never" or (policy != "Always" and image in self._images)
-
-    async def pull(self, image: str) -> float:
-        """Fetches an image; pods that wait for the same one share the pull. Returns seconds waited.
-
-        An image that the node has is only looked up again (``imagePullPolicy: Always``), which takes no time here.
-        """
-        began = self._clock.monotonic()
-        running = self._pulls.get(image)
-        if running is not None:
-            await asyncio.shield(running)
-        elif self._pull_seconds and image not in self._images:
-            done = self._pulls[image] = asyncio.get_running_loop().create_future()
-            try:
-                with self._simulated_work():
-                    await self._clock.sleep(self._pull_seconds)
-            finally:
-                del self._pulls[image]
-                done.set_result(None)
-        self._images.add(image)
-        return self._clock.monotonic() - began
+        self.images = images
 
     def create(
         self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[Allocation]
@@ -133,8 +106,7 @@ class Runtime:
             if does.seconds is None:
                 await asyncio.Event().wait()
             elif does.seconds:
-                with self._simulated_work():
-                    await self._clock.sleep(does.seconds)
+                await self._clock.sleep(does.seconds)
         return does.exit_code
 
     @contextmanager
@@ -152,14 +124,6 @@ class Runtime:
             for pid in pids:
                 with suppress(NvmlError):  # the card was lost, reset or rebooted, and the process with it
                     machine.end_process(pid)
-
-    @contextmanager
-    def _simulated_work(self) -> Iterator[None]:
-        self.pending += 1
-        try:
-            yield
-        finally:
-            self.pending -= 1
 
 
 def mig_devices(env: Mapping[str, str]) -> tuple[str, ...]:

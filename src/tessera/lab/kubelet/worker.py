@@ -7,7 +7,7 @@ deletion with a delete of grace zero, as kubelet does.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,8 +23,12 @@ from tessera.lab.kubelet.afterboot import gone_down
 from tessera.lab.kubelet.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers
 from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
 from tessera.lab.kubelet.environment import DataSource, PodFacts, environment
+from tessera.lab.kubelet.images import ImageProgram
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.kubelet.podstatus import ContainerRecord, pod_status, records, rejected_status
+from tessera.lab.kubelet.probes import Probe, Probing
+from tessera.lab.kubelet.programrun import ProgramRun
+from tessera.lab.kubelet.programs import ProgramContext
 from tessera.lab.kubelet.runtime import Created, Runtime
 from tessera.lab.scheduler.cluster import PodNeeds, pod_needs
 
@@ -44,6 +48,8 @@ class NodeServices:
     Attributes:
         admit: the node's rules without devices; None admits.
         real: starts a container that is run for real, None for one that is simulated.
+        program: what a program of the container's image is given; None if the image has no program.
+        network: returns when the node's network is there.
         take_address: a free pod address; put_back_address returns it.
     """
 
@@ -59,6 +65,8 @@ class NodeServices:
     allocatable: Callable[[], Mapping[str, str]]
     data: DataSource
     real: Callable[[Json, str, str, Created, Callable[[str], None]], asyncio.Task[int] | None]
+    program: Callable[[Json, Created, Callable[[str], None]], tuple[ImageProgram, ProgramContext] | None]
+    network: Callable[[], Awaitable[None]]
     take_address: Callable[[], str]
     put_back_address: Callable[[str], None]
 
@@ -89,6 +97,7 @@ class PodWorker:
         self.started: float = node.clock.now() if before is None else before.started
         self._rebooted = before is not None
         self._down = False
+        self._began = node.clock.monotonic()
         self._own_address: str | None = None
         self._pod_ip = ""
         self._rejected: Rejection | None = None
@@ -144,6 +153,7 @@ class PodWorker:
             self.tell(self._rejected.reason, self._rejected.message, type="Warning")
             await self._write()
             return
+        self._began = self._node.clock.monotonic()
         self._own_address = None if self.pod["spec"].get("hostNetwork") else self._node.take_address()
         self._pod_ip = self._own_address or self._node.host_ip
         if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
@@ -156,7 +166,7 @@ class PodWorker:
             clock=self._node.clock,
             rng=self._node.rng,
         )
-        life = asyncio.create_task(containers.live())
+        life = asyncio.create_task(self._containers_live(containers))
         stop = asyncio.create_task(self._deleted.wait())
         try:
             self.changed()
@@ -168,11 +178,17 @@ class PodWorker:
             containers.stopped(0)
         finally:
             stop.cancel()
+            containers.kill()  # what still runs here does so because the machine ends, not the pod
             life.cancel()
             await asyncio.wait([life])
         self._free()
         if not self._gone:
             await self._write()
+
+    async def _containers_live(self, containers: Containers) -> None:
+        if not self.pod["spec"].get("hostNetwork"):
+            await self._node.network()
+        await containers.live()
 
     async def _admit(self) -> Rejection | None:
         # A pod that has its devices from before the boot is asked about them first, as by kubelet.
@@ -191,12 +207,16 @@ class PodWorker:
     async def _stop(self, containers: Containers, life: asyncio.Task[None]) -> None:
         containers.announce_stop()
         exit_code = SIGTERM_EXIT
+        grace = 0 if self._gone else self.pod["metadata"].get("deletionGracePeriodSeconds")
         if IGNORES_SIGTERM in (self.pod["metadata"].get("annotations") or {}) and not self._gone:
-            grace = self.pod["metadata"].get("deletionGracePeriodSeconds") or 0
-            await asyncio.wait([life], timeout=grace)
+            await asyncio.wait([life], timeout=grace or 0)
             exit_code = SIGKILL_EXIT
         life.cancel()
-        await asyncio.wait([life])
+        _, busy = await asyncio.wait([life], timeout=None if grace is None else float(grace))
+        if busy:
+            containers.kill()
+            exit_code = SIGKILL_EXIT
+            await asyncio.wait([life])
         containers.stopped(exit_code)
 
     def _free(self) -> None:
@@ -243,6 +263,24 @@ class PodWorker:
     def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
         """The container's process if it is run for real."""
         return self._node.real(self.pod, self._pod_ip, container, created, log)
+
+    def program(self, record: ContainerRecord, created: Created) -> ProgramRun | None:
+        """The run of the image's program, with the container's probes."""
+        given = self._node.program(self.pod, created, record.log.append)
+        if given is None:
+            return None
+        program, context = given
+        probing = Probing(
+            record,
+            startup=Probe.of(record.spec, "startupProbe"),
+            readiness=Probe.of(record.spec, "readinessProbe"),
+            health=context.health,
+            clock=context.clock,
+            pod_began=self._began,
+            changed=self.changed,
+            tell=lambda text: self.tell("Unhealthy", text, type="Warning"),
+        )
+        return ProgramRun(program, context, probing)
 
     def tell(
         self,

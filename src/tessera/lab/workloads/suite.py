@@ -14,6 +14,7 @@ from tessera.lab.workloads.inventory import Inventory
 from tessera.lab.workloads.job import JobController
 from tessera.lab.workloads.mirrors import Mirrors
 from tessera.lab.workloads.namespaces import NamespaceContents, NamespaceDeletion
+from tessera.lab.workloads.nodetaints import NodeTaints
 from tessera.lab.workloads.podgarbage import PodGarbageCollector
 from tessera.lab.workloads.replicaset import ReplicaSetController
 from tessera.lab.workloads.statefulset import StatefulSetController
@@ -47,6 +48,7 @@ class Workloads:
             NamespaceDeletion(self._mirrors, self._inventory),
             GarbageCollector(self._mirrors, self._inventory),
             PodGarbageCollector(self._mirrors),
+            NodeTaints(self._mirrors),
         )
 
     async def run(self) -> None:
