@@ -42,7 +42,7 @@ def test_manifests_are_printed_and_notes_stand_apart(values: Path, capsys: pytes
     told = capsys.readouterr()
     assert "--sharing-config=kube-system/nvidia-time-slicing-config" in arguments(told.out)
     assert "--mig-strategy=mixed" in arguments(told.out)
-    assert told.err.splitlines()[0].startswith("note: driver: no effect: ")
+    assert told.err.splitlines()[0].startswith("note: migManager.config.default: not set: ")
 
 
 def test_without_values_nothing_is_noted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,9 +1,10 @@
 """What Tessera takes from an installation of NVIDIA's gpu-operator: its Helm values file, or its ``ClusterPolicy``.
 
 Followed are the settings of sharing and of MIG: the strategy, the ConfigMaps of profiles and layouts with their
-defaults, how containers learn of their devices, and which errors count as ill health. Everything else is checked as
-:mod:`tessera.api.operator.keys` knows it, and reported with the reason for which it has no effect
-(:mod:`tessera.api.operator.without_effect`). A component that is switched off is off here too, and not reported.
+defaults, how containers learn of their devices, and which errors count as ill health; and those of drivers, which
+become objects (:mod:`tessera.api.operator.drivers`). Everything else is checked as :mod:`tessera.api.operator.keys`
+knows it, and reported with the reason for which it has no effect (:mod:`tessera.api.operator.without_effect`). A
+component that is switched off is off here too, and not reported.
 
 A values file lies on top of the chart's own values, so a key that it leaves out means the chart's value. There are two
 exceptions, both told in a notice. The chart's layout for nodes without a label, which takes MIG off their cards, counts
@@ -14,16 +15,18 @@ of its ClusterPolicy.
 """
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, shown
+from tessera.api.driver.cluster_policy import API_VERSION, KIND
 from tessera.api.mig_layouts import parse_layouts
+from tessera.api.operator.drivers import DriverPart, drivers_of_policy, drivers_of_values
 from tessera.api.operator.keys import POLICY, VALUES, checked
 from tessera.api.operator.settings import DEVICE_ID_STRATEGIES, NamedConfig, OperatorSettings
-from tessera.api.operator.without_effect import COMPONENTS, GROUPS, MIG_ENV, OF_SANDBOXES, PLUGIN_ENV, USUAL_PATHS
+from tessera.api.operator.unfollowed import unfollowed
 from tessera.api.sharing.config import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.grammar import parse_profile
 
@@ -32,12 +35,13 @@ from tessera.api.sharing.grammar import parse_profile
 CHART_STRATEGY = MigStrategy.SINGLE
 POLICY_STRATEGY = MigStrategy.NONE
 
-POLICY_API = "nvidia.com/v1"
-POLICY_KIND = "ClusterPolicy"
+POLICY_API = API_VERSION
+POLICY_KIND = KIND
+
+T = TypeVar("T")
 
 _HEALTH_ENV = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
 _SPECS = "PASS_DEVICE_SPECS"
-_FOLLOWED_ENV = ("DEVICE_LIST_STRATEGY", "DEVICE_ID_STRATEGY", "MIG_STRATEGY", "MPS_ROOT", _SPECS, *_HEALTH_ENV)
 
 #: As Go's ``strconv.ParseBool`` reads the environment.
 _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
@@ -45,12 +49,44 @@ _TRUTHS = {**dict.fromkeys(("1", "t", "T", "true", "TRUE", "True"), True),
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
-def settings_from(document: Any) -> OperatorSettings:
+def settings_from(document: Any, drivers: bool | None = None) -> OperatorSettings:
     """The settings in a document that is already loaded: values, or a ClusterPolicy if it says that it is one.
+
+    Args:
+        document: what was loaded.
+        drivers: whether Tessera is to install drivers; None leaves it to the document.
 
     Raises:
         FileRefused: it has mistakes; all of them are listed.
     """
+    problems: list[Problem] = []
+    settings = _kept(problems, lambda: _settings(document))
+    part = _kept(problems, lambda: _drivers(document, drivers))
+    if settings is None or part is None:
+        raise FileRefused(list(dict.fromkeys(problems)))
+    return msgspec.structs.replace(
+        settings,
+        driver_objects=part.objects,
+        drivers=part.policies,
+        notices=tuple(sorted({*settings.notices, *part.notices})),
+    )
+
+
+def _kept(problems: list[Problem], read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except FileRefused as refused:
+        problems.extend(refused.problems)
+        return None
+
+
+def _drivers(document: Any, wanted: bool | None) -> DriverPart:
+    if not isinstance(document, Mapping):
+        return drivers_of_values({}, wanted)
+    return drivers_of_policy(document, wanted) if "kind" in document else drivers_of_values(document, wanted)
+
+
+def _settings(document: Any) -> OperatorSettings:
     found = Gathered()
     if not isinstance(document, Mapping) or "kind" not in document:
         fields = checked(found, document, "", VALUES)
@@ -94,7 +130,7 @@ class _Reading:
             kubelet_root=self._folder("hostPaths.kubeletRootDir", self._text("hostPaths", "kubeletRootDir")),
             health={name: plugin_env[name] for name in _HEALTH_ENV if name in plugin_env},
         )
-        self._others()
+        self.notices += unfollowed(self.fields, self.path)
         self.found.settle()
         return msgspec.structs.replace(settings, notices=tuple(sorted(self.notices)))
 
@@ -217,49 +253,6 @@ class _Reading:
             self.found.add(self._at(path), f'"{folder}" is no folder of the host; begin it with /')
         return folder or None
 
-    # What is not
-
-    def _others(self) -> None:
-        for component, value in self.fields.items():
-            if component in COMPONENTS and _asks(value) and not self._as_here(component, value):
-                self._note(component, f"no effect: {COMPONENTS[component]}")
-        if self._off("cdi"):
-            self._note("cdi.enabled", "no effect: devices are handed over through CDI, but for DEVICE_LIST_STRATEGY")
-        if any(self._text("hostPaths", key) not in {"", usual} for key, usual in USUAL_PATHS.items()):
-            self._note("hostPaths", f"no effect: {', '.join(USUAL_PATHS)}; the host's files are used where they are")
-        for component in ("devicePlugin", "gfd", "migManager"):
-            self._groups(component, self.fields.get(component, {}))
-        if self._off("gfd"):
-            self._note("gfd.enabled", "no effect: the agent writes the labels of the cards")
-        if any(self._env("gfd")):
-            self._note("gfd.env", "no effect: labels are written by the agent, which follows the cards at once")
-        self._unfollowed("devicePlugin", PLUGIN_ENV, _FOLLOWED_ENV)
-        self._unfollowed("migManager", MIG_ENV, ("WITH_REBOOT",))
-
-    def _as_here(self, component: str, value: Any) -> bool:
-        """Whether what is asked for is nothing, by this switch or by that of all virtual machines."""
-        if component in OF_SANDBOXES and self.fields.get("sandboxWorkloads", {}).get("enabled") is not True:
-            return True
-        return isinstance(value, Mapping) and (value.get("enabled") is False or value.get("deployCR") is False)
-
-    def _groups(self, component: str, fields: Mapping[str, Any]) -> None:
-        for keys, reason in GROUPS:
-            there = [key for key in keys if _asks(fields.get(key))]
-            if there:
-                self._note(component, f"no effect: {', '.join(there)}; {reason}")
-
-    def _unfollowed(self, component: str, known: Mapping[str, str], followed: tuple[str, ...]) -> None:
-        for name in self._env(component):
-            if name not in followed:
-                self._note(_env_path(name, component), f"no effect: {known.get(name, 'Tessera does not know it')}")
-
 
 def _env_path(name: str, component: str = "devicePlugin") -> str:
     return f"{component}.env.{name}"
-
-
-def _asks(value: Any) -> bool:
-    """Whether a value asks for anything; empty and false ones, all the way down, do not."""
-    if isinstance(value, Mapping):
-        return any(map(_asks, value.values()))
-    return value not in (None, False, "", 0) and value != []

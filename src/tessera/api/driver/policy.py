@@ -12,6 +12,9 @@ import msgspec
 #: Annotations of a ClusterPolicy or NVIDIADriver.
 CANARY_ANNOTATION = "tessera.dev/driver-canary"
 FAILURE_BUDGET_ANNOTATION = "tessera.dev/driver-failure-budget"
+#: With the value ``managed`` on a ClusterPolicy: Tessera installs drivers although another operator wrote its status.
+DRIVERS_ANNOTATION = "tessera.dev/drivers"
+DRIVERS_MANAGED = "managed"
 #: Repositories, with commas, that are asked after the policy's own: ``registry.local/nvidia``.
 MIRRORS_ANNOTATION = "tessera.dev/driver-mirrors"
 #: Where images that are built in the cluster are pushed to, and the Secret (kubernetes.io/dockerconfigjson) for it.
@@ -124,6 +127,7 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
         host_network: None where it was not written.
         config_maps: ConfigMaps that are mounted by purpose: repoConfig, certConfig, licensingConfig, virtualTopology,
             kernelModuleConfig.
+        licensing_secret: the Secret with the settings of vGPU licences, instead of a ConfigMap of that purpose.
         secret_env: the Secret of environment variables.
         manager: the driver manager that runs before the driver container.
         toolkit: NVIDIA's container toolkit.
@@ -158,6 +162,7 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     resources: Mapping[str, Any] = {}
     host_network: bool | None = None
     config_maps: Mapping[str, str] = {}
+    licensing_secret: str = ""
     secret_env: str = ""
     manager: Component = Component()
     toolkit: Component = Component()

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, TypeAlias
 
-from tessera.api.documents import Gathered, join, shown
+from tessera.api.documents import Gathered, Notice, join, meant, shown
 
 
 class Leaf(Enum):
@@ -113,6 +113,22 @@ _EXPORTER: Mapping[str, Shape] = {
     "serviceMonitor": _MONITOR,
 }
 
+#: ``spec`` of an NVIDIADriver.
+NVIDIA_DRIVER: Mapping[str, Shape] = {
+    **_IMAGE,
+    **_each("default usePrecompiled useOpenKernelModules hostNetwork", FLAG),
+    **_each("driverType kernelModuleType secretEnv priorityClassName", TEXT),
+    **_each("startupProbe livenessProbe readinessProbe", _PROBE),
+    **_each("resources args nodeSelector nodeAffinity labels annotations tolerations podSecurityContext"),
+    **_each("gds gdrcopy", _COMPONENT),
+    **_each("repoConfig certConfig virtualTopologyConfig kernelModuleConfig", _NAMED),
+    "env": ENV,
+    "licensingConfig": {**_each("secretName name", TEXT), "nlsEnabled": FLAG},
+    "manager": {**_HELPER},
+    "rdma": _DRIVER["rdma"],
+    "upgradePolicy": _DRIVER["upgradePolicy"],
+}
+
 #: ``spec`` of a ClusterPolicy.
 POLICY: Mapping[str, Shape] = {
     **_each("gds gdrcopy nodeStatusExporter sandboxDevicePlugin kataSandboxDevicePlugin", _COMPONENT),
@@ -157,15 +173,37 @@ VALUES: Mapping[str, Shape] = {
 }
 
 
-def checked(found: Gathered, value: Any, path: str, shape: Shape) -> Any:
+def checked(found: Gathered, value: Any, path: str, shape: Shape, strange: list[Notice] | None = None) -> Any:
     """What is right of a value: keys that are not known, and values of another kind, are noted and left out.
 
     A null counts as a key that is not there, as Helm has it.
+
+    Args:
+        found: where mistakes are noted.
+        value: what stands in the file or object.
+        path: where it stands.
+        shape: what may stand there.
+        strange: takes the keys that are not known, for an object that is in force already; without it they are
+            mistakes.
     """
     if isinstance(shape, Leaf):
         return _leaf(found, value, path, shape)
-    fields = found.mapping(value, path, shape)
-    return {key: checked(found, item, join(path, key), shape[key]) for key, item in fields.items() if item is not None}
+    fields = found.mapping(value, path, shape) if strange is None else _familiar(found, value, path, shape, strange)
+    return {
+        key: checked(found, item, join(path, key), shape[key], strange)
+        for key, item in fields.items()
+        if item is not None
+    }
+
+
+def _familiar(
+    found: Gathered, value: Any, path: str, shape: Mapping[str, Shape], strange: list[Notice]
+) -> dict[str, Any]:
+    fields = found.free_mapping(value, path)
+    for key in [key for key in fields if key not in shape]:
+        strange.append(Notice(join(path, key), f"no effect: unknown, also to NVIDIA's operator; {meant(key, shape)}"))
+        del fields[key]
+    return fields
 
 
 def _leaf(found: Gathered, value: Any, path: str, leaf: Leaf) -> Any:

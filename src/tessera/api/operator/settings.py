@@ -1,10 +1,12 @@
 """What Tessera follows of an installation of NVIDIA's gpu-operator, as values; :mod:`tessera.api.values` reads them."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from tessera.api.documents import Notice
+from tessera.api.driver.policy import DriverPolicy
 from tessera.api.sharing.config import MigStrategy
 
 #: Where Tessera runs, and its own ConfigMaps there, which count where the file names none.
@@ -44,6 +46,9 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
         kubelet_root: kubelet's ``--root-dir``; None for the usual one.
         health: the environment variables that choose which errors count, with their values.
         namespace: where the operator runs, if the file knows.
+        driver_objects: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none where the hosts
+            have theirs.
+        drivers: what these objects mean.
         notices: what has no effect, or another one than upstream.
     """
 
@@ -58,4 +63,6 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     kubelet_root: str | None = None
     health: Mapping[str, str] = {}
     namespace: str = ""
+    driver_objects: tuple[dict[str, Any], ...] = ()
+    drivers: tuple[DriverPolicy, ...] = ()
     notices: tuple[Notice, ...] = ()

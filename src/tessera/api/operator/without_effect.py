@@ -15,16 +15,14 @@ _VGPU = "vGPU devices are not made"
 #: Components.
 COMPONENTS: Mapping[str, str] = {
     "ccManager": "the mode of confidential computing is left as it is",
-    "clusterPolicy": "Tessera has no ClusterPolicy of its own; it follows the values themselves",
-    "daemonsets": "the agent's DaemonSet is set up by its manifest, deploy/agent.yaml",
+    "clusterPolicy": "a ClusterPolicy is made where the values name a driver; tessera install --no-drivers makes none",
     "dcgm": "no DCGM host engine is installed",
     "dcgmExporter": "NVIDIA's exporter is not installed; it also runs by itself, beside Tessera",
     "draDriver": "NVIDIA's DRA driver is not installed",
-    "driver": "drivers are used as the hosts have them; this version neither installs nor upgrades one",
     "extraObjects": "they are not applied; kubectl apply does that",
     "fullnameOverride": _NAMES,
-    "gdrcopy": "GDRCopy devices are not handed out",
-    "gds": "GPUDirect Storage devices are not handed out",
+    "gdrcopy": "GDRCopy modules are not loaded and its devices not handed out",
+    "gds": "GPUDirect Storage modules are not loaded and its devices not handed out",
     "global": "it speaks to charts, and Tessera has none",
     "gpuCluster": "devices are offered by device plugin, not by DRA",
     "kataManager": "no runtimes for Kata containers are set up",
@@ -39,7 +37,6 @@ COMPONENTS: Mapping[str, str] = {
     "psp": "pod security policies no longer exist in Kubernetes",
     "sandboxDevicePlugin": _MACHINES,
     "sandboxWorkloads": _MACHINES,
-    "toolkit": "the container toolkit is used as the hosts have it",
     "validator": "the agent tests the cards itself",
     "vfioManager": _MACHINES,
     "vgpuDeviceManager": _VGPU,
@@ -59,8 +56,47 @@ OF_SANDBOXES = frozenset(
     }
 )
 
+#: Parts that are about drivers, where Tessera installs none.
+WITHOUT_DRIVERS: Mapping[str, str] = {
+    "daemonsets": "the agent's DaemonSet is set up by its manifest, deploy/agent.yaml",
+    "driver": "drivers are used as the hosts have them",
+    "toolkit": "the container toolkit is used as the hosts have it",
+}
+
+_POD = "driver pods are set up by daemonsets"
+_TOOLKIT_POD = "the toolkit's pod is Tessera's own"
+#: Keys of ``driver`` in a ClusterPolicy.
+DRIVER: Mapping[str, str] = {
+    **dict.fromkeys(("affinity", "annotations", "labels", "nodeSelector", "priorityClassName", "tolerations"), _POD),
+    **dict.fromkeys(("podSecurityContext", "securityContext"), "a driver container is privileged"),
+    **dict.fromkeys(("livenessProbe", "readinessProbe"), "the agent asks the driver itself while it serves"),
+    "rollingUpdate": "a driver is replaced node by node, by upgradePolicy",
+    "useOpenKernelModules": "NVIDIA's operator has not followed it since v25.3; write kernelModuleType",
+    "use_ocp_driver_toolkit": "whether the driver toolkit builds is decided for each node",
+}
+#: Keys of an NVIDIADriver.
+NVIDIA_DRIVER: Mapping[str, str] = {
+    **{key: DRIVER[key] for key in ("livenessProbe", "readinessProbe", "useOpenKernelModules", "podSecurityContext")},
+    "gds": COMPONENTS["gds"],
+    "gdrcopy": COMPONENTS["gdrcopy"],
+}
+#: Keys of ``daemonsets``, beside its update strategy.
+DAEMONSETS: Mapping[str, str] = {"podSecurityContext": "containers of drivers are privileged"}
+#: Keys of ``toolkit``.
+TOOLKIT: Mapping[str, str] = {
+    **dict.fromkeys(POD_KEYS, _TOOLKIT_POD),
+    "hostNetwork": "the toolkit needs no network",
+    "args": "the toolkit is told by env",
+}
+
+#: Parts of a ClusterPolicy that the agents follow, but through their options.
+OF_INSTALL: Mapping[str, str] = dict.fromkeys(
+    ("cdi", "devicePlugin", "gfd", "mig", "migManager"),
+    "the agents have it as options; tessera install --values takes it over from this object",
+)
+
 #: Folders of the host by their keys in ``hostPaths``, where they usually are.
-USUAL_PATHS: Mapping[str, str] = {"rootFS": "/", "driverInstallDir": "/run/nvidia/driver"}
+USUAL_PATHS: Mapping[str, str] = {"rootFS": "/"}
 
 #: Keys of components that Tessera follows in other keys, and why these have no effect.
 GROUPS: tuple[tuple[tuple[str, ...], str], ...] = (

@@ -1,0 +1,195 @@
+"""``ClusterPolicy`` (``nvidia.com/v1``) as it stands in a cluster: what it says about drivers, and what has no effect.
+
+An object is in force already, so what upstream would pass over does not refuse it: unknown keys, and mistakes in parts
+that are about something else, are notices. Mistakes in the parts about drivers refuse it as a whole, all at once; half
+a driver policy is none.
+
+Defaults are those of NVIDIA's operator for a key that an object leaves out, which are not those of its chart: drivers
+are enabled, and not upgraded by themselves.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver import chart
+from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, Component, DriverPolicy
+from tessera.api.driver.reading import Read, Reading, identity
+from tessera.api.driver.sections import (
+    KERNEL_MODULE_TYPES,
+    base,
+    component,
+    folder,
+    image_source,
+    judge_precompiled,
+    marks_of,
+    startup_probe,
+    upgrade_policy,
+    with_marks,
+)
+from tessera.api.operator.keys import POLICY, checked
+from tessera.api.operator.unfollowed import asks, in_cluster_policy
+from tessera.api.operator.without_effect import DAEMONSETS, DRIVER, TOOLKIT
+
+API_VERSION = "nvidia.com/v1"
+KIND = "ClusterPolicy"
+
+#: Parts of ``spec`` that are about drivers; a mistake elsewhere is a notice.
+PARTS = ("driver", "toolkit", "daemonsets", "hostPaths")
+_MATTERING = ("metadata", "spec.gds.enabled", "spec.gdrcopy.enabled", *(f"spec.{part}" for part in PARTS))
+
+#: Beginnings of the names under which no other operator writes a status: Tessera itself, and people.
+_NOT_OPERATORS = ("tessera", "kubectl")
+
+#: Keys of ``driver`` that count where NVIDIADriver objects say what is installed.
+_BESIDE_OBJECTS = ("enabled", "useNvidiaDriverCRD", "upgradePolicy")
+
+
+def read_cluster_policy(obj: Mapping[str, Any]) -> Read:
+    """What a ClusterPolicy says about drivers.
+
+    Args:
+        obj: the object, as the API server gives it.
+
+    Raises:
+        FileRefused: its part about drivers has mistakes; all of them are listed.
+    """
+    metadata = identity(obj)
+    reading = Reading()
+    spec = obj.get("spec")
+    fields = checked(reading.found, spec, "spec", POLICY, reading.notices)
+    reading.set_aside(("spec",) if not isinstance(spec, Mapping | None) else _MATTERING)
+    raw = spec if isinstance(spec, Mapping) else {}
+    reading.notices += in_cluster_policy(fields, "spec")
+    policy = _Policy(reading, fields, raw, marks_of(reading, metadata))
+    return reading.settle(policy.on(base(metadata, KIND)))
+
+
+class _Policy:
+    def __init__(
+        self, reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any], marks: Mapping[str, str]
+    ) -> None:
+        self.reading = reading
+        self.raw = raw
+        self.marks = marks
+        self.driver, self.toolkit, self.pods, self.paths = (fields.get(part, {}) for part in PARTS)
+        self.gds, self.gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
+        self.enabled = self.driver.get("enabled", True)
+        self.by_objects = self.enabled and self.driver.get("useNvidiaDriverCRD", False)
+
+    def on(self, start: DriverPolicy) -> DriverPolicy:
+        """The policy, with everything that counts."""
+        if not self.enabled:
+            return msgspec.structs.replace(start, enabled=False, **self._cluster())
+        found = {**self._cluster(), "use_driver_crd": self.by_objects}
+        upgrade = upgrade_policy(self.reading, self.driver, "spec.driver", self.marks)
+        if self.by_objects:
+            self._beside_objects()
+            return msgspec.structs.replace(start, upgrade=upgrade, **with_marks(self.reading, found, self.marks))
+        self.reading.without_effect(self.driver, "spec.driver", DRIVER)
+        return msgspec.structs.replace(
+            start, upgrade=upgrade, **with_marks(self.reading, {**found, **self._driver()}, self.marks)
+        )
+
+    def _driver(self) -> dict[str, Any]:
+        reading, driver, at = self.reading, self.driver, "spec.driver"
+        source = image_source(reading, driver, at, otherwise=chart.DRIVER_SOURCE)
+        precompiled = driver.get("usePrecompiled", False)
+        if precompiled:
+            judge_precompiled(reading, source, at, gds=self.gds, gdrcopy=self.gdrcopy)
+        rdma = driver.get("rdma", {})
+        written = self.raw["driver"] if isinstance(self.raw.get("driver"), Mapping) else {}
+        return {
+            "use_precompiled": precompiled,
+            "kernel_module_type": reading.found.choice(
+                driver.get("kernelModuleType") or "auto", f"{at}.kernelModuleType", KERNEL_MODULE_TYPES
+            ),
+            "source": source,
+            "startup_probe": startup_probe(reading, driver, at),
+            "rdma": rdma.get("enabled", False),
+            "rdma_host_mofed": rdma.get("useHostMofed", False),
+            "env": reading.environment(written.get("env"), f"{at}.env"),
+            "args": reading.texts(driver, "args", at),
+            "resources": reading.resources(driver, at),
+            "host_network": driver.get("hostNetwork"),
+            "config_maps": self._config_maps(),
+            "licensing_secret": reading.name(driver.get("licensingConfig", {}), "secretName", f"{at}.licensingConfig"),
+            "secret_env": reading.name(driver, "secretEnv", at),
+            "manager": self._manager(written),
+        }
+
+    def _config_maps(self) -> dict[str, str]:
+        keys = {
+            "repoConfig": "configMapName",
+            "certConfig": "name",
+            "licensingConfig": "configMapName",
+            "virtualTopology": "config",
+            "kernelModuleConfig": "name",
+        }
+        found = {
+            purpose: self.reading.name(self.driver.get(purpose, {}), key, f"spec.driver.{purpose}")
+            for purpose, key in keys.items()
+        }
+        return {purpose: name for purpose, name in found.items() if name}
+
+    def _manager(self, written: Mapping[str, Any]) -> Component:
+        manager, at = self.driver.get("manager", {}), "spec.driver.manager"
+        return component(self.reading, manager, written.get("manager"), at, otherwise=chart.MANAGER_SOURCE)
+
+    def _cluster(self) -> dict[str, Any]:
+        """What holds for all drivers of the cluster, whoever says which."""
+        reading = self.reading
+        reading.without_effect(self.pods, "spec.daemonsets", DAEMONSETS)
+        if self.pods.get("updateStrategy") not in {None, "", "RollingUpdate"}:
+            text = "no effect: driver pods are replaced node by node, by driver.upgradePolicy"
+            reading.note("spec.daemonsets.updateStrategy", text)
+        self._toolkit_notices()
+        return {
+            "toolkit": component(
+                reading, self.toolkit, self.raw.get("toolkit"), "spec.toolkit", otherwise=chart.TOOLKIT_SOURCE
+            ),
+            "labels": reading.labels(self.pods, "labels", "spec.daemonsets"),
+            "annotations": reading.labels(self.pods, "annotations", "spec.daemonsets"),
+            "tolerations": reading.objects(self.pods, "tolerations", "spec.daemonsets"),
+            "priority_class": reading.name(self.pods, "priorityClassName", "spec.daemonsets") or chart.PRIORITY_CLASS,
+            "driver_root": folder(reading, self.paths, "driverInstallDir", "spec.hostPaths", chart.DRIVER_ROOT),
+        }
+
+    def _toolkit_notices(self) -> None:
+        if self.toolkit.get("enabled") is not False:
+            self.reading.without_effect(self.toolkit, "spec.toolkit", TOOLKIT)
+
+    def _beside_objects(self) -> None:
+        text = "no effect: useNvidiaDriverCRD is true, so NVIDIADriver objects say what is installed"
+        for key in self.driver:
+            if key not in _BESIDE_OBJECTS and asks(self.driver[key]):
+                self.reading.note(f"spec.driver.{key}", text)
+
+
+def asks_for_drivers(spec: Mapping[str, Any]) -> bool:
+    """Whether a policy, or a file of values, names a driver, instead of leaving it to the defaults."""
+    driver = spec.get("driver")
+    if not isinstance(driver, Mapping) or driver.get("enabled") is False:
+        return False
+    crd = driver.get("nvidiaDriverCRD")
+    by_objects = isinstance(crd, Mapping) and crd.get("enabled") is True
+    named = ("version", "repository", "image", "usePrecompiled", "useNvidiaDriverCRD")
+    return by_objects or any(asks(driver.get(key)) for key in named)
+
+
+def left_to(obj: Mapping[str, Any]) -> str:
+    """Who else manages drivers by this object, so that Tessera does not: the name under which it writes the status.
+
+    NVIDIA's operator writes the status of the policy that it follows. Two who install drivers on one node break both;
+    so an object with a foreign status is left to its writer, unless :data:`DRIVERS_ANNOTATION` says otherwise. Empty if
+    nobody else does.
+    """
+    metadata = obj.get("metadata", {})
+    if (metadata.get("annotations") or {}).get(DRIVERS_ANNOTATION) == DRIVERS_MANAGED:
+        return ""
+    for entry in metadata.get("managedFields") or ():
+        manager = str(entry.get("manager", ""))
+        if entry.get("subresource") == "status" and not manager.startswith(_NOT_OPERATORS):
+            return manager
+    return ""

@@ -1,0 +1,144 @@
+"""``NVIDIADriver`` (``nvidia.com/v1alpha1``): a driver for a part of the nodes.
+
+Such objects count only where the governing ClusterPolicy has ``driver.useNvidiaDriverCRD``. What holds for the whole
+cluster (toolkit, the driver's folder on the host) comes from that policy.
+
+``driverType`` and ``usePrecompiled`` are immutable upstream: NVIDIA's definition of the kind refuses a change. Here a
+change is another driver set like any other change, so an object whose definition lets it pass is followed.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import shown
+from tessera.api.driver import chart
+from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.reading import Read, Reading, identity
+from tessera.api.driver.sections import (
+    KERNEL_MODULE_TYPES,
+    base,
+    component,
+    image_source,
+    judge_precompiled,
+    marks_of,
+    startup_probe,
+    upgrade_policy,
+    with_marks,
+)
+from tessera.api.operator.keys import NVIDIA_DRIVER, checked
+from tessera.api.operator.without_effect import NVIDIA_DRIVER as UNFOLLOWED
+
+API_VERSION = "nvidia.com/v1alpha1"
+KIND = "NVIDIADriver"
+
+#: Label of a node: the NVIDIADriver that it has its driver from; set by NVIDIA's operator and by Tessera.
+OWNER_LABEL = "nvidia.com/gpu-operator.driver.owner"
+
+_TYPES = ("gpu", "vgpu", "vgpu-host-manager")
+
+
+def read_nvidia_driver(obj: Mapping[str, Any], cluster: DriverPolicy | None = None) -> Read:
+    """What an NVIDIADriver asks for.
+
+    Args:
+        obj: the object, as the API server gives it.
+        cluster: the governing ClusterPolicy's, for what an NVIDIADriver does not say.
+
+    Raises:
+        FileRefused: it has mistakes; all of them are listed.
+    """
+    metadata = identity(obj)
+    reading = Reading()
+    spec = obj.get("spec")
+    fields = checked(reading.found, spec, "spec", NVIDIA_DRIVER, reading.notices)
+    marks = marks_of(reading, metadata)
+    raw = spec if isinstance(spec, Mapping) else {}
+    found = {**_where(reading, fields), **_what(reading, fields, raw)}
+    if cluster is not None:
+        found |= {"toolkit": cluster.toolkit, "driver_root": cluster.driver_root}
+        found["priority_class"] = found["priority_class"] or cluster.priority_class
+    found["priority_class"] = found["priority_class"] or chart.PRIORITY_CLASS
+    found["upgrade"] = upgrade_policy(reading, fields, "spec", marks)
+    return reading.settle(msgspec.structs.replace(base(metadata, KIND), **with_marks(reading, found, marks)))
+
+
+def _where(reading: Reading, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Which nodes it is for."""
+    default = fields.get("default", False)
+    selector = reading.labels(fields, "nodeSelector", "spec")
+    if default and selector:
+        text = "cannot be set together with default, which is for the nodes that nothing else selects; remove one"
+        reading.wrong("spec.nodeSelector", text)
+    if OWNER_LABEL in selector:
+        reading.wrong(
+            "spec.nodeSelector", f"cannot name {OWNER_LABEL}, which says what was selected; name other labels"
+        )
+    affinity = reading.found.free_mapping(fields.get("nodeAffinity"), "spec.nodeAffinity")
+    return {"default": default, "node_selector": selector, "node_affinity": affinity}
+
+
+def _what(reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
+    reading.without_effect(_if_on(fields), "spec", UNFOLLOWED)
+    source = image_source(reading, fields, "spec", otherwise=chart.DRIVER_SOURCE)
+    precompiled = fields.get("usePrecompiled", False)
+    if precompiled:
+        gds, gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
+        judge_precompiled(reading, source, "spec", gds=gds, gdrcopy=gdrcopy)
+    _judge_type(reading, fields)
+    rdma = fields.get("rdma", {})
+    manager = component(
+        reading, fields.get("manager", {}), raw.get("manager"), "spec.manager", otherwise=chart.MANAGER_SOURCE
+    )
+    return {
+        "use_precompiled": precompiled,
+        "kernel_module_type": reading.found.choice(
+            fields.get("kernelModuleType") or "auto", "spec.kernelModuleType", KERNEL_MODULE_TYPES
+        ),
+        "source": source,
+        "startup_probe": startup_probe(reading, fields, "spec"),
+        "rdma": rdma.get("enabled", False),
+        "rdma_host_mofed": rdma.get("useHostMofed", False),
+        "env": reading.environment(raw.get("env"), "spec.env"),
+        "args": reading.texts(fields, "args", "spec"),
+        "resources": reading.resources(fields, "spec"),
+        "host_network": fields.get("hostNetwork"),
+        "config_maps": _config_maps(reading, fields),
+        "licensing_secret": reading.name(fields.get("licensingConfig", {}), "secretName", "spec.licensingConfig"),
+        "secret_env": reading.name(fields, "secretEnv", "spec"),
+        "manager": manager,
+        "labels": reading.labels(fields, "labels", "spec"),
+        "annotations": reading.labels(fields, "annotations", "spec"),
+        "tolerations": reading.objects(fields, "tolerations", "spec"),
+        "priority_class": reading.name(fields, "priorityClassName", "spec"),
+    }
+
+
+def _if_on(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields without the parts that are not enabled, which ask for nothing."""
+    parts = ("gds", "gdrcopy")
+    return {k: v for k, v in fields.items() if k not in parts or v.get("enabled") is True}
+
+
+def _judge_type(reading: Reading, fields: Mapping[str, Any]) -> None:
+    kind = fields.get("driverType") or "gpu"
+    if kind not in _TYPES:
+        reading.wrong("spec.driverType", f"must be gpu, vgpu or vgpu-host-manager, not {shown(kind)}")
+    elif kind == "vgpu-host-manager":
+        text = (
+            "is vgpu-host-manager, the driver of hosts for virtual machines, which Tessera does not install; write gpu"
+        )
+        reading.wrong("spec.driverType", text)
+
+
+def _config_maps(reading: Reading, fields: Mapping[str, Any]) -> dict[str, str]:
+    keys = {
+        "repoConfig": "repoConfig",
+        "certConfig": "certConfig",
+        "licensingConfig": "licensingConfig",
+        "virtualTopology": "virtualTopologyConfig",
+        "kernelModuleConfig": "kernelModuleConfig",
+    }
+    found = {purpose: reading.name(fields.get(key, {}), "name", f"spec.{key}") for purpose, key in keys.items()}
+    return {purpose: name for purpose, name in found.items() if name}

@@ -1,0 +1,281 @@
+"""The parts that a ClusterPolicy and an NVIDIADriver have in common: image, probe, upgrade, annotations.
+
+Rules of images (gpu-operator, ``internal/image``): ``repository``, ``image`` and ``version`` belong together; with
+neither repository nor version, ``image`` is a whole reference. A version that is a digest names one image, so it cannot
+be completed by a kernel.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.documents import join, shown
+from tessera.api.driver import chart
+from tessera.api.driver.policy import (
+    BUILD_REPOSITORY_ANNOTATION,
+    BUILD_SECRET_ANNOTATION,
+    CANARY_ANNOTATION,
+    FAILURE_BUDGET_ANNOTATION,
+    MIRRORS_ANNOTATION,
+    Component,
+    Drain,
+    DriverPolicy,
+    ImageSource,
+    PodDeletion,
+    UpgradePolicy,
+    WaitForCompletion,
+)
+from tessera.api.driver.reading import Reading
+
+KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
+_PULL_POLICIES = ("IfNotPresent", "Always", "Never")
+
+#: As distribution's reference grammar has them: a registry with its port, path components, a tag, a digest.
+_PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?"
+_REPOSITORY = re.compile(rf"{_HOST}(?:/{_PART})*")
+_IMAGE = re.compile(rf"{_PART}(?:/{_PART})*")
+_REFERENCE = re.compile(
+    rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_LONGEST = 512
+
+#: Seconds between two looks at a driver that starts, where nobody wrote another number.
+_PERIOD = 1
+#: Most repositories that are asked for one image.
+_MIRRORS = 8
+
+
+def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, otherwise: ImageSource) -> ImageSource:
+    """The image of a part; the chart's where the object names none, which is noted."""
+    named = {key: reading.text(fields, key, path) for key in ("repository", "image")}
+    named["version"] = version(reading, fields, path)
+    more = {
+        "pull_policy": reading.found.choice(
+            fields.get("imagePullPolicy") or _PULL_POLICIES[0], join(path, "imagePullPolicy"), _PULL_POLICIES
+        ),
+        "pull_secrets": reading.names(fields, "imagePullSecrets", path),
+    }
+    if not any(fields.get(key) for key in named):
+        where = f"{otherwise.repository}/{otherwise.image}, version {otherwise.version}"
+        reading.note(join(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}")
+        named = {"repository": otherwise.repository, "image": otherwise.image, "version": otherwise.version}
+    _judge_image(reading, named, path)
+    return ImageSource(**named, **more)  # type: ignore[arg-type] # texts, and the two others
+
+
+def _judge_image(reading: Reading, named: Mapping[str, str], path: str) -> None:
+    if not named["repository"] and not named["version"]:
+        if not _fits(_REFERENCE, named["image"]):
+            reading.wrong(
+                join(path, "image"), f"{shown(named['image'])} is no reference of an image{_hint(named['image'])}"
+            )
+        return
+    for key in [key for key, value in named.items() if not value]:
+        rule = "repository, image and version belong together, or image alone is a whole reference"
+        reading.wrong(join(path, key), f"missing; {rule}")
+    for key, form in (("repository", _REPOSITORY), ("image", _IMAGE)):
+        if named[key] and not _fits(form, named[key]):
+            reading.wrong(join(path, key), f"{shown(named[key])} is no {key} of an image{_hint(named[key])}")
+    if named["version"] and not (_TAG.fullmatch(named["version"]) or _DIGEST.fullmatch(named["version"])):
+        rule = "write a version such as 525.125.06, a branch such as 525, or sha256: and 64 hexadecimal digits"
+        reading.wrong(join(path, "version"), f"{shown(named['version'])} is part of no tag; {rule}")
+
+
+def _fits(form: re.Pattern[str], text: str) -> bool:
+    return len(text) <= _LONGEST and form.fullmatch(text) is not None
+
+
+def _hint(text: str) -> str:
+    if "://" in text:
+        return "; write it without " + text.partition("://")[0][:20] + "://"
+    return "; write it in lower-case letters, such as nvcr.io/nvidia/driver"
+
+
+def version(reading: Reading, fields: Mapping[str, Any], path: str) -> str:
+    """A version as text. A whole number is a branch (``525``); one with a point has lost its zeros in YAML."""
+    value = fields.get("version")
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float):
+        text = f"must be text, not the number {shown(value)}, whose zeros are lost; put it in quotes"
+        reading.wrong(join(path, "version"), text)
+        return ""
+    return reading.text({"version": "" if value is None else value}, "version", path)
+
+
+def judge_precompiled(reading: Reading, source: ImageSource, path: str, *, gds: bool, gdrcopy: bool) -> None:
+    """What cannot be together with finished kernel modules."""
+    if source.version.startswith("sha256:"):
+        text = (
+            "is a digest, which is one image, while usePrecompiled needs one for each kernel; write a version or branch"
+        )
+        reading.wrong(join(path, "version"), text)
+    if source.verbatim and source.image:
+        text = "is true, and image is a whole reference: it is taken as it is on every node, whatever the kernel"
+        reading.note(join(path, "usePrecompiled"), text)
+    for name, on in (("gds", gds), ("gdrcopy", gdrcopy)):
+        if on:
+            text = f"cannot be true together with {name}, whose modules are in no precompiled image; choose one of them"
+            reading.wrong(join(path, "usePrecompiled"), text)
+
+
+def startup_probe(reading: Reading, fields: Mapping[str, Any], path: str) -> dict[str, int]:
+    """How long a driver may take to start, and how often it is looked at.
+
+    The chart's delay (60 s) and period (10 s) are in every object that it renders, nobody asked for them, and each
+    start of a driver waits for them. They become no delay and one second; the time until a start counts as failed
+    stays the same. Any other number is followed.
+    """
+    at = join(path, "startupProbe")
+    written = fields.get("startupProbe")
+    if not isinstance(written, Mapping) or not written:
+        return {}
+    usual = chart.STARTUP_PROBE
+    delay = reading.whole(written, "initialDelaySeconds", at, 0)
+    period = reading.whole(written, "periodSeconds", at, usual["periodSeconds"], least=1)
+    failures = reading.whole(written, "failureThreshold", at, usual["failureThreshold"], least=1)
+    timeout = reading.whole(written, "timeoutSeconds", at, usual["timeoutSeconds"], least=1)
+    if reading.whole(written, "successThreshold", at, 1, least=1) != 1:
+        reading.wrong(join(at, "successThreshold"), "must be 1: the first success ends the start")
+    window = delay + period * failures
+    own_delay = 0 if delay == usual["initialDelaySeconds"] else delay
+    own_period = _PERIOD if period == usual["periodSeconds"] else period
+    if (own_delay, own_period) != (delay, period):
+        text = "the chart's delay of 60 s and period of 10 s are no delay and 1 s here"
+        reading.note(at, f"{text}; a driver still has {window} s to start")
+    threshold = max(1, -(-(window - own_delay) // own_period))
+    return {
+        "initialDelaySeconds": own_delay,
+        "periodSeconds": own_period,
+        "timeoutSeconds": timeout,
+        "failureThreshold": threshold,
+    }
+
+
+def upgrade_policy(reading: Reading, fields: Mapping[str, Any], path: str, marks: Mapping[str, str]) -> UpgradePolicy:
+    """How a driver that serves is replaced. Without ``autoUpgrade`` it is not, as with NVIDIA's operator."""
+    at = join(path, "upgradePolicy")
+    written = fields.get("upgradePolicy") or {}
+    waiting, deletion, drain = (written.get(key) or {} for key in ("waitForCompletion", "podDeletion", "drain"))
+    if "gpuPodDeletion" in written:
+        reading.note(join(at, "gpuPodDeletion"), "no effect: a key of the chart's values; here it is podDeletion")
+    if not written.get("autoUpgrade"):
+        text = "not true: a driver that serves is not replaced, as with NVIDIA's operator"
+        reading.note(join(at, "autoUpgrade"), text)
+    return UpgradePolicy(
+        auto_upgrade=reading.flag(written, "autoUpgrade", at),
+        max_parallel=reading.whole(written, "maxParallelUpgrades", at, 1),
+        max_unavailable=_part(reading, written.get("maxUnavailable", "25%"), join(at, "maxUnavailable")),
+        wait_for_completion=WaitForCompletion(
+            pod_selector=reading.text(waiting, "podSelector", join(at, "waitForCompletion")),
+            timeout_seconds=reading.whole(waiting, "timeoutSeconds", join(at, "waitForCompletion"), 0),
+        ),
+        pod_deletion=PodDeletion(**_eviction(reading, deletion, join(at, "podDeletion"))),
+        drain=Drain(
+            **_eviction(reading, drain, join(at, "drain")),
+            enable=reading.flag(drain, "enable", join(at, "drain")),
+            pod_selector=reading.text(drain, "podSelector", join(at, "drain")),
+        ),
+        canary=_count(reading, marks, CANARY_ANNOTATION, least=0),
+        failure_budget=_count(reading, marks, FAILURE_BUDGET_ANNOTATION, least=1),
+    )
+
+
+def _eviction(reading: Reading, fields: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {
+        "force": reading.flag(fields, "force", path),
+        "timeout_seconds": reading.whole(fields, "timeoutSeconds", path, 300),
+        "delete_empty_dir": reading.flag(fields, "deleteEmptyDir", path),
+    }
+
+
+def _part(reading: Reading, value: Any, path: str) -> int | str:
+    """A number of nodes, or a percentage as it stands."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value):
+        return int(value)
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}%", value) and int(value[:-1]) <= 100:
+        return value
+    reading.wrong(path, f"must be a number of nodes such as 2, or a part of them such as 25%, not {shown(value)}")
+    return "25%"
+
+
+def component(reading: Reading, fields: Mapping[str, Any], raw: Any, path: str, *, otherwise: ImageSource) -> Component:
+    """A part with an image of its own; its image is not judged where it is off."""
+    enabled = reading.flag(fields, "enabled", path, otherwise=True)
+    variables = raw.get("env") if isinstance(raw, Mapping) else None
+    return Component(
+        enabled=enabled,
+        source=image_source(reading, fields, path, otherwise=otherwise) if enabled else ImageSource(),
+        env=reading.values_of(fields.get("env", {}), variables, join(path, "env")),
+        install_dir=folder(reading, fields, "installDir", path),
+    )
+
+
+def folder(reading: Reading, fields: Mapping[str, Any], key: str, path: str, otherwise: str = "") -> str:
+    """A folder of the host."""
+    found = reading.text(fields, key, path) or otherwise
+    if found and (not found.startswith("/") or ".." in found.split("/")):
+        reading.wrong(join(path, key), f"{shown(found)} is no folder of the host; begin it with / and write no ..")
+    return found.rstrip("/") or found
+
+
+# Annotations
+
+
+def marks_of(reading: Reading, metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """Annotations of an object."""
+    return reading.labels(metadata, "annotations", "metadata")
+
+
+def with_marks(reading: Reading, policy: Mapping[str, Any], marks: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a policy with those that annotations hold."""
+    build = marks.get(BUILD_REPOSITORY_ANNOTATION, "").strip()
+    if build and not _fits(_REPOSITORY, build):
+        reading.wrong(_mark(BUILD_REPOSITORY_ANNOTATION), f"{shown(build)} is no repository{_hint(build)}")
+    secret = marks.get(BUILD_SECRET_ANNOTATION, "").strip()
+    if secret:
+        secret = reading.name({BUILD_SECRET_ANNOTATION: secret}, BUILD_SECRET_ANNOTATION, "metadata.annotations")
+    return {
+        **policy,
+        "mirrors": _mirrors(reading, marks.get(MIRRORS_ANNOTATION, "")),
+        "build_repository": build,
+        "build_secret": secret,
+    }
+
+
+def _mirrors(reading: Reading, text: str) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if len(found) > _MIRRORS:
+        reading.wrong(_mark(MIRRORS_ANNOTATION), f"names {len(found)} repositories; {_MIRRORS} are the most")
+        return ()
+    for each in found:
+        if not _fits(_REPOSITORY, each):
+            reading.wrong(_mark(MIRRORS_ANNOTATION), f"{shown(each)} is no repository{_hint(each)}")
+    return found
+
+
+def _count(reading: Reading, marks: Mapping[str, str], name: str, *, least: int) -> int:
+    usual = UpgradePolicy()
+    text = marks.get(name, "").strip()
+    if not text:
+        return usual.canary if name == CANARY_ANNOTATION else usual.failure_budget
+    if re.fullmatch(r"[0-9]{1,6}", text) and int(text) >= least:
+        return int(text)
+    reading.wrong(_mark(name), f"must be a whole number of {least} or more, not {shown(text)}")
+    return 1
+
+
+def _mark(name: str) -> str:
+    return join("metadata.annotations", name)
+
+
+def base(metadata: Mapping[str, Any], kind: str) -> DriverPolicy:
+    """A policy that knows whose it is."""
+    texts = {key: metadata.get(key) for key in ("uid", "creationTimestamp")}
+    uid, created = (value if isinstance(value, str) else "" for value in texts.values())
+    return DriverPolicy(kind=kind, name=metadata["name"], uid=uid, created=created)
