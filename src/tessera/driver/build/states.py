@@ -1,0 +1,211 @@
+"""What Jobs and their pods say about builds, and what is to be done next. Pure.
+
+Rules:
+
+1. A build is known by its key (see :attr:`BuildOrder.key`), an attempt by its Job's name. Whoever looks at the same
+   Jobs decides the same, so a controller that dies leaves nothing behind that the next one must know.
+2. An attempt that failed is followed by another after a pause that doubles, up to a number. Jobs are kept for a day:
+   after that a build that failed for good begins anew if it is still wanted.
+3. A build that is done is not made again while its Job is there, even if the image is not found: then something else is
+   wrong (the registry, or who may read it), and the state says so.
+4. Builds for two architectures under one tag take turns, since the second must put the first's image into its index.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import Enum
+
+import msgspec
+
+from tessera.clock import parse_rfc3339
+from tessera.driver.build.job import ATTEMPT_ANNOTATION, KEY_LABEL, TAG_LABEL, TARGET_ANNOTATION
+from tessera.driver.build.orders import BuildOrder
+from tessera.kube.resources import ContainerStateTerminated, Job, Pod
+
+#: Longest piece of a pod's last words that is told on, characters.
+_SHOWN = 600
+
+
+class BuildPhase(Enum):
+    """How far a build is."""
+
+    NONE = "none"  # not wanted so far, or waits for its turn
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class BuildState(msgspec.Struct, frozen=True, kw_only=True):
+    """One build, over all of its attempts.
+
+    Attributes:
+        phase: how far it is.
+        since: seconds since 1970 at which this phase began; 0 for NONE.
+        attempts: Jobs that there were.
+        text: what is happening or what went wrong, with the pod's own words; empty where there is nothing to say.
+        again: seconds since 1970 at which a failed build is tried again; None if it is not.
+        digest: of what was pushed, as the pod told it; empty if unknown.
+    """
+
+    phase: BuildPhase
+    since: float = 0.0
+    attempts: int = 0
+    text: str = ""
+    again: float | None = None
+    digest: str = ""
+
+
+class Retries(msgspec.Struct, frozen=True, kw_only=True):
+    """How failures are followed up: seconds before the second attempt, doubled for each one more, and how many."""
+
+    pause: float = 600.0
+    attempts: int = 5
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One Job."""
+
+    key: str
+    tag: str
+    target: str
+    number: int
+    phase: BuildPhase
+    since: float
+    text: str = ""
+    digest: str = ""
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """An instruction: make the Job of this attempt."""
+
+    order: BuildOrder
+    attempt: int
+
+
+def attempt(job: Job, pods: Iterable[Pod]) -> Attempt | None:
+    """What a Job says; None if it is none of ours (a label is missing, or a number is none)."""
+    labels, number = job.metadata.labels, job.metadata.annotations.get(ATTEMPT_ANNOTATION, "")
+    if KEY_LABEL not in labels or not number.isascii() or not number.isdigit() or len(number) > 4:
+        return None
+    newest = sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or "")
+    phase, since, text, digest = _phase(job, newest)
+    return Attempt(
+        key=labels[KEY_LABEL],
+        tag=labels.get(TAG_LABEL, ""),
+        target=job.metadata.annotations.get(TARGET_ANNOTATION, ""),
+        number=int(number),
+        phase=phase,
+        since=since,
+        text=text,
+        digest=digest,
+    )
+
+
+def _phase(job: Job, pods: list[Pod]) -> tuple[BuildPhase, float, str, str]:
+    made = _seconds(job.metadata.creation_timestamp)
+    for condition in job.status.conditions:
+        if condition.status != "True":
+            continue
+        ended = _seconds(condition.last_transition_time) or made
+        if condition.type == "Complete":
+            digest = next((word for pod in reversed(pods) if (word := _digest(pod))), "")
+            return BuildPhase.DONE, ended, "", digest
+        if condition.type == "Failed":
+            return BuildPhase.FAILED, ended, _failure(condition.reason, condition.message, pods), ""
+    return BuildPhase.RUNNING, made, _progress(pods), ""
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return parse_rfc3339(text) if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _terminated(pod: Pod) -> ContainerStateTerminated | None:
+    for status in pod.status.container_statuses:
+        if status.state is not None and status.state.terminated is not None:
+            return status.state.terminated
+    return None
+
+
+def _digest(pod: Pod) -> str:
+    ended = _terminated(pod)
+    word = ended.message.strip() if ended is not None and ended.exit_code == 0 else ""
+    return word if word.startswith("sha256:") and len(word) == 71 else ""
+
+
+def _failure(reason: str, message: str, pods: list[Pod]) -> str:
+    """The last pod's exit code and last words; the Job's own where there is no pod to ask."""
+    for pod in reversed(pods):
+        ended = _terminated(pod)
+        if ended is not None and ended.exit_code != 0:
+            words = " ".join(ended.message.split())[-_SHOWN:] or ended.reason or "it said nothing"
+            return f"pod {pod.metadata.name} ended with exit code {ended.exit_code}: {words}"
+        if pod.status.phase == "Failed":
+            said = f"{pod.status.reason} {pod.status.message}".strip() or "no reason was given"
+            return f"pod {pod.metadata.name} failed: {' '.join(said.split())[:_SHOWN]}"
+    return f"{reason}: {message}"[:_SHOWN]
+
+
+def _progress(pods: list[Pod]) -> str:
+    """Why a build that has begun does not get on; empty where it does."""
+    if not pods:
+        return ""
+    pod = pods[-1]
+    for status in pod.status.container_statuses:
+        waiting = status.state.waiting if status.state is not None else None
+        if waiting is not None and waiting.reason not in {"", "ContainerCreating", "PodInitializing"}:
+            return f"pod {pod.metadata.name} waits: {waiting.reason}: {waiting.message}"[:_SHOWN]
+    for condition in pod.status.conditions:
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"pod {pod.metadata.name} has no node: {condition.message}"[:_SHOWN]
+    return ""
+
+
+def state(order: BuildOrder, attempts: Iterable[Attempt], retries: Retries) -> BuildState:
+    """One build over all of its attempts; the highest number counts."""
+    own = [each for each in attempts if each.key == order.key]
+    if not own:
+        return BuildState(phase=BuildPhase.NONE)
+    last = max(own, key=lambda each: each.number)
+    again = None
+    text = last.text
+    if last.phase is BuildPhase.FAILED:
+        if last.number < retries.attempts:
+            again = last.since + retries.pause * 2.0 ** (last.number - 1)
+        else:
+            text = f"{text}; given up after {last.number} attempts until its Job is deleted"
+    return BuildState(
+        phase=last.phase, since=last.since, attempts=last.number, text=text, again=again, digest=last.digest
+    )
+
+
+def decide(
+    wanted: Collection[BuildOrder], attempts: Mapping[str, Attempt], now: float, retries: Retries
+) -> tuple[list[Start], float | None]:
+    """What is to be started now.
+
+    Args:
+        wanted: what should be there; the same order may come many times.
+        attempts: all Jobs, by name.
+        now: seconds since 1970.
+        retries: how failures are followed up.
+
+    Returns:
+        Instructions, and the next point in time at which time alone changes the answer.
+    """
+    busy = {each.tag for each in attempts.values() if each.phase is BuildPhase.RUNNING}
+    starts: list[Start] = []
+    due: list[float] = []
+    for order in {each.key: each for each in wanted}.values():
+        found = state(order, attempts.values(), retries)
+        if found.phase in {BuildPhase.RUNNING, BuildPhase.DONE}:
+            continue
+        if found.phase is BuildPhase.FAILED and found.again is None:
+            continue
+        if found.again is not None and found.again > now:
+            due.append(found.again)
+        elif order.tag_key not in busy:
+            busy.add(order.tag_key)
+            starts.append(Start(order=order, attempt=found.attempts + 1))
+    return starts, min(due, default=None)
