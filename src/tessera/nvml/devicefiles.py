@@ -34,16 +34,16 @@ def mig_device_files(proc: Path, gpu_minor: int, gi_id: int, ci_id: int) -> list
         NotFound: the driver lists no capability for the instance.
         NotSupported: the driver has no capabilities, or hides them from this process.
     """
-    majors = _majors(proc)
+    numbers = majors(proc)
     minors = {name: int(minor) for name, minor in _MINOR.findall(_read(proc / "driver/nvidia-caps/mig-minors"))}
-    if "nvidia-caps" not in majors:
+    if "nvidia-caps" not in numbers:
         raise NotSupported(f'{proc / "devices"} has no "nvidia-caps": the driver guards no MIG instances')
-    files = _common_files(majors, gpu_minor)
+    files = _common_files(numbers, gpu_minor)
     for capability in (f"gpu{gpu_minor}/gi{gi_id}/access", f"gpu{gpu_minor}/gi{gi_id}/ci{ci_id}/access"):
         if capability not in minors:
             raise NotFound(f'{proc / "driver/nvidia-caps/mig-minors"}: no capability "{capability}"')
         minor = minors[capability]
-        files.append(DeviceFile(path=f"/dev/nvidia-caps/nvidia-cap{minor}", major=majors["nvidia-caps"], minor=minor))
+        files.append(DeviceFile(path=f"/dev/nvidia-caps/nvidia-cap{minor}", major=numbers["nvidia-caps"], minor=minor))
     return files
 
 
@@ -57,20 +57,20 @@ def card_device_files(proc: Path, gpu_minor: int) -> list[DeviceFile]:
     Raises:
         NotSupported: the host's ``/proc`` cannot be read.
     """
-    majors = _majors(proc)
-    files = _common_files(majors, gpu_minor)
-    if "nvidia-modeset" in majors:
-        files.append(DeviceFile(path="/dev/nvidia-modeset", major=majors["nvidia-modeset"], minor=MODESET_MINOR))
+    numbers = majors(proc)
+    files = _common_files(numbers, gpu_minor)
+    if "nvidia-modeset" in numbers:
+        files.append(DeviceFile(path="/dev/nvidia-modeset", major=numbers["nvidia-modeset"], minor=MODESET_MINOR))
     return files
 
 
-def _common_files(majors: dict[str, int], gpu_minor: int) -> list[DeviceFile]:
+def _common_files(numbers: dict[str, int], gpu_minor: int) -> list[DeviceFile]:
     files = [
         DeviceFile(path="/dev/nvidiactl", major=CARD_MAJOR, minor=CONTROL_MINOR),
         DeviceFile(path=f"/dev/nvidia{gpu_minor}", major=CARD_MAJOR, minor=gpu_minor),
     ]
-    if "nvidia-uvm" in majors:
-        uvm = majors["nvidia-uvm"]
+    if "nvidia-uvm" in numbers:
+        uvm = numbers["nvidia-uvm"]
         files += [
             DeviceFile(path="/dev/nvidia-uvm", major=uvm, minor=0),
             DeviceFile(path="/dev/nvidia-uvm-tools", major=uvm, minor=1),
@@ -78,7 +78,12 @@ def _common_files(majors: dict[str, int], gpu_minor: int) -> list[DeviceFile]:
     return files
 
 
-def _majors(proc: Path) -> dict[str, int]:
+def majors(proc: Path) -> dict[str, int]:
+    """The major numbers of character devices by the name of their driver.
+
+    Raises:
+        NotSupported: the host's ``/proc`` cannot be read.
+    """
     return {name: int(major) for major, name in _MAJOR.findall(_characters(_read(proc / "devices")))}
 
 

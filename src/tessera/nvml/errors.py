@@ -111,8 +111,10 @@ _KINDS: dict[int, type[NvmlError]] = {
         InsufficientResources,
     )
 }
+#: No library was found, which is told apart from a driver that is not loaded.
+LIBRARY_NOT_FOUND = 12
 #: Numbers that mean the same to a caller: library not found, function not found, GPU not found.
-_SAME_AS = {12: DriverNotLoaded, 13: NotSupported, 28: NotFound}
+_SAME_AS = {LIBRARY_NOT_FOUND: DriverNotLoaded, 13: NotSupported, 28: NotFound}
 
 
 def error_of(code: int, text: str) -> NvmlError:

@@ -143,6 +143,12 @@ class SimulatedHardware:
         with self._store.machine() as machine:
             return machine.driver_version or None
 
+    @property
+    def host_driver(self) -> str | None:
+        """The version of the driver that the host itself has and loads at boot, None without one."""
+        with self._store.machine() as machine:
+            return machine.host_driver or None
+
     def load_driver(self, version: str) -> None:
         """Loads a kernel module, as a driver container does; nothing happens when that version is loaded already.
 

@@ -26,7 +26,7 @@ import msgspec
 from tessera.mig.names import resource_spelling
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.devicefiles import card_device_files, mig_device_files
-from tessera.nvml.errors import GpuLost, InvalidArgument, NotFound, NotSupported, error_of, translated
+from tessera.nvml.errors import GpuLost, InvalidArgument, NotFound, NotSupported, NvmlError, error_of, translated
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
@@ -40,6 +40,7 @@ from tessera.nvml.interface import (
     MigUuid,
     Process,
 )
+from tessera.nvml.library import load, unload
 from tessera.nvml.real_cards import CardReader
 from tessera.nvml.real_events import instance_id, text
 from tessera.nvml.real_mig import MigReader
@@ -59,6 +60,7 @@ class RealNvml:
         proc: the host's ``/proc``.
         sys: the host's ``/sys``.
         reset_tool: how ``nvidia-smi`` is called, which resets cards.
+        library: the driver's library where the loader does not find it; the process lets go of it at the end.
 
     Raises:
         DriverNotLoaded: no driver on this machine.
@@ -72,6 +74,7 @@ class RealNvml:
         proc: Path = Path("/proc"),
         sys: Path = Path("/sys"),
         reset_tool: Sequence[str] = ("nvidia-smi",),
+        library: Path | None = None,
     ) -> None:
         self._nvml = import_module("pynvml") if binding is None else binding
         self._mig = MigReader(self._nvml)
@@ -81,7 +84,14 @@ class RealNvml:
         self._profiles: dict[GpuUuid, list[GiProfileInfo]] = {}
         self._reset_tool = tuple(reset_tool)
         self._session = Session(self._nvml)
-        self._session.begin()
+        self._own_library = library is not None
+        if library is not None:
+            load(self._nvml, library)
+        try:
+            self._session.begin()
+        except NvmlError:
+            self._let_go()
+            raise
 
     def driver_version(self) -> str:
         """See :meth:`.Nvml.driver_version`."""
@@ -279,7 +289,14 @@ class RealNvml:
 
     def close(self) -> None:
         """See :meth:`.Nvml.close`."""
-        self._session.end()
+        try:
+            self._session.end()
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        if self._own_library:
+            unload(self._nvml)
 
     def _device(self, device: str) -> Any:
         self._session.begin()

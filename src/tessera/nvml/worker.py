@@ -39,6 +39,8 @@ from tessera.nvml.interface import (
 
 T = TypeVar("T")
 
+#: A wait for events holds its thread for so long at a time, seconds.
+EVENT_WAIT = 1.0
 #: How often a process that cannot be watched is looked at again, seconds.
 UNWATCHABLE_RECHECK = 1.0
 
@@ -48,7 +50,12 @@ class AsyncNvml(ABC):
 
     Use it as ``async with``: entering opens NVML, leaving closes it. Calls are done one at a time in the order in which
     they were made.
+
+    Attributes:
+        simulated: the cards exist only here.
     """
+
+    simulated: bool = False
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -203,8 +210,12 @@ class ThreadedNvml(AsyncNvml):
 
     async def wait_event(self, seconds: float) -> Event | None:
         """The next hardware event, waited for in the events thread."""
-        nvml = self._opened("wait_event")
-        return await asyncio.get_running_loop().run_in_executor(self._events, nvml.wait_event, seconds)
+        nvml, left = self._opened("wait_event"), seconds
+        while True:  # in parts: whoever closes NVML waits for the thread, and a thread cannot be called back
+            wait = asyncio.get_running_loop().run_in_executor(self._events, nvml.wait_event, min(left, EVENT_WAIT))
+            left -= EVENT_WAIT
+            if (event := await wait) is not None or left <= 0:
+                return event
 
     async def _process_exit(self, processes: list[Process], /) -> None:
         if not await _any_pid_exit(p.pid for p in processes):
@@ -243,6 +254,8 @@ class InlineNvml(AsyncNvml):
     Raises:
         DriverNotLoaded: on entering, when the machine has no driver loaded.
     """
+
+    simulated = True
 
     def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
         self._nvml = nvml

@@ -1,0 +1,1 @@
+"""Where the node's driver is, when it may be used, and what becomes of the agent while it is replaced."""

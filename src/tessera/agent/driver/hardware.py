@@ -1,0 +1,138 @@
+"""The seam between the agent's life and the driver: the machine's own driver, or a simulated machine's.
+
+Whether there is a driver is decided elsewhere (:mod:`tessera.agent.driver.facts`); here it is looked for and opened.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from tessera.agent.driver import folders
+from tessera.agent.driver.facts import Home
+from tessera.clock import Clock
+from tessera.nvml.devicenodes import driver_nodes, make_nodes
+from tessera.nvml.errors import LIBRARY_NOT_FOUND, DriverMismatch, NvmlError
+from tessera.nvml.library import find_library
+from tessera.nvml.real import RealNvml
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import AsyncNvml, InlineNvml, ThreadedNvml
+
+_log = logging.getLogger(__name__)
+
+#: The control device: there as soon as a driver of the host can be used.
+CONTROL_DEVICE = "nvidiactl"
+
+
+class Driver(Protocol):
+    """A node's driver."""
+
+    def library(self) -> bool:
+        """Whether its library is below the driver root."""
+        ...
+
+    def nvml(self, home: Home) -> AsyncNvml:
+        """Its NVML, not opened yet."""
+        ...
+
+    def root(self, home: Home) -> Path | None:
+        """Where its files are, as seen here; ``None`` if where programs and libraries are looked for anyway."""
+        ...
+
+    def hopeless(self, error: NvmlError) -> bool:
+        """Whether only a new process can open a driver of the host that refused with this error."""
+        ...
+
+    async def follow(self, notify: Callable[[], None]) -> None:
+        """Calls ``notify`` when a driver of the host may have come, until cancelled."""
+        ...
+
+
+class MachineDriver:
+    """The machine's own.
+
+    Args:
+        root: where a driver container shows its files.
+        clock: the time.
+        dev: the host's ``/dev``.
+        proc: the host's ``/proc``.
+    """
+
+    def __init__(self, root: Path, clock: Clock, *, dev: Path = Path("/dev"), proc: Path = Path("/proc")) -> None:
+        self._root = root
+        self._clock = clock
+        self._dev = dev
+        self._proc = proc
+
+    def library(self) -> bool:
+        """See :meth:`Driver.library`."""
+        return find_library(self._root) is not None
+
+    def nvml(self, home: Home) -> AsyncNvml:
+        """See :meth:`Driver.nvml`. On opening, device nodes are made that a driver container made for itself only."""
+        return ThreadedNvml(RealNvml if home is Home.HOST else self._of_container, self._clock)
+
+    def root(self, home: Home) -> Path | None:
+        """See :meth:`Driver.root`."""
+        return self._root if home is Home.CONTAINER else None
+
+    def hopeless(self, error: NvmlError) -> bool:
+        """The container runtime gives a container the host's library when it starts the container, and never later."""
+        missing = error.code == LIBRARY_NOT_FOUND and (self._dev / CONTROL_DEVICE).exists()
+        return missing or isinstance(error, DriverMismatch)
+
+    async def follow(self, notify: Callable[[], None]) -> None:
+        """See :meth:`Driver.follow`; tells when the control device comes or goes."""
+        there: bool | None = None
+        async for _ in folders.changes(self._dev):
+            before, there = there, (self._dev / CONTROL_DEVICE).exists()
+            if there is not before:
+                notify()
+
+    def _of_container(self) -> RealNvml:
+        made = make_nodes(self._dev, driver_nodes(self._proc))
+        if made:
+            _log.info("made device nodes that the driver container made for itself only: %s", ", ".join(made))
+        tool = ("chroot", str(self._root), "nvidia-smi")
+        return RealNvml(proc=self._proc, library=find_library(self._root), reset_tool=tool)
+
+
+class SimulatedDriver:
+    """A simulated machine's. It has no files, so a driver container is believed when it says that it is ready."""
+
+    def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
+        self._machine = machine
+        self._clock = clock
+
+    def library(self) -> bool:
+        """Whether a driver is loaded that the host does not have itself."""
+        return self._machine.loaded_driver is not None and self._machine.host_driver is None
+
+    def nvml(self, _home: Home) -> AsyncNvml:
+        """See :meth:`Driver.nvml`."""
+        return InlineNvml(self._machine, self._clock)
+
+    def root(self, _home: Home) -> Path | None:
+        """See :meth:`Driver.root`."""
+        return None
+
+    def hopeless(self, _error: NvmlError) -> bool:
+        """Nothing is put into a container of the lab when it is started."""
+        return False
+
+    async def follow(self, notify: Callable[[], None]) -> None:
+        """See :meth:`Driver.follow`."""
+        loaded = self._machine.loaded_driver
+
+        def changed() -> None:
+            nonlocal loaded
+            before, loaded = loaded, self._machine.loaded_driver
+            if loaded != before:
+                notify()
+
+        unsubscribe = self._machine.subscribe(changed)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            unsubscribe()
