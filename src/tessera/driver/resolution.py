@@ -86,7 +86,10 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pinned(self) -> str:
         """``repository/image@sha256:…``; empty if nothing was found."""
-        return f"{self.reference.rsplit(':', 1)[0]}@{self.digest}" if self.digest else ""
+        if not self.digest:
+            return ""
+        folder, slash, name = self.reference.partition("@")[0].rpartition("/")
+        return f"{folder}{slash}{name.partition(':')[0]}@{self.digest}"
 
 
 class Resolver(Protocol):

@@ -161,7 +161,12 @@ class RegistryClient:
         return await self._wire.send(method, url, headers=headers, largest=LARGEST)
 
     async def _answered(self, reference: Reference, login: Login, answer: Answer) -> str:
-        """The Authorization header for what a 401 asks for; empty if there is nothing to say."""
+        """The Authorization header for what a 401 asks for; empty if there is nothing to say.
+
+        Whoever answers after a redirect is not the registry, and is not told who we are.
+        """
+        if URL(answer.url, encoded=True).authority != reference.host and login != ANONYMOUS:
+            return ""
         challenge = chosen(challenges(answer.headers.get("www-authenticate", ())))
         if challenge is None:
             return ""

@@ -1,0 +1,60 @@
+"""Image pull secrets of the cluster, read when a registry is asked.
+
+They are few and asked for seldom, so they are read one by one instead of watched: watching would need the right to
+list all Secrets of the namespace.
+"""
+
+import base64
+import binascii
+
+from tessera.driver.registry.keyring import CredentialsError, Keyring, parse_docker_config
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden, NotFound
+from tessera.kube.resources import SECRETS
+
+#: The key of a Secret of type kubernetes.io/dockerconfigjson.
+KEY = ".dockerconfigjson"
+
+
+class PullSecrets:
+    """Reads pull secrets of one namespace; an instance is a resolver's ``secrets``.
+
+    Args:
+        client: reads the Secrets.
+        namespace: where they are.
+    """
+
+    def __init__(self, client: Client, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def __call__(self, names: tuple[str, ...]) -> Keyring:
+        """All credentials in the Secrets of these names, those of the first before those of the second.
+
+        Raises:
+            CredentialsError: a Secret is not there, may not be read, or is none of that kind.
+            ConnectionError: the API server does not answer.
+        """
+        found = Keyring()
+        for name in names:
+            found = found + await self._one(name)
+        return found
+
+    async def _one(self, name: str) -> Keyring:
+        where = f"secret {self._namespace}/{name}"
+        try:
+            secret = await self._client.get(SECRETS, name, self._namespace)
+        except NotFound:
+            raise CredentialsError(f"{where} does not exist; make it, or take it off imagePullSecrets") from None
+        except Forbidden as error:
+            raise CredentialsError(f"{where} may not be read: {error}") from error
+        except ApiError as error:
+            raise ConnectionError(f"{where}: {error}") from error
+        encoded = secret.data.get(KEY, "")
+        if not encoded:
+            raise CredentialsError(f"{where} has no {KEY}; its type must be kubernetes.io/dockerconfigjson")
+        try:
+            content = base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            raise CredentialsError(f"{where}: {KEY} is not base64") from None
+        return parse_docker_config(content, where=where)
