@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.kube.resources import LabelSelector, LabelSelectorRequirement
-from tessera.kube.selectors import Operator, Requirement, selector_from
+from tessera.kube.selectors import Operator, Requirement, parse_selector, selector_from
 
 LABELS = {"app": "web", "tier": "front", "size": "5", "empty": ""}
 
@@ -51,3 +51,28 @@ def test_an_unknown_operator_is_refused() -> None:
     test = LabelSelectorRequirement(key="a", operator="Like")
     with pytest.raises(ValueError, match="'Like'"):
         selector_from(LabelSelector(match_expressions=(test,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("app=web", True),
+        ("app==web,tier=front", True),
+        ("app!=web", False),
+        ("missing!=x", True),
+        ("app in (web, api), tier notin (back)", True),
+        ("app in (api)", False),
+        ("tier,!missing", True),
+        ("missing", False),
+        ("empty=", True),
+    ],
+)
+def test_a_selector_is_read_as_kubectl_reads_it(text: str, matches: bool) -> None:
+    assert parse_selector(text).matches(LABELS) is matches
+
+
+@pytest.mark.parametrize("text", ["app=a b", "=web", "app in web", "app in (a", "a b", "app=(a)"])
+def test_a_text_that_is_no_selector_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="write key=value"):
+        parse_selector(text)

@@ -91,6 +91,16 @@ class Toleration(Wire, frozen=True, kw_only=True):
     toleration_seconds: int | None = None
 
 
+class EmptyDir(Wire, frozen=True, kw_only=True):
+    """A folder that lives as long as the pod."""
+
+
+class Volume(Wire, frozen=True, kw_only=True):
+    """A volume, as far as it tells whether data goes with the pod."""
+
+    empty_dir: EmptyDir | None = None
+
+
 class PodSpec(Wire, frozen=True, kw_only=True):
     """What was asked."""
 
@@ -99,6 +109,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     ephemeral_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
     restart_policy: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None

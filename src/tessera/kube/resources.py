@@ -64,6 +64,7 @@ from tessera.kube.pods import (
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
+    EmptyDir,
     EnvVar,
     NodeAffinity,
     NodeSelector,
@@ -76,6 +77,7 @@ from tessera.kube.pods import (
     ResourceRequirements,
     SchedulingGate,
     Toleration,
+    Volume,
 )
 from tessera.kube.workloads import (
     DaemonSet,
@@ -130,6 +132,7 @@ __all__ = [
     "DaemonSet",
     "DaemonSetStatus",
     "Deployment",
+    "EmptyDir",
     "EnvVar",
     "EventSeries",
     "EventSource",
@@ -179,6 +182,7 @@ __all__ = [
     "Taint",
     "Toleration",
     "Uid",
+    "Volume",
     "Webhook",
     "WebhookClientConfig",
     "WebhookConfiguration",

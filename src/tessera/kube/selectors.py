@@ -1,6 +1,7 @@
-"""Label selectors as objects hold them, matched against labels."""
+"""Label selectors as objects hold them and as people write them, matched against labels."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -10,6 +11,23 @@ from tessera.kube.resources import LabelSelector
 Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
 _OPERATORS: Mapping[str, Operator] = {name: name for name in ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")}
+
+# The grammar of kubectl's --selector (k8s.io/apimachinery/pkg/labels).
+_KEY = r"(?P<key>[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?)"
+_FORMS = (
+    re.compile(rf"{_KEY}\s+(?P<word>in|notin)\s*\((?P<values>[^()]*)\)"),
+    re.compile(rf"{_KEY}\s*(?P<word>==|=|!=)\s*(?P<values>[-A-Za-z0-9_.]*)"),
+    re.compile(rf"(?P<word>!?)\s*{_KEY}"),
+)
+_WORDS: Mapping[str, Operator] = {
+    "in": "In",
+    "notin": "NotIn",
+    "==": "In",
+    "=": "In",
+    "!=": "NotIn",
+    "": "Exists",
+    "!": "DoesNotExist",
+}
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -75,3 +93,29 @@ def operator(text: str) -> Operator:
     if found is None:
         raise ValueError(f"selector operator {text!r}: one of {', '.join(_OPERATORS)} is expected")
     return found
+
+
+def parse_selector(text: str) -> Selector:
+    """The selector that a text such as ``app=train,tier in (a, b),!debug`` stands for; an empty one matches everything.
+
+    Raises:
+        ValueError: a part is none of the forms.
+    """
+    return Selector(tuple(_requirement(part) for part in _parts(text)))
+
+
+def _parts(text: str) -> Iterator[str]:
+    """The text at its commas outside of parentheses."""
+    return (part.strip() for part in re.findall(r"(?:[^,(]|\([^)]*\)?)+", text) if part.strip())
+
+
+def _requirement(part: str) -> Requirement:
+    for form in _FORMS:
+        found = form.fullmatch(part)
+        if found is not None:
+            listed = found.groupdict().get("values")
+            values = () if listed is None else tuple(value.strip() for value in listed.split(","))
+            return Requirement(found["key"], _WORDS[found["word"]], values)
+    raise ValueError(
+        f"label selector, part {part!r}: write key=value, key!=value, key in (a,b), key notin (a,b), key or !key"
+    )

@@ -1,0 +1,115 @@
+"""Where a node stands in the change of its driver: upstream's states and names, and the record that we keep on it.
+
+Everything that a controller needs after it died lies on the node: the state in upstream's label, which tools read, and
+a record in an annotation, which says from where to where. The record is ours alone; a state without a readable record
+was left by somebody else, and is not gone on with.
+"""
+
+from enum import Enum
+
+import msgspec
+
+#: Annotations that NVIDIA's operator knows (k8s-operator-libs, pkg/upgrade/consts.go).
+REQUESTED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-requested"
+INITIAL_ANNOTATION = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
+#: Tells NVIDIA's driver manager, which may run before the driver container, that it need not evict pods itself.
+ENABLED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-enabled"
+#: Labels with which people keep a node out (gpu-operator).
+DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
+DEPLOY_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
+
+#: The cordon of a node is ours and will be lifted by us.
+CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"
+#: A :class:`Record` as JSON.
+RECORD_ANNOTATION = "tessera.dev/driver-upgrade"
+#: Value of the label ``tessera.dev/driver-set`` while the old driver leaves: two drivers never run on one node.
+CHANGING = "changing"
+
+#: Longest cause that is kept, characters; most of what is read of a record, bytes.
+MOST_CAUSE = 500
+_MOST_RECORD = 4096
+
+
+class State(Enum):
+    """Values of the label ``nvidia.com/gpu-driver-upgrade-state``."""
+
+    NONE = ""
+    REQUIRED = "upgrade-required"
+    CORDON = "cordon-required"
+    JOBS = "wait-for-jobs-required"
+    PODS = "pod-deletion-required"
+    DRAIN = "drain-required"
+    RESTART = "pod-restart-required"
+    VALIDATION = "validation-required"
+    UNCORDON = "uncordon-required"
+    DONE = "upgrade-done"
+    FAILED = "upgrade-failed"
+
+    @property
+    def active(self) -> bool:
+        """Whether the node is under way; a failed one may be on its way back, see :class:`Record`."""
+        return self not in {State.NONE, State.REQUIRED, State.DONE, State.FAILED}
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node's change of its driver.
+
+    Attributes:
+        previous: the set that it had; empty if there is no way back, as after a boot into another kernel.
+        target: the set that it is to get, or that failed.
+        since: when the state began, seconds since 1970.
+        began: when the change began, likewise.
+        deploy: what the label that pauses users of cards said before; empty if there was none.
+        cause: why it failed; empty if it did not.
+        requested: a person asked for this node.
+        restart_only: both sets run the same driver, so pods with cards may stay.
+        offered: the node offered cards before, and should again.
+        changed: the label of the driver set was taken away from ``previous``.
+        returning: the node goes back to ``previous``.
+        restored: it came back, and serves as before.
+    """
+
+    previous: str
+    target: str
+    since: float
+    began: float
+    deploy: str = ""
+    cause: str = ""
+    requested: bool = False
+    restart_only: bool = False
+    offered: bool = False
+    changed: bool = False
+    returning: bool = False
+    restored: bool = False
+
+
+def state_of(label: str) -> State:
+    """The state that a label says; values that are not known say nothing."""
+    try:
+        return State(label)
+    except ValueError:
+        return State.NONE
+
+
+def record_of(text: str) -> Record | None:
+    """The record in an annotation; None if there is none that can be read."""
+    if not text or len(text) > _MOST_RECORD:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Record)
+    except msgspec.DecodeError:
+        return None
+
+
+def text_of(record: Record) -> str:
+    """The annotation's value."""
+    return msgspec.json.encode(record).decode()
+
+
+def references(label: str, record: Record | None) -> frozenset[str]:
+    """The driver sets that a node refers to: what it has, and what it may go to or back to.
+
+    Their DaemonSets must stay, or there would be no way back.
+    """
+    named = {label, *((record.previous, record.target) if record is not None else ())}
+    return frozenset(named - {"", CHANGING})
