@@ -108,6 +108,7 @@ def settings_digest(policy: DriverPolicy) -> str:
             policy.resources,
             policy.host_network,
             policy.config_maps,
+            policy.licensing_secret,
             policy.secret_env,
             policy.manager,
             policy.labels,

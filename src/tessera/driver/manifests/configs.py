@@ -1,0 +1,156 @@
+"""ConfigMaps and Secrets that a policy names, and where in a driver container their files are expected.
+
+Places are those of gpu-operator v26.7.0 (``internal/state/driver_volumes.go``). A ConfigMap of repositories or
+certificates goes into a folder of the image that has other files too, so each of its keys is mounted by itself; which
+keys there are must be known before the DaemonSet is made.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.status import Strategy
+from tessera.driver.sets import DriverSet
+
+Json = dict[str, Any]
+#: Keys of each ConfigMap by its name.
+Keys = Mapping[str, Sequence[str]]
+
+REPOSITORIES, CERTIFICATES, MODULES = "repoConfig", "certConfig", "kernelModuleConfig"
+LICENSING, TOPOLOGY = "licensingConfig", "virtualTopology"
+
+_YUM, _PEM = "/etc/yum.repos.d", "/etc/pki/ca-trust/extracted/pem"
+_APT, _ZYPP = "/etc/apt/sources.list.d", "/etc/zypp/repos.d"
+_REPOSITORY_FOLDERS = {
+    **dict.fromkeys(("centos", "rhcos", "rhel", "rocky", "almalinux", "ol"), _YUM),
+    **dict.fromkeys(("debian", "ubuntu"), _APT),
+    **dict.fromkeys(("sles", "sl-micro"), _ZYPP),
+}
+_CERTIFICATE_FOLDERS = {
+    **dict.fromkeys(("centos", "rhcos", "rhel", "rocky", "almalinux", "ol"), _PEM),
+    **dict.fromkeys(("debian", "ubuntu"), "/usr/local/share/ca-certificates"),
+    **dict.fromkeys(("sles", "sl-micro"), "/etc/pki/trust/anchors"),
+}
+#: Subscriptions of the host, without which a build there finds no packages.
+_SUBSCRIPTIONS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
+    "rhel": (
+        ("/etc/pki/entitlement", "/run/secrets/etc-pki-entitlement", "Directory"),
+        ("/etc/yum.repos.d/redhat.repo", "/run/secrets/redhat.repo", "File"),
+        ("/etc/rhsm", "/run/secrets/rhsm", "Directory"),
+    ),
+    **dict.fromkeys(
+        ("sles", "sl-micro"),
+        (
+            ("/etc/zypp/credentials.d", "/etc/zypp/credentials.d", "Directory"),
+            ("/etc/SUSEConnect", "/etc/SUSEConnect", "FileOrCreate"),
+        ),
+    ),
+}
+#: Of a vGPU licence: key and place.
+_LICENCE_FILES = {
+    "gridd.conf": "/drivers/gridd.conf",
+    "client_configuration_token.tok": "/drivers/ClientConfigToken/client_configuration_token.tok",
+}
+
+
+class Extra(msgspec.Struct, frozen=True):
+    """A volume with its mounts."""
+
+    volume: Json
+    mounts: tuple[Json, ...]
+
+
+class ConfigError(ValueError):
+    """What a policy names cannot be mounted; the text says what and why."""
+
+
+def needed_config_maps(policy: DriverPolicy, made: DriverSet) -> list[str]:
+    """ConfigMaps whose keys must be known."""
+    licence = policy.config_maps.get(LICENSING, "")
+    return [*(name for name, _ in _folders(policy, made)), *([licence] if licence else [])]
+
+
+def extras(policy: DriverPolicy, made: DriverSet, keys: Keys) -> list[Extra]:
+    """All that the policy adds to the driver container.
+
+    Raises:
+        ConfigError: the operating system has no place for it, or a ConfigMap is not there.
+    """
+    return [*_keyed(policy, made, keys), *_subscriptions(policy, made), *_modules(made), *_fixed(policy, keys)]
+
+
+def _folders(policy: DriverPolicy, made: DriverSet) -> Iterator[tuple[str, str]]:
+    """ConfigMap and folder."""
+    builds = made.strategy is Strategy.BUILT
+    for purpose, folders in ((REPOSITORIES, _REPOSITORY_FOLDERS), (CERTIFICATES, _CERTIFICATE_FOLDERS)):
+        name = policy.config_maps.get(purpose, "")
+        if name and builds:
+            folder = folders.get(made.pool.os_id)
+            if folder is None:
+                known = ", ".join(sorted(folders))
+                raise ConfigError(
+                    f"{purpose} {name!r}: no place for it is known on {made.pool.os_id}; known are {known}"
+                )
+            yield name, folder
+    if policy.config_maps.get(MODULES):
+        yield policy.config_maps[MODULES], "/drivers"
+
+
+def _keyed(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Iterator[Extra]:
+    for name, folder in _folders(policy, made):
+        if name not in keys:
+            raise ConfigError(f"ConfigMap {name!r} is not in Tessera's namespace; create it there")
+        mounts = tuple(
+            {"name": name, "mountPath": f"{folder}/{key}", "subPath": key, "readOnly": True}
+            for key in sorted(keys[name])
+        )
+        yield Extra({"name": name, "configMap": {"name": name}}, mounts)
+
+
+def _subscriptions(policy: DriverPolicy, made: DriverSet) -> Iterator[Extra]:
+    """RHCOS has none of its own: there the Driver Toolkit builds, and CRI-O mounts what entitlements there are."""
+    if made.strategy is not Strategy.BUILT or made.pool.ostree:
+        return
+    if made.pool.os_id == "rhel" and policy.config_maps.get(REPOSITORIES):
+        return
+    for number, (path, at, kind) in enumerate(_SUBSCRIPTIONS.get(made.pool.os_id, ())):
+        name = f"subscription-config-{number}"
+        yield Extra(
+            {"name": name, "hostPath": {"path": path, "type": kind}},
+            ({"name": name, "mountPath": at, "readOnly": True},),
+        )
+
+
+def _modules(made: DriverSet) -> Iterator[Extra]:
+    """Precompiled containers of SUSE look at the host's modules."""
+    if made.strategy is not Strategy.BUILT and made.pool.os_id in {"sles", "sl-micro"}:
+        yield Extra(
+            {"name": "lib-modules", "hostPath": {"path": "/lib/modules", "type": "Directory"}},
+            ({"name": "lib-modules", "mountPath": "/run/host/lib/modules", "readOnly": True},),
+        )
+
+
+def _fixed(policy: DriverPolicy, keys: Keys) -> Iterator[Extra]:
+    """Files with names of their own. A licence's token is left out where its ConfigMap has none."""
+    name = policy.config_maps.get(LICENSING, "")
+    if policy.licensing_secret:
+        source: Json = {"secret": {"secretName": policy.licensing_secret}}
+        yield Extra({"name": "licensing-config", **source}, _licence(_LICENCE_FILES))
+    elif name:
+        source = {"configMap": {"name": name}}
+        there = {key: at for key, at in _LICENCE_FILES.items() if key in keys.get(name, ())}
+        yield Extra({"name": "licensing-config", **source}, _licence(there))
+    if policy.config_maps.get(TOPOLOGY):
+        topology = {"name": "topology-config", "configMap": {"name": policy.config_maps[TOPOLOGY]}}
+        file = "nvidia-topologyd.conf"
+        yield Extra(topology, (_file("topology-config", f"/etc/nvidia/{file}", file),))
+
+
+def _licence(files: Mapping[str, str]) -> tuple[Json, ...]:
+    return tuple(_file("licensing-config", at, key) for key, at in files.items())
+
+
+def _file(volume: str, at: str, key: str) -> Json:
+    return {"name": volume, "mountPath": at, "subPath": key, "readOnly": True}

@@ -1,0 +1,258 @@
+"""The DaemonSet of a driver set: NVIDIA's driver container on every node that carries the set's label.
+
+Its pods tolerate everything and use the host's network, so the image is on its way while the node has no network for
+pods yet. They are replaced by moving a node's label only: the update strategy is OnDelete.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.driver.policy import Component, DriverPolicy
+from tessera.api.driver.status import DRIVER_SET_LABEL, Strategy
+from tessera.driver.manifests import host
+from tessera.driver.manifests.configs import Keys, extras
+from tessera.driver.manifests.names import (
+    BUILD_CONTAINER,
+    DRIVER_ACCOUNT,
+    DRIVER_CONTAINER,
+    MANAGER_CONTAINER,
+    SET_ANNOTATION,
+    secrets,
+    set_labels,
+    set_text,
+)
+from tessera.driver.manifests.probes import driver_startup, driver_stop
+from tessera.driver.sets import DriverSet
+
+Json = dict[str, Any]
+
+_PRIVILEGED: Json = {"privileged": True, "seLinuxOptions": {"level": "s0"}}
+_SHARED = "shared-nvidia-driver-toolkit"
+_SHARED_FOLDER = f"/mnt/{_SHARED}"
+#: Variables that say which driver and which node; a policy's own variables do not replace them.
+_OURS = ("NVIDIA_VISIBLE_DEVICES", "NODE_NAME", "NODE_IP", "OPERATOR_NAMESPACE", "DRIVER_CONFIG_DIGEST")
+
+
+def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
+    """The DaemonSet.
+
+    Args:
+        policy: what governs its nodes.
+        made: the set.
+        keys: keys of the ConfigMaps that the policy names.
+
+    Raises:
+        ConfigError: what the policy names cannot be mounted.
+    """
+    labels = {
+        **policy.labels,
+        "nvidia.com/precompiled": "false" if made.strategy is Strategy.BUILT else "true",
+        **set_labels(made),
+    }
+    return {
+        "metadata": {
+            "name": made.name,
+            "labels": labels,
+            "annotations": {**policy.annotations, SET_ANNOTATION: set_text(made)},
+        },
+        "spec": {
+            "selector": {"matchLabels": {DRIVER_SET_LABEL: made.id}},
+            "updateStrategy": {"type": "OnDelete"},
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": {
+                        **policy.annotations,
+                        "kubectl.kubernetes.io/default-container": DRIVER_CONTAINER,
+                    },
+                },
+                "spec": _pod(policy, made, keys),
+            },
+        },
+    }
+
+
+def _pod(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
+    added = extras(policy, made, keys)
+    containers = [_driver(policy, made, [mount for extra in added for mount in extra.mounts])]
+    groups = [host.driver_mounts(policy)]
+    if policy.rdma:
+        containers.append(_peermem(policy, made))
+        groups.append(host.peermem_mounts())
+    if _builds_apart(made):
+        containers.append(_toolkit(policy, made))
+        groups.append(host.build_mounts(policy))
+    if _has_manager(policy.manager):
+        groups.append(host.manager_mounts())
+    shared = [{"name": _SHARED, "emptyDir": {}}] if _builds_apart(made) else []
+    network = policy.host_network is not False
+    return {
+        "nodeSelector": {DRIVER_SET_LABEL: made.id},
+        "tolerations": [{"operator": "Exists"}],
+        "priorityClassName": policy.priority_class,
+        "serviceAccountName": DRIVER_ACCOUNT,
+        "hostPID": True,
+        **({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"} if network else {}),
+        **secrets(*policy.source.pull_secrets, *policy.manager.source.pull_secrets),
+        **({"initContainers": [_manager(policy, made)]} if _has_manager(policy.manager) else {}),
+        "containers": containers,
+        "volumes": [*host.volumes(*groups), *(extra.volume for extra in added), *shared],
+    }
+
+
+def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json]) -> Json:
+    apart = _builds_apart(made)
+    command, args = (["ocp_dtk_entrypoint"], ["nv-ctr-run-with-dtk"]) if apart else (["nvidia-driver"], ["init"])
+    shared = [{"name": _SHARED, "mountPath": _SHARED_FOLDER}] if apart else []
+    return {
+        "name": DRIVER_CONTAINER,
+        "image": made.image,
+        "imagePullPolicy": policy.source.pull_policy,
+        "command": command,
+        "args": [*args, *(() if apart else policy.args)],
+        "env": _environment(policy, made),
+        **({"envFrom": [{"secretRef": {"name": policy.secret_env}}]} if policy.secret_env else {}),
+        "securityContext": _PRIVILEGED,
+        "volumeMounts": [*_mounts(host.driver_mounts(policy)), *mounts, *shared],
+        "startupProbe": driver_startup(policy.startup_probe),
+        "lifecycle": driver_stop(),
+        **_resources(policy),
+    }
+
+
+def _environment(policy: DriverPolicy, made: DriverSet) -> list[Json]:
+    ours = [
+        # The nvidia runtime, where it is the default one, must leave this container alone.
+        _value("NVIDIA_VISIBLE_DEVICES", "void"),
+        _field("NODE_NAME", "spec.nodeName"),
+        _field("NODE_IP", "status.hostIP"),
+        # With an equal one from the time before, a restart of the container skips what is done already.
+        _value("DRIVER_CONFIG_DIGEST", made.id),
+        _value("KERNEL_MODULE_TYPE", policy.kernel_module_type),
+    ]
+    if policy.kernel_module_type == "open":
+        ours.append(_value("OPEN_KERNEL_MODULES_ENABLED", "true"))  # read by containers older than R560
+    if made.strategy is Strategy.BUILT and made.pool.ostree and not made.toolkit:
+        ours += [_value("RHCOS_IMAGE_MISSING", "true"), _value("RHCOS_VERSION", made.pool.ostree)]
+    written = [dict(each) for each in policy.env if each.get("name") not in _OURS]
+    names = {each["name"] for each in written}
+    return [*(each for each in [*ours, *_rdma(policy)] if each["name"] not in names), *written]
+
+
+def _rdma(policy: DriverPolicy) -> list[Json]:
+    if not policy.rdma:
+        return []
+    host_mofed = [_value("USE_HOST_MOFED", "true")] if policy.rdma_host_mofed else []
+    return [_value("GPU_DIRECT_RDMA_ENABLED", "true"), *host_mofed]
+
+
+def _manager(policy: DriverPolicy, made: DriverSet) -> Json:
+    """Unloads what an earlier container left behind. Pods are not its business: the rollout has evicted them."""
+    fixed = {
+        "ENABLE_GPU_POD_EVICTION": "false",
+        "ENABLE_AUTO_DRAIN": "false",
+        "DRAIN_USE_FORCE": "false",
+        "DRAIN_POD_SELECTOR_LABEL": "",
+        "DRAIN_TIMEOUT_SECONDS": "0s",
+        "DRAIN_DELETE_EMPTYDIR_DATA": "false",
+    }
+    values = {"NVIDIA_VISIBLE_DEVICES": "void", "DRIVER_CONFIG_DIGEST": made.id, **policy.manager.env, **fixed}
+    return {
+        "name": MANAGER_CONTAINER,
+        "image": image_of(policy.manager),
+        "imagePullPolicy": policy.manager.source.pull_policy,
+        "command": ["driver-manager"],
+        "args": ["uninstall_driver"],
+        "env": [
+            _field("NODE_NAME", "spec.nodeName"),
+            _field("OPERATOR_NAMESPACE", "metadata.namespace"),
+            *(_value(name, text) for name, text in values.items()),
+            *_rdma(policy),
+        ],
+        "securityContext": {"privileged": True},
+        "volumeMounts": _mounts(host.manager_mounts()),
+        **_resources(policy),
+    }
+
+
+def _toolkit(policy: DriverPolicy, made: DriverSet) -> Json:
+    """OpenShift's Driver Toolkit compiles; without one for this RHCOS the driver's own image does (entitlements)."""
+    missing = [] if made.toolkit else [_value("RHCOS_IMAGE_MISSING", "true")]
+    script = (
+        f"until [ -f {_SHARED_FOLDER}/dir_prepared ]; do sleep 1; done; "
+        f"exec {_SHARED_FOLDER}/ocp_dtk_entrypoint dtk-build-driver"
+    )
+    return {
+        "name": BUILD_CONTAINER,
+        "image": made.toolkit or made.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["bash", "-c"],
+        "args": [script],
+        "env": [
+            _value("RHCOS_VERSION", made.pool.ostree),
+            _value("NVIDIA_VISIBLE_DEVICES", "void"),
+            _value("DRIVER_CONFIG_DIGEST", made.id),
+            *missing,
+        ],
+        "securityContext": _PRIVILEGED,
+        "volumeMounts": [
+            *_mounts(host.build_mounts(policy)),
+            {"name": _SHARED, "mountPath": _SHARED_FOLDER},
+        ],
+        **_resources(policy),
+    }
+
+
+def _peermem(policy: DriverPolicy, made: DriverSet) -> Json:
+    return {
+        "name": "nvidia-peermem-ctr",
+        "image": made.image,
+        "imagePullPolicy": policy.source.pull_policy,
+        "command": ["nvidia-driver"],
+        "args": ["reload_nvidia_peermem"],
+        "env": [_value("NVIDIA_VISIBLE_DEVICES", "void"), *_rdma(policy)],
+        "securityContext": _PRIVILEGED,
+        "volumeMounts": _mounts(host.peermem_mounts()),
+        "livenessProbe": {
+            "exec": {"command": ["sh", "-c", "nvidia-driver probe_nvidia_peermem"]},
+            "initialDelaySeconds": 30,
+            "periodSeconds": 30,
+            "timeoutSeconds": 10,
+            "failureThreshold": 1,
+        },
+        **_resources(policy),
+    }
+
+
+def image_of(part: Component) -> str:
+    """The image of the driver manager or the toolkit, as gpu-operator writes it; empty if none is named."""
+    source = part.source
+    if source.verbatim:
+        return source.image
+    separator = "@" if source.version.startswith("sha256:") else ":"
+    return f"{source.repository}/{source.image}{separator}{source.version}"
+
+
+def _has_manager(manager: Component) -> bool:
+    return manager.enabled and bool(image_of(manager))
+
+
+def _builds_apart(made: DriverSet) -> bool:
+    """RHCOS has no compiler: a second container builds there."""
+    return made.strategy is Strategy.BUILT and bool(made.pool.ostree)
+
+
+def _mounts(mounts: list[host.Mount]) -> list[Json]:
+    return [each.mount() for each in mounts]
+
+
+def _resources(policy: DriverPolicy) -> Mapping[str, Any]:
+    return {"resources": dict(policy.resources)} if policy.resources else {}
+
+
+def _value(name: str, text: str) -> Json:
+    return {"name": name, "value": text}
+
+
+def _field(name: str, path: str) -> Json:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -1,0 +1,78 @@
+"""When a container of the stack counts as started or ready: looked at each second, from the first one on.
+
+NVIDIA's operator first looks after 60 s and then every 10 s, since its probe runs ``nvidia-smi`` each time. Ours asks
+for a file first, which costs nothing while the driver is built or loaded, so there is nothing to wait for.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.api.driver.status import DRIVER_CONTAINER_READY, MARKER_FOLDER
+
+Json = dict[str, Any]
+
+#: Seconds that a driver may take to start: gpu-operator's 60 s + 120 x 10 s, and more for a slow build.
+_PATIENCE = 1800
+#: Seconds that one look may take: ``nvidia-smi`` on many cards without persistence mode.
+_TIMEOUT = 60
+
+#: Written by NVIDIA's driver containers that run daemons besides.
+_DAEMONS = ".driver-daemons-status"
+
+_STARTED = f"""\
+[ -f /sys/module/nvidia/refcnt ] || {{ echo "kernel module nvidia is not loaded"; exit 1; }}
+cd {MARKER_FOLDER} 2>/dev/null || {{ mkdir -p {MARKER_FOLDER} && cd {MARKER_FOLDER}; }} || exit 1
+if [ -f {_DAEMONS} ] && [ "$(cat {_DAEMONS})" != Ready ]; then
+  echo "daemons of the driver are not ready: $(cat {_DAEMONS})"; exit 1
+fi
+nvidia-smi >/dev/null || {{ echo "nvidia-smi failed"; exit 1; }}
+{{
+  echo "GDRCOPY_ENABLED: ${{GDRCOPY_ENABLED:-false}}"
+  echo "GDS_ENABLED: ${{GDS_ENABLED:-false}}"
+  echo "GPU_DIRECT_RDMA_ENABLED: ${{GPU_DIRECT_RDMA_ENABLED:-false}}"
+}} > {DRIVER_CONTAINER_READY}.tmp && mv {DRIVER_CONTAINER_READY}.tmp {DRIVER_CONTAINER_READY}
+"""
+
+
+def driver_startup(written: Mapping[str, int]) -> Json:
+    """The driver container's startup probe, which also writes the marker that others wait for.
+
+    Args:
+        written: fields of the policy's probe. How long a driver may take and how long a look may take count; period
+            and delay do not, as nothing is gained by looking later.
+    """
+    patience = _PATIENCE
+    if "failureThreshold" in written or "periodSeconds" in written:
+        period, failures = written.get("periodSeconds", 10), written.get("failureThreshold", 120)
+        patience = max(60, written.get("initialDelaySeconds", 0) + period * failures)
+    return {
+        "exec": {"command": ["sh", "-c", _STARTED]},
+        "initialDelaySeconds": 0,
+        "periodSeconds": 1,
+        "timeoutSeconds": written.get("timeoutSeconds", _TIMEOUT),
+        "failureThreshold": patience,
+        "successThreshold": 1,
+    }
+
+
+def driver_stop() -> Json:
+    """Before the driver container is told to end: its marker goes, so that nobody begins with a driver that leaves."""
+    command = f"rm -f {MARKER_FOLDER}/{DRIVER_CONTAINER_READY} {MARKER_FOLDER}/{_DAEMONS}"
+    return {"preStop": {"exec": {"command": ["sh", "-c", command]}}}
+
+
+def toolkit_ready(files: str) -> Json:
+    """The toolkit runs and the container runtime's configuration knows it.
+
+    Args:
+        files: where that would stand, as the shell understands it.
+    """
+    command = f'[ -s "$TOOLKIT_PID_FILE" ] && grep -qs nvidia {files}'
+    return {
+        "exec": {"command": ["sh", "-c", command]},
+        "initialDelaySeconds": 0,
+        "periodSeconds": 1,
+        "timeoutSeconds": 5,
+        "failureThreshold": 3,
+        "successThreshold": 1,
+    }
