@@ -1,0 +1,75 @@
+"""What autoscalers' machines say of the nodes that they become, taken out of their objects. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.kube.resources import Machine, Resource
+from tessera.provisioning.sightings import moment, since
+
+#: Labels of machines that name their group: Karpenter's, Cluster API's, OpenShift's.
+_MACHINE_GROUPS = (
+    ("karpenter.sh/nodepool", ""),
+    ("cluster.x-k8s.io/deployment-name", "MachineDeployment"),
+    ("cluster.x-k8s.io/set-name", "MachineSet"),
+    ("machine.openshift.io/cluster-api-machineset", "MachineSet"),
+)
+#: Conditions that say that a machine's virtual machine is there: Cluster API, OpenShift, Karpenter.
+_VM_CONDITIONS = frozenset({"InfrastructureReady", "InstanceExists", "Launched"})
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node was made from.
+
+    Attributes:
+        resource: plural and group, ``machines.cluster.x-k8s.io``.
+        namespace: the object's; empty for a NodeClaim.
+        name: the object's.
+        uid: the object's.
+        node: the node that it became; empty if none yet.
+        provider_id: of its virtual machine; empty if not known yet.
+        requested: when it was made.
+        vm: when its virtual machine was there.
+        group: the node group.
+        annotations: its own, which may forbid its replacement.
+    """
+
+    resource: str
+    namespace: str
+    name: str
+    uid: str
+    node: str = ""
+    provider_id: str = ""
+    requested: float | None = None
+    vm: float | None = None
+    group: str = ""
+    annotations: Mapping[str, str] = {}
+
+
+def request_of(machine: Machine, resource: Resource[Machine]) -> Request:
+    """What a Machine or NodeClaim says."""
+    status = machine.status
+    newer = status.v1beta2.conditions if status.v1beta2 is not None else ()
+    conditions = (*(status.conditions or ()), *(newer or ()))
+    node = status.node_ref.name if status.node_ref is not None else status.node_name
+    return Request(
+        resource=resource.label,
+        namespace=machine.metadata.namespace,
+        name=machine.metadata.name,
+        uid=machine.metadata.uid,
+        node=node or "",
+        provider_id=machine.spec.provider_id or status.provider_id or "",
+        requested=moment(machine.metadata.creation_timestamp),
+        vm=next((since(conditions, name) for name in _VM_CONDITIONS if since(conditions, name) is not None), None),
+        group=_machine_group(machine),
+        annotations=machine.metadata.annotations,
+    )
+
+
+def _machine_group(machine: Machine) -> str:
+    """As cluster autoscalers name it: ``MachineSet/<namespace>/<name>``; of Karpenter the NodePool's name."""
+    for label, kind in _MACHINE_GROUPS:
+        name = machine.metadata.labels.get(label)
+        if name:
+            return f"{kind}/{machine.metadata.namespace}/{name}" if kind else name
+    return ""

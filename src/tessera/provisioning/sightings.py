@@ -1,0 +1,276 @@
+"""What nodes and pods say of moments, taken out of their objects. Pure.
+
+Times that are missing or no dates are unknown. Objects are written by others: names that become labels of metrics or
+keys of records are cut.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+import msgspec
+
+from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Strategy
+from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.node_offers import OFFERS_ANNOTATION
+from tessera.clock import parse_rfc3339
+from tessera.kube.resources import Condition, Node, Pod
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Record
+from tessera.provisioning.records import decode_record
+from tessera.provisioning.startup import SHARING_CONDITION, driver_status, gives_cards, lack
+
+#: Longest text that is taken over.
+_LONGEST = 253
+
+#: Labels whose value ``true`` says that a node has a GPU (contract of NVIDIA's operator and of NFD).
+_PRESENT = (
+    "nvidia.com/gpu.present",
+    "feature.node.kubernetes.io/pci-10de.present",
+    "feature.node.kubernetes.io/pci-0302_10de.present",
+    "feature.node.kubernetes.io/pci-0300_10de.present",
+)
+#: Labels with which cluster autoscalers mark node groups with cards, whatever their value.
+_ACCELERATORS = (
+    "cluster-api/accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "cloud.google.com/gke-accelerator",
+    "kubernetes.azure.com/accelerator",
+    "accelerator",
+)
+#: What a driver of NVIDIA's operator waits for.
+_NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
+
+#: Labels that name a node's group where no Machine or NodeClaim does.
+_GROUPS = (
+    "karpenter.sh/nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "alpha.eksctl.io/nodegroup-name",
+    "cloud.google.com/gke-nodepool",
+    "kubernetes.azure.com/agentpool",
+)
+#: Containers of drivers in the pods of NVIDIA's operator; others there build or manage.
+_DRIVER_CONTAINERS = ("nvidia-driver-ctr", "driver")
+
+#: The scheme of a simulated kubelet's runtime.
+_SIMULATED = "simulated://"
+
+
+class Role(Enum):
+    """What a pod has to do with a node's way."""
+
+    DRIVER = "driver"
+    TOOLKIT = "toolkit"
+    VALIDATION = "validation"
+    WORKLOAD = "workload"
+
+
+_NAME_LABEL = "app.kubernetes.io/name"
+_OURS = {DRIVER_APP: Role.DRIVER, TOOLKIT_APP: Role.TOOLKIT, VALIDATION_APP: Role.VALIDATION}
+_UPSTREAM = {
+    "nvidia-driver-daemonset": Role.DRIVER,
+    "nvidia-container-toolkit-daemonset": Role.TOOLKIT,
+    "nvidia-operator-validator": Role.VALIDATION,
+}
+
+
+class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, as far as its way is concerned.
+
+    Attributes:
+        name: the node's.
+        uid: of the Node object.
+        registered: when it was made, seconds since 1970; None if unknown.
+        ready: since when it is Ready; None if it is not.
+        gpu: something says that it has a GPU.
+        facts: what its driver depends on is known.
+        managed: Tessera or a driver pod of others brings its driver, as far as its annotation says.
+        usable: it gives out what it should; without an agent, any card.
+        agent: since when its agent says how its cards are shared; None if it does not.
+        kept: its record as the annotation has it; None if there is none that can be read.
+        group: by its labels; empty if they do not say.
+        pool: of its driver, as text.
+        strategy: how it comes to its driver.
+        image: its driver's image.
+        provider_id: of its virtual machine.
+        simulated: its kubelet is.
+    """
+
+    name: str
+    uid: str
+    registered: float | None
+    ready: float | None = None
+    gpu: bool = False
+    facts: bool = False
+    managed: bool = False
+    usable: bool = False
+    agent: float | None = None
+    kept: Record | None = None
+    group: str = ""
+    pool: str = ""
+    strategy: str = ""
+    image: str = ""
+    provider_id: str = ""
+    simulated: bool = False
+
+
+class PodSighting(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod, as far as a node's way is concerned; moments in seconds since 1970, None if unknown or not there yet.
+
+    Attributes:
+        uid: the pod's.
+        namespace: the pod's.
+        name: the pod's.
+        role: what it has to do with it.
+        node: where it is; empty if nowhere yet.
+        created: when it was made.
+        unschedulable: since when no node fits it; None once one does.
+        bound: when a node was found.
+        started: when its first container, or the driver's, started.
+        done: when its part was done: it was ready, or, a pod of Tessera that validates, has ended well.
+        image: of that container.
+        precompiled: it says that its driver's modules need no building; None if it says nothing.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    role: Role
+    node: str = ""
+    created: float | None = None
+    unschedulable: float | None = None
+    bound: float | None = None
+    started: float | None = None
+    done: float | None = None
+    image: str = ""
+    precompiled: bool | None = None
+
+
+def node_sighting(node: Node) -> NodeSighting:
+    """What a Node says."""
+    labels, told = node.metadata.labels, driver_status(node)
+    sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
+    preinstalled = told is not None and told.strategy is Strategy.PREINSTALLED
+    agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
+    return NodeSighting(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        registered=moment(node.metadata.creation_timestamp),
+        ready=since(node.status.conditions, "Ready"),
+        gpu=_has_gpu(node, labels),
+        facts=bool(told.pool) or preinstalled if told is not None else _NFD_KERNEL in labels and _has_gpu(node, labels),
+        managed=told is not None and not preinstalled,
+        usable=gives_cards(node) and (not agent_speaks or not lack(node)),
+        agent=moment(sharing.last_transition_time) if sharing is not None else None,
+        kept=_kept(node),
+        group=next((labels[name] for name in _GROUPS if name in labels), ""),
+        pool=told.pool[:_LONGEST] if told is not None else "",
+        strategy=told.strategy.value if told is not None else "",
+        image=told.image[:_LONGEST] if told is not None else "",
+        provider_id=node.spec.provider_id,
+        simulated=node.status.node_info.container_runtime_version.startswith(_SIMULATED),
+    )
+
+
+def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:
+    marked = any(labels.get(name) == "true" for name in _PRESENT) or any(name in labels for name in _ACCELERATORS)
+    return marked or MIG_CONFIG_LABEL in labels or gives_cards(node)
+
+
+def _kept(node: Node) -> Record | None:
+    text = node.metadata.annotations.get(PROVISIONING_ANNOTATION)
+    try:
+        found = decode_record(text) if text else None
+    except ValueError:
+        return None
+    return found if found is not None and found.uid == node.metadata.uid else None
+
+
+def pod_sighting(pod: Pod) -> PodSighting | None:
+    """What a pod says; None if it has nothing to do with any node's way."""
+    role = _role(pod)
+    if role is None:
+        return None
+    scheduled = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    waits = scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable"
+    return PodSighting(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        role=role,
+        node=pod.spec.node_name,
+        created=moment(pod.metadata.creation_timestamp),
+        unschedulable=moment(scheduled.last_transition_time) if scheduled is not None and waits else None,
+        bound=since(pod.status.conditions, "PodScheduled"),
+        started=_started(pod, role),
+        done=_done(pod),
+        image=_image(pod)[:_LONGEST],
+        precompiled=_precompiled(pod) if role is Role.DRIVER else None,
+    )
+
+
+def _role(pod: Pod) -> Role | None:
+    labels = pod.metadata.labels
+    ours = _OURS.get(labels.get(_NAME_LABEL, ""))
+    if ours is not None:
+        return ours
+    if labels.get("app.kubernetes.io/component") == "nvidia-driver":
+        return Role.DRIVER
+    upstream = _UPSTREAM.get(labels.get("app", ""))
+    return upstream or (Role.WORKLOAD if asks_for_cards(pod) else None)
+
+
+def asks_for_cards(pod: Pod) -> bool:
+    """Whether any of its containers asks for cards, slices or shares."""
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return any(
+        name.startswith("nvidia.com/") and amount != "0"
+        for container in containers
+        for asked in (container.resources.limits, container.resources.requests)
+        for name, amount in asked.items()
+    )
+
+
+def _precompiled(pod: Pod) -> bool | None:
+    text = pod.metadata.labels.get("nvidia.com/precompiled")
+    return None if text is None else text == "true"
+
+
+def _main(pod: Pod) -> str:
+    """The name of the container that counts: the driver's, or the only one."""
+    names = [each.name for each in pod.spec.containers]
+    return next((each for each in names if each in _DRIVER_CONTAINERS), names[0] if names else "")
+
+
+def _image(pod: Pod) -> str:
+    return next((each.image for each in pod.spec.containers if each.name == _main(pod)), "")
+
+
+def _started(pod: Pod, role: Role) -> float | None:
+    """When a workload's first container started, or the one that counts of others."""
+    every = [each for each in pod.status.container_statuses if role is Role.WORKLOAD or each.name == _main(pod)]
+    states = [each.state for each in every if each.state is not None]
+    texts = [part.started_at for state in states for part in (state.running, state.terminated) if part is not None]
+    return min((found for text in texts if (found := moment(text)) is not None), default=None)
+
+
+def _done(pod: Pod) -> float | None:
+    if pod.metadata.labels.get(_NAME_LABEL) != VALIDATION_APP:
+        return since(pod.status.conditions, "Ready")
+    if pod.status.phase != "Succeeded":
+        return None
+    states = [each.state.terminated for each in pod.status.container_statuses if each.state is not None]
+    texts = [each.finished_at for each in states if each is not None]
+    return max((found for text in texts if (found := moment(text)) is not None), default=None)
+
+
+def since(conditions: Iterable[Condition], kind: str) -> float | None:
+    """Since when a condition is True; None if it is not, or does not say."""
+    found = next((each for each in conditions if each.type == kind and each.status == "True"), None)
+    return moment(found.last_transition_time) if found is not None else None
+
+
+def moment(text: str | None) -> float | None:
+    """Seconds since 1970 of a time in an object; None if it is missing or none."""
+    try:
+        return parse_rfc3339(text) if text else None
+    except (ValueError, OverflowError):
+        return None

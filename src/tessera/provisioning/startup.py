@@ -1,0 +1,179 @@
+"""When a new node may take pods that ask for its cards, and what is said of one that does not come that far. Pure.
+
+A node group may give its nodes a startup taint, so that nothing is scheduled there too early and a cluster autoscaler
+counts the node as coming, not as useless. Somebody has to take it off:
+
+- it goes only when kubelet gives out what the node's agent says its cards offer, with the layout and the sharing that
+  are asked for: not at the first card, and not while a MIG layout is half applied;
+- a node that is not that far at its deadline is told so, with the phase that blocks it; the taint stays, since nothing
+  can run there;
+- only the keys that were named are touched. Startup taints of others wait for something else.
+"""
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.kube.quantity import whole
+from tessera.kube.resources import Condition, Node, Taint
+from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.phases import now_in
+
+#: Taints of these prefixes mean "not started yet" to cluster autoscalers; the second is the older one.
+PREFIXES = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
+#: The taint that is taken off unless others are named.
+STARTUP_TAINT = f"{PREFIXES[0]}tessera-gpu"
+#: Seconds from registration; what authors of the cluster autoscaler plan for a GPU to become allocatable.
+DEADLINE = 900.0
+
+#: The agent's conditions that say whether what was asked for is in force.
+LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
+
+#: By the phase that blocks: reason of the condition, and what is awaited.
+_BLOCKING = {
+    Milestone.READY: ("NodeNotReady", "kubelet does not say that the node is Ready"),
+    Milestone.LABELLED: ("FactsMissing", "what its driver depends on is not known"),
+    Milestone.PULLED: ("DriverNotPulled", "no container of a driver has started there"),
+    Milestone.DRIVER: ("DriverNotReady", "its driver is not ready"),
+    Milestone.TOOLKIT: ("ToolkitNotReady", "the container toolkit is not ready"),
+    Milestone.VALIDATED: ("NotValidated", "no container has used the driver yet"),
+    Milestone.ALLOCATABLE: ("NotAllocatable", "its cards are not given out as they should be"),
+}
+#: Reason of the condition of a node that came up.
+PROVISIONED = "Provisioned"
+
+
+class Overdue(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said of a node after its deadline.
+
+    Attributes:
+        reason: the phase that blocks, as a word.
+        text: the same for people, with what is known of it.
+    """
+
+    reason: str
+    text: str
+
+
+def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
+    """The taints of a node that are taken off when it has started."""
+    return tuple(each for each in node.spec.taints if each.key in keys)
+
+
+def lack(node: Node) -> str:
+    """What keeps a node from being used as it should be, in a sentence; empty if it offers all that it should."""
+    return next(_lacks(node), "")
+
+
+def gives_cards(node: Node) -> bool:
+    """Whether kubelet gives any card out, whoever runs the device plugin."""
+    return any(name.startswith("nvidia.com/") and _count(n) > 0 for name, n in node.status.allocatable.items())
+
+
+def _lacks(node: Node) -> Iterator[str]:
+    ready = _condition(node, "Ready")
+    if ready is None or ready.status != "True":
+        yield "the node is not Ready"
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
+    if text is None:
+        yield f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"
+        return
+    try:
+        offers = decode_offers(text)
+    except ValueError as error:
+        yield str(error)
+        return
+    yield from _not_in_force(node)
+    if not offers:
+        yield "its cards offer nothing"
+    yield from _not_given(node, offers)
+
+
+def _not_in_force(node: Node) -> Iterator[str]:
+    """Of what administrators asked for."""
+    sharing, layout = _condition(node, SHARING_CONDITION), _condition(node, LAYOUT_CONDITION)
+    asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
+    if layout is None and asked and not is_on_demand(asked):
+        yield f"its MIG layout {asked[:63]} is asked for, and the agent says nothing of it"
+    for each in (layout, sharing):
+        if each is not None and each.status != "True":
+            yield f"condition {each.type} is {each.status} ({each.reason}): {each.message}"
+    if sharing is None:
+        yield f"its agent has not said how its cards are shared (condition {SHARING_CONDITION})"
+
+
+def _not_given(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
+    """Of slices on demand one of each suffices: how many there can be depends on the others."""
+    for resource in sorted({each.resource for each in offers}):
+        fixed = [
+            each.count for each in offers if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
+        ]
+        wanted = sum(fixed) if fixed else 1
+        given = _count(node.status.allocatable.get(resource, "0"))
+        if given < wanted:
+            yield f"kubelet gives {given} of {wanted} {resource}"
+
+
+def _count(text: str) -> int:
+    try:
+        return whole(text)
+    except ValueError:
+        return 0
+
+
+def _condition(node: Node, kind: str) -> Condition | None:
+    return next((each for each in node.status.conditions if each.type == kind), None)
+
+
+# The deadline
+
+
+def due(registered: float, deadline: float, began: float, grace: float) -> float:
+    """When a node is overdue, seconds since 1970.
+
+    Args:
+        registered: when it was registered.
+        deadline: seconds it may take from then.
+        began: when this controller began to look. What went on before that may not be told yet.
+        grace: seconds for that.
+    """
+    return max(registered + deadline, began + min(grace, deadline))
+
+
+def overdue(node: Node, record: Record, missing: str, took: float) -> Overdue:
+    """What to say of a node at its deadline.
+
+    Args:
+        node: as it is now; it lacks something.
+        record: its way until now.
+        missing: see :func:`lack`.
+        took: seconds since it was registered.
+    """
+    phase = now_in(record)
+    # The moments may all be there while a card is missing again.
+    reason, text = _BLOCKING.get(phase or Milestone.ALLOCATABLE, _BLOCKING[Milestone.ALLOCATABLE])
+    told = _driver_text(node) if phase in {Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER} else missing
+    more = f": {told}" if told else ""
+    return Overdue(reason=reason, text=f"{took:.0f} s after it was registered, {text}{more}")
+
+
+def driver_status(node: Node) -> DriverStatus | None:
+    """What the controller said of a node's driver; None if nothing, or nothing that can be read."""
+    text = node.metadata.annotations.get(DRIVER_ANNOTATION)
+    if text is None or len(text) > 64 * 1024:
+        return None
+    try:
+        return msgspec.json.decode(text, type=DriverStatus)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+
+
+def _driver_text(node: Node) -> str:
+    told = driver_status(node)
+    if told is None:
+        return ""
+    word = "" if told.phase in {Phase.STARTING, Phase.PULLING} else f"{told.phase.value}: "
+    return f"{word}{told.reason}" if told.reason else told.phase.value

@@ -1,0 +1,321 @@
+"""Observations in, records out: which moment of which node is known by now. Pure.
+
+Rules:
+
+1. A moment that was found stays: pods are restarted, conditions flap, drivers are upgraded; the record is of the first
+   way of a node. It goes on where the node's annotation says that it stood.
+2. Most moments stand in objects, so it does not matter who looks when. Two do not: when a node's facts were known, and
+   when its cards were given out. They are known only to the one who saw it happen, or of a node so new that it was so
+   from the beginning; otherwise they stay unknown.
+3. What nobody brings to a node came with it: on a node whose host has the driver, facts, image and driver were there
+   at its registration. Nobody knows that of a node before its agent speaks or its cards are given out.
+4. A request is a node's if a Machine or NodeClaim says so; else it is that of the pod that waited before the node was
+   there and was the first to run on it.
+5. Only new nodes have a way: one that was registered long before it was first seen has none, unless its annotation
+   holds one that is not over.
+6. A workload ends a node's way only if it waited for the node: one that came later waited for something else.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from tessera.provisioning.machines import Request
+from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
+from tessera.provisioning.sightings import NodeSighting, PodSighting, Role
+
+#: Seconds from its registration after which a node is not new any more.
+FRESH = 3600.0
+#: Seconds from its registration within which a node is as it was registered; times in objects are whole seconds.
+AT_ONCE = 5.0
+#: Moments that may become known at any time.
+_BEFORE = frozenset({Milestone.REQUESTED, Milestone.VM})
+
+
+class Keep(msgspec.Struct, frozen=True):
+    """A node's record is worth keeping: its cards can be used, or it is gone."""
+
+    record: Record
+
+
+class KeepWorkload(msgspec.Struct, frozen=True):
+    """A pod has started."""
+
+    record: WorkloadRecord
+
+
+class Tracker:
+    """What is known of all nodes on their way.
+
+    Attributes:
+        records: by node name: nodes that are or were on their way, of the present Node object.
+        changed: names of nodes whose record changed since somebody cleared this.
+    """
+
+    def __init__(self) -> None:
+        self.records: dict[str, Record] = {}
+        self.changed: set[str] = set()
+        self._nodes: dict[str, NodeSighting] = {}
+        self._pods: dict[str, PodSighting] = {}
+        self._on: dict[str, dict[str, PodSighting]] = {}
+        self._requests: dict[str, Request] = {}
+        self._by_node: dict[str, str] = {}
+        self._by_provider: dict[str, str] = {}
+        self._providers: dict[str, str] = {}
+        self._scaled_up: dict[str, float] = {}
+        self._unschedulable: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._kept: list[Keep | KeepWorkload] = []
+
+    def take(self) -> list[Keep | KeepWorkload]:
+        """What came of the observations since the last call."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def request(self, node: str) -> Request | None:
+        """What a node was made from, as far as known."""
+        seen = self._nodes.get(node)
+        uid = self._by_node.get(node) or self._by_provider.get(seen.provider_id if seen is not None else "")
+        return self._requests.get(uid) if uid is not None else None
+
+    def pods_on(self, node: str, role: Role) -> list[PodSighting]:
+        """Pods on a node, in the order in which they were made."""
+        found = (each for each in self._on.get(node, {}).values() if each.role is role)
+        return sorted(found, key=lambda each: (each.created or 0.0, each.uid))
+
+    # Observations
+
+    def see_node(self, node: NodeSighting, now: float, *, live: bool = True) -> None:
+        """A node as it is now.
+
+        Args:
+            node: the node.
+            now: seconds since 1970.
+            live: this is news; False for what was there when looking began.
+        """
+        before = self._nodes.get(node.name)
+        if before is not None and before.uid != node.uid:
+            self.lose_node(node.name, now)
+            before = None
+        self._nodes[node.name] = node
+        if node.provider_id:
+            self._providers[node.provider_id] = node.name
+        record = self.records.get(node.name) or self._begun(node, now)
+        if record is None:
+            return
+        self.records.setdefault(node.name, record)
+        at_once = node.registered is not None and now - node.registered <= AT_ONCE
+        seen = live and before is not None
+        came = now if seen or at_once else None
+        witnessed: dict[Milestone, float | None] = {}
+        if node.facts and not (before is not None and before.facts):
+            witnessed[Milestone.LABELLED] = node.registered if at_once else came
+        if node.usable and not (before is not None and before.usable):
+            witnessed[Milestone.ALLOCATABLE] = came
+        self._advance(node.name, witnessed)
+
+    def lose_node(self, name: str, now: float) -> None:
+        """A node is gone."""
+        node = self._nodes.pop(name, None)
+        if node is not None:
+            self._providers.pop(node.provider_id, None)
+        record = self.records.pop(name, None)
+        self.changed.discard(name)
+        if record is not None and Milestone.ALLOCATABLE not in record.at:
+            self._kept.append(Keep(msgspec.structs.replace(record, lost=now)))
+
+    def see_pod(self, pod: PodSighting, now: float) -> None:
+        """A pod as it is now."""
+        before = self._pods.get(pod.uid)
+        if before is not None and before.node and before.node != pod.node:
+            self._on[before.node].pop(pod.uid, None)
+        self._pods[pod.uid] = pod
+        if pod.unschedulable is not None:
+            self._unschedulable.setdefault(pod.uid, pod.unschedulable)
+        if pod.node:
+            self._on.setdefault(pod.node, {})[pod.uid] = pod
+            self._advance(pod.node, {})
+            self._tell_workload(pod, now)
+
+    def lose_pod(self, uid: str) -> None:
+        """A pod is gone."""
+        pod = self._pods.pop(uid, None)
+        if pod is not None and pod.node:
+            self._on[pod.node].pop(uid, None)
+            if not self._on[pod.node]:
+                del self._on[pod.node]
+        for known in (self._unschedulable, self._scaled_up):
+            known.pop(uid, None)
+        self._told.discard(uid)
+
+    def see_request(self, request: Request) -> None:
+        """A Machine or NodeClaim as it is now."""
+        self._requests[request.uid] = request
+        if request.node:
+            self._by_node[request.node] = request.uid
+        if request.provider_id:
+            self._by_provider[request.provider_id] = request.uid
+        name = request.node or self._providers.get(request.provider_id, "")
+        self._advance(name, {})
+
+    def lose_request(self, uid: str) -> None:
+        """A Machine or NodeClaim is gone."""
+        request = self._requests.pop(uid, None)
+        if request is not None:
+            self._by_node.pop(request.node, None)
+            self._by_provider.pop(request.provider_id, None)
+
+    def see_scale_up(self, pod_uid: str, at: float) -> None:
+        """A cluster autoscaler said that it makes a node for this pod."""
+        self._scaled_up[pod_uid] = min(at, self._scaled_up.get(pod_uid, at))
+
+    def replaced(self, name: str, now: float) -> Record | None:
+        """Notes that a node's replacement is asked for; its record, None if it has none."""
+        record = self.records.get(name)
+        if record is None:
+            return None
+        self.records[name] = msgspec.structs.replace(record, replaced=now)
+        self.changed.add(name)
+        return self.records[name]
+
+    # Records
+
+    def _begun(self, node: NodeSighting, now: float) -> Record | None:
+        """The record that a node begins with; None if it is not on its way."""
+        if node.kept is not None:
+            return node.kept
+        if not node.gpu or node.registered is None or now - node.registered > FRESH:
+            return None
+        self.changed.add(node.name)
+        return Record(node=node.name, uid=node.uid, at={Milestone.REGISTERED: node.registered})
+
+    def _advance(self, name: str, witnessed: Mapping[Milestone, float | None]) -> None:
+        """Adds to a node's record what is known by now."""
+        record, node = self.records.get(name), self._nodes.get(name)
+        if record is None or node is None:
+            return
+        at = dict(record.at)
+        _add(at, (found for found in (*witnessed.items(), *self._stated(node)) if _counts(found, record)))
+        if Milestone.ALLOCATABLE not in record.at:
+            _add(at, self._came_along(node, at))
+        if Milestone.WORKLOAD not in record.at:
+            _add(at, self._after_all(name, at))
+        new = msgspec.structs.replace(record, at=at, **self._named(node, record))
+        if new != record:
+            self.records[name] = new
+            self.changed.add(name)
+            if Milestone.ALLOCATABLE in at:
+                self._kept.append(Keep(new))
+
+    def _stated(self, node: NodeSighting) -> Iterator[tuple[Milestone, float | None]]:
+        """Moments that stand in objects."""
+        yield Milestone.REGISTERED, node.registered
+        yield Milestone.READY, node.ready
+        request = self.request(node.name)
+        if request is not None:
+            yield Milestone.REQUESTED, request.requested
+            yield Milestone.VM, request.vm
+        for pod in self.pods_on(node.name, Role.DRIVER):
+            yield Milestone.PULLED, pod.started
+            yield Milestone.DRIVER, pod.done
+        for pod in self.pods_on(node.name, Role.TOOLKIT):
+            yield Milestone.TOOLKIT, pod.done
+        for pod in self.pods_on(node.name, Role.VALIDATION):
+            yield Milestone.VALIDATED, pod.done
+
+    def _came_along(self, node: NodeSighting, at: dict[Milestone, float]) -> Iterator[tuple[Milestone, float | None]]:
+        """What nobody brought to a node; see rule 3."""
+        if node.agent is None and Milestone.ALLOCATABLE not in at:
+            return
+        if not node.managed and not self.pods_on(node.name, Role.DRIVER):
+            for milestone in (Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER):
+                yield milestone, at.get(Milestone.REGISTERED)
+        if not self.pods_on(node.name, Role.TOOLKIT):
+            yield Milestone.TOOLKIT, at.get(Milestone.DRIVER, at.get(Milestone.REGISTERED))
+        if not self.pods_on(node.name, Role.VALIDATION):
+            yield Milestone.VALIDATED, node.agent
+
+    def _after_all(self, name: str, at: dict[Milestone, float]) -> Iterator[tuple[Milestone, float | None]]:
+        """What only the first workload shows; see rules 4 and 6."""
+        usable, registered = at.get(Milestone.ALLOCATABLE), at.get(Milestone.REGISTERED)
+        if usable is None:
+            return
+        pods = [each for each in self.pods_on(name, Role.WORKLOAD) if each.started is not None]
+        waited = [each for each in pods if each.created is not None and each.created <= usable]
+        first = min(waited, key=lambda each: each.started or 0.0, default=None)
+        if first is None:
+            return
+        yield Milestone.WORKLOAD, first.started
+        asked = self._scaled_up.get(first.uid, self._unschedulable.get(first.uid))
+        if asked is not None and registered is not None and asked <= registered:
+            yield Milestone.REQUESTED, asked
+
+    def _named(self, node: NodeSighting, record: Record) -> dict[str, str | bool]:
+        """What the record says besides moments. The driver that counts is the one with which the cards came up."""
+        request = self.request(node.name)
+        group = record.group or (request.group if request is not None else "") or node.group
+        if Milestone.ALLOCATABLE in record.at:
+            return {"group": group}
+        drivers = self.pods_on(node.name, Role.DRIVER)
+        strategy = node.strategy or _strategy(drivers)
+        return {
+            "group": group,
+            "pool": node.pool or record.pool,
+            "strategy": strategy or record.strategy,
+            "image": node.image or (drivers[0].image if drivers else "") or record.image,
+            "simulated": node.simulated,
+        }
+
+    # Workloads
+
+    def _tell_workload(self, pod: PodSighting, now: float) -> None:
+        """Once for each pod whose start is no old story."""
+        if pod.role is not Role.WORKLOAD or pod.started is None or pod.uid in self._told:
+            return
+        self._told.add(pod.uid)
+        if now - pod.started > FRESH:
+            return
+        node, way = self._nodes.get(pod.node), self.records.get(pod.node)
+        usable = way.at.get(Milestone.ALLOCATABLE) if way is not None else None
+        at = {
+            Step.CREATED: pod.created,
+            Step.SCALED_UP: self._scaled_up.get(pod.uid),
+            Step.BOUND: pod.bound,
+            Step.STARTED: pod.started,
+        }
+        record = WorkloadRecord(
+            namespace=pod.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            node=pod.node,
+            node_uid=node.uid if node is not None else "",
+            at={step: moment for step, moment in at.items() if moment is not None},
+            fresh=usable is not None and pod.created is not None and pod.created <= usable,
+            group=way.group if way is not None else "",
+            strategy=way.strategy if way is not None else "",
+            simulated=node is not None and node.simulated,
+        )
+        self._kept.append(KeepWorkload(record))
+
+
+def _add(at: dict[Milestone, float], found: Iterable[tuple[Milestone, float | None]]) -> None:
+    """Takes in what was not known before."""
+    for milestone, moment in found:
+        if moment is not None:
+            at.setdefault(milestone, moment)
+
+
+def _counts(found: tuple[Milestone, float | None], record: Record) -> bool:
+    """Whether a moment can be of the record's way, not of a driver's or pod's later life."""
+    milestone, moment = found
+    usable = record.at.get(Milestone.ALLOCATABLE)
+    if usable is None or milestone in _BEFORE:
+        return True
+    return Milestone.WORKLOAD not in record.at and moment is not None and moment <= usable + AT_ONCE
+
+
+def _strategy(drivers: list[PodSighting]) -> str:
+    """Of drivers that others bring."""
+    if not drivers:
+        return ""
+    return "precompiled" if drivers[0].precompiled else "built"
