@@ -315,7 +315,20 @@ class Containers:
         state = record.state
         now = self._clock.now()
         started = state.started if isinstance(state, Running) else now
-        record.state = Terminated(exit_code=exit_code, started=started, finished=now, container_id=record.container_id)
+        record.state = Terminated(
+            exit_code=exit_code,
+            started=started,
+            finished=now,
+            container_id=record.container_id,
+            message=_last_words(record) if exit_code else "",
+        )
+
+
+def _last_words(record: ContainerRecord) -> str:
+    """The end of a failed container's log, where its ``terminationMessagePolicy`` asks for it (2 KiB or 80 lines)."""
+    if record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
+        return ""
+    return "\n".join(record.log[-80:])[-2048:]
 
 
 def _duration(seconds: float) -> str:

@@ -84,8 +84,12 @@ class Catalogue:
         self.latency = latency
         self._unnamed = unnamed
         for reference, image in (images or {}).items():
-            whole = _tag_of(reference) and "*" not in reference
-            (self._tags if whole else self._patterns)[reference] = image
+            self.name(reference, image)
+
+    def name(self, reference: str, image: SimulatedImage) -> None:
+        """There is this image under a whole reference or a pattern, and always was."""
+        whole = _tag_of(reference) and "*" not in reference
+        (self._tags if whole else self._patterns)[reference] = image
 
     def find(self, reference: str) -> SimulatedImage | None:
         """The image that is pulled under a reference; None if there is none."""
