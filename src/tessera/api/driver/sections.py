@@ -144,7 +144,7 @@ def startup_probe(reading: Reading, fields: Mapping[str, Any], path: str) -> dic
     own_delay = 0 if delay == usual["initialDelaySeconds"] else delay
     own_period = _PERIOD if period == usual["periodSeconds"] else period
     if (own_delay, own_period) != (delay, period):
-        text = "the chart's delay of 60 s and period of 10 s are no delay and 1 s here"
+        text = "no effect: the chart's delay of 60 s and period of 10 s, in whose place are none and 1 s"
         reading.note(at, f"{text}; a driver still has {window} s to start")
     threshold = max(1, -(-(window - own_delay) // own_period))
     return {

@@ -1,0 +1,194 @@
+"""The status of a ClusterPolicy, and of an NVIDIADriver: whether the nodes have their drivers, and what has no effect.
+
+States and the conditions Ready and Error, with their reasons, are those of NVIDIA's operator. Two differences: a driver
+that is on its way is no error, so Error is true only where somebody has to do something; and Ready says itself what is
+awaited. Two conditions are Tessera's: ``FieldsWithoutEffect`` and ``NodesWithoutDriver``, which names nodes. Texts are
+bounded, whatever the number of nodes.
+
+Everything is a value: the time is passed in, and a condition whose status stays keeps its time. Conditions of other
+types are left as they are. There is nothing to write where nothing has changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.documents import Notice, Problem
+from tessera.api.driver.objects import Conflict
+from tessera.api.driver.status import DriverStatus, Phase
+
+READY, ERROR = "Ready", "Error"
+WITHOUT_EFFECT = "FieldsWithoutEffect"
+WITHOUT_DRIVER = "NodesWithoutDriver"
+
+#: Most characters of a message. Definitions allow 32768; people and ``kubectl describe`` have less patience.
+_MOST = 4096
+_LIST_MOST = 20
+
+#: How a notice begins on a field that has no effect; others are on defaults.
+NO_EFFECT = "no effect"
+
+_STUCK = (Phase.FAILED, Phase.BLOCKED)
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be told of an object.
+
+    Attributes:
+        state: ignored, ready, notReady, or disabled for an NVIDIADriver that does not count.
+        reason: of Ready, and of Error where that is true.
+        message: in a sentence.
+        error: whether somebody has to do something.
+        waiting: per node that has no driver yet: what it waits for.
+        notices: on the object's fields; those count that have no effect.
+    """
+
+    state: str
+    reason: str
+    message: str
+    error: bool = False
+    waiting: Mapping[str, str] = {}
+    notices: tuple[Notice, ...] = ()
+
+
+def of_nodes(nodes: Mapping[str, DriverStatus | None], notices: Iterable[Notice] = ()) -> Verdict:
+    """The verdict on an object that is followed.
+
+    Args:
+        nodes: its nodes with cards; None for one whose driver is not decided yet.
+        notices: what of the object has no effect.
+    """
+    told = tuple(notices)
+    waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not _serves(each)}
+    if not nodes:
+        return Verdict(state="ready", reason="NoGPUNodes", message="no node has a card", notices=told)
+    if not waiting:
+        text = f"{_counted(len(nodes))} their driver"
+        return Verdict(state="ready", reason="Reconciled", message=text, notices=told)
+    stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
+    text = f"{len(waiting)} of {len(nodes)} nodes without a driver"
+    if stuck:
+        text = f"{text}, {len(stuck)} of them for good: {_listed(_lines(stuck))}"
+    return Verdict(
+        state="notReady", reason="DriverNotReady", message=text, error=bool(stuck), waiting=waiting, notices=told
+    )
+
+
+def unmanaged(notices: Iterable[Notice] = ()) -> Verdict:
+    """The verdict on a ClusterPolicy whose ``driver.enabled`` is false."""
+    text = "driver.enabled is false: nodes have their drivers pre-installed"
+    return Verdict(state="ready", reason="Reconciled", message=text, notices=tuple(notices))
+
+
+def refused(problems: Sequence[Problem]) -> Verdict:
+    """The verdict on an object with mistakes: nothing of it is followed, what was followed before stays."""
+    text = f"{len(problems)} mistake{'s' if len(problems) > 1 else ''}: {_listed(map(str, problems))}"
+    return Verdict(state="notReady", reason="ReconcileFailed", message=text, error=True)
+
+
+def ignored(winner: str) -> Verdict:
+    """The verdict on a ClusterPolicy beside an older one."""
+    text = f"{winner} is older and counts; delete one of the two"
+    return Verdict(state="ignored", reason="Ignored", message=text)
+
+
+def disabled() -> Verdict:
+    """The verdict on an NVIDIADriver that no ClusterPolicy calls for."""
+    text = "no effect: the ClusterPolicy in force does not have driver.useNvidiaDriverCRD"
+    return Verdict(state="disabled", reason="Reconciled", message=text)
+
+
+def conflicting(conflict: Conflict, rest: Verdict) -> Verdict:
+    """The verdict on an NVIDIADriver that contradicts others; its other nodes are as ``rest`` has them."""
+    return msgspec.structs.replace(
+        rest, state="notReady", reason="ConflictingNodeSelector", message=conflict.text, error=True
+    )
+
+
+def status_patch(obj: Mapping[str, Any], verdict: Verdict, *, namespace: str, now: str) -> dict[str, Any] | None:
+    """The JSON merge patch of an object's status, or None if it says all this already.
+
+    Args:
+        obj: the object as it is.
+        verdict: what is to be told.
+        namespace: where Tessera runs.
+        now: RFC 3339.
+    """
+    before = obj.get("status") or {}
+    generation = (obj.get("metadata") or {}).get("generation")
+    old = {each.get("type"): each for each in before.get("conditions") or ()}
+    new = [_dated(each, old.get(each["type"]), generation, now) for each in _conditions(verdict)]
+    types = {each["type"] for each in new}
+    kept = [each for each in before.get("conditions") or () if each.get("type") not in types]
+    status = {"state": verdict.state, "namespace": namespace, "conditions": [*new, *kept]}
+    same = all(before.get(key) == value for key, value in status.items() if key != "conditions")
+    if same and sorted(map(_key, old.values())) == sorted(map(_key, status["conditions"])):
+        return None
+    return {"status": status}
+
+
+def _key(condition: Mapping[str, Any]) -> str:
+    return repr(sorted(condition.items(), key=lambda pair: pair[0]))
+
+
+def _conditions(verdict: Verdict) -> Iterator[dict[str, Any]]:
+    ready = verdict.state == "ready"
+    yield _condition(READY, ready, verdict.reason, verdict.message)
+    yield _condition(
+        ERROR, verdict.error, verdict.reason if verdict.error else READY, verdict.message if verdict.error else ""
+    )
+    fields = [str(each) for each in verdict.notices if each.text.startswith(NO_EFFECT)]
+    yield _condition(WITHOUT_EFFECT, bool(fields), "Reported" if fields else "None", _listed(fields))
+    waiting = list(_lines(verdict.waiting))
+    yield _condition(WITHOUT_DRIVER, bool(waiting), "DriverNotReady" if waiting else "None", _listed(waiting))
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> dict[str, Any]:
+    return {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message[:_MOST]}
+
+
+def _dated(
+    condition: dict[str, Any], old: Mapping[str, Any] | None, generation: int | None, now: str
+) -> dict[str, Any]:
+    same = old is not None and old.get("status") == condition["status"] and old.get("lastTransitionTime")
+    seen = {} if generation is None else {"observedGeneration": generation}
+    return {**condition, "lastTransitionTime": same or now, **seen}
+
+
+# Words
+
+
+def _serves(status: DriverStatus) -> bool:
+    return status.phase is Phase.READY
+
+
+def _is_stuck(status: DriverStatus | None) -> bool:
+    return status is not None and status.phase in _STUCK
+
+
+def _waits_for(status: DriverStatus | None) -> str:
+    if status is None:
+        return Phase.WAITING.value
+    return f"{status.phase.value}, {status.reason}" if status.reason else status.phase.value
+
+
+def _counted(nodes: int) -> str:
+    return "1 node has" if nodes == 1 else f"all {nodes} nodes have"
+
+
+def _lines(nodes: Mapping[str, str]) -> Iterator[str]:
+    return (f"{name}: {text}" for name, text in nodes.items())
+
+
+def _listed(lines: Iterable[str]) -> str:
+    """Lines as one text; as many as there is room for, the others counted."""
+    every = list(lines)
+    taken: list[str] = []
+    for line in every[:_LIST_MOST]:
+        short = line if len(line) <= 500 else f"{line[:497]}..."
+        if sum(map(len, taken)) + len(short) > _MOST - 200:
+            break
+        taken.append(short)
+    more = len(every) - len(taken)
+    return "; ".join(taken) + (f"; and {more} more" if more else "")
