@@ -15,7 +15,10 @@ from enum import Enum
 
 import msgspec
 
+from tessera.api.driver.policy import DriverPolicy
 from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import ImageKind
+from tessera.driver.tags import tags
 
 #: Where NVIDIA publishes the ``.run`` files, ``<url>/<version>/NVIDIA-Linux-<arch>-<version>.run``.
 DOWNLOADS = "https://us.download.nvidia.com/tesla"
@@ -206,6 +209,44 @@ def order(
     for image in filter(None, (made.base_image, made.builder_image, made.buildah_image)):
         _fits(_IMAGE, image, "image", "write registry/path:tag or registry/path@sha256:…")
     return made
+
+
+def order_for(
+    policy: DriverPolicy, pool: PoolKey, *, toolkit: str = "", settings: BuildSettings | None = None
+) -> BuildOrder:
+    """The order that a policy with a build repository means for a pool.
+
+    Args:
+        policy: says where to, which version and which kernel modules.
+        pool: the nodes that it is for.
+        toolkit: the Driver Toolkit's image for the pool, where it is known.
+        settings: what an administrator says about building; the defaults if left out.
+
+    Raises:
+        UnbuildableError: the policy does not say enough, or :func:`order` refuses.
+    """
+    source = policy.source
+    if not policy.build_repository or not source.image or not source.version:
+        raise UnbuildableError(
+            f"{policy.kind} {policy.name!r}: a build needs a repository to push to, the driver's image and its version"
+        )
+    settings = settings or BuildSettings()
+    if toolkit:
+        settings = msgspec.structs.replace(settings, builder_images={**settings.builder_images, pool.kernel: toolkit})
+    if policy.build_secret:
+        settings = msgspec.structs.replace(settings, push_secret=policy.build_secret)
+    return order(
+        pool,
+        version=source.version,
+        target=target(f"{policy.build_repository.rstrip('/')}/{source.image}", source.version, pool),
+        module_type=policy.kernel_module_type,
+        settings=settings,
+    )
+
+
+def target(repository: str, version: str, pool: PoolKey) -> str:
+    """``repository:tag`` with the tag that is looked for first."""
+    return f"{repository}:{tags(version, pool, ImageKind.PRECOMPILED)[0]}"
 
 
 def _check(pool: PoolKey, version: str, target: str, settings: BuildSettings) -> None:

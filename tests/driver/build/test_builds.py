@@ -1,0 +1,323 @@
+"""Builds against a whole API server with its Job controller, on virtual time: one Job, whoever asks and whoever dies.
+
+There are no nodes: what the pods of a build do is said by the test, as kubelet would say it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.clock import LoopClock, rfc3339
+from tessera.driver.build.builds import NAMESPACE, Builds
+from tessera.driver.build.job import SERVICE_ACCOUNT
+from tessera.driver.build.orders import BuildOrder
+from tessera.driver.build.states import BuildPhase, Retries
+from tessera.driver.pool import PoolKey
+from tessera.kube.client import Client
+from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
+from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.lab.cluster import Cluster
+from tessera.lab.virtualtime import run_virtual
+
+Ordered = Callable[..., BuildOrder]
+DIGEST = "sha256:" + "a" * 64
+RETRIES = Retries(pause=600.0, attempts=2)
+
+
+class World:
+    """A cluster without nodes, and what a test does with it."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_800_000_000.0)
+        self.cluster = Cluster([], clock=self.clock)
+        self.client = self.cluster.client("test")
+        self.told: list[tuple[str, BuildPhase]] = []
+
+    @asynccontextmanager
+    async def builds(self, client: Client | None = None) -> AsyncIterator[Builds]:
+        """A controller's builds, for as long as it lives."""
+        made = Builds(
+            client or self.cluster.client("tessera-controller"),
+            self.clock,
+            rng=random.Random(0),
+            retries=RETRIES,
+            changed=lambda target, phase: self.told.append((target, phase)),
+        )
+        running = asyncio.ensure_future(made.run())
+        try:
+            yield made
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+
+    async def until(self, found: Callable[[], Awaitable[bool]], seconds: float = 300.0) -> None:
+        """Asks again every simulated second."""
+        async with asyncio.timeout(seconds):
+            while not await found():
+                await self.clock.sleep(1.0)
+
+    async def jobs(self) -> list[str]:
+        return sorted(job.metadata.name for job in (await self.client.list(JOBS, NAMESPACE)).items)
+
+    async def pods(self) -> list[Pod]:
+        return list((await self.client.list(PODS, NAMESPACE)).items)
+
+    async def pod_is_there(self) -> bool:
+        return any(pod.status.phase == "Pending" for pod in await self.pods())
+
+    async def end(self, code: int, message: str) -> None:
+        """The pod of the build that runs ends, as kubelet tells it."""
+        await self.until(self.pod_is_there)
+        (pod,) = [pod for pod in await self.pods() if pod.status.phase == "Pending"]
+        now = rfc3339(self.clock.now())
+        terminated = {"exitCode": code, "message": message, "startedAt": now, "finishedAt": now}
+        status = {
+            "phase": "Failed" if code else "Succeeded",
+            "containerStatuses": [
+                {
+                    "name": "build",
+                    "image": "quay.io/buildah/stable",
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"terminated": terminated},
+                }
+            ],
+        }
+        name, patch = pod.metadata.name, {"status": status}
+        await self.client.merge_patch(PODS, name, patch, NAMESPACE, subresource="status")
+
+    def posts(self, resource: str) -> list[int]:
+        """Codes that creates of Tessera's were answered."""
+        audit = self.cluster.server.audit
+        return [each.code for each in audit if each.verb == "create" and each.resource == resource]
+
+
+@pytest.fixture
+def in_world() -> Callable[[Callable[[World], Awaitable[None]]], None]:
+    def run(story: Callable[[World], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            world = World()
+            async with world.cluster.running():
+                await world.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+                account = {"metadata": {"name": SERVICE_ACCOUNT}}
+                await world.client.create(SERVICE_ACCOUNTS.untyped(), account, NAMESPACE)
+                await story(world)
+
+        run_virtual(whole())
+
+    return run
+
+
+InWorld = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+def state_is(builds: Builds, order: BuildOrder, phase: BuildPhase) -> Callable[[], Awaitable[bool]]:
+    async def found() -> bool:
+        return builds.state(order).phase is phase
+
+    return found
+
+
+def test_ten_new_nodes_on_an_uncovered_kernel_cause_one_build(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        async with world.builds() as builds:
+            for number in range(1, 11):  # one after the other, as an autoscaler's nodes come
+                builds.want([ordered() for _ in range(number)])
+                await world.clock.sleep(0.5)
+            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            assert await world.jobs() == [f"{ordered().name}-1"]
+            await world.end(0, DIGEST)
+            await world.until(state_is(builds, ordered(), BuildPhase.DONE))
+            assert builds.state(ordered()).digest == DIGEST
+            builds.want([ordered()])
+            await world.clock.sleep(3600)
+            assert world.posts("jobs.batch") == [201]
+            assert (ordered().target, BuildPhase.DONE) in world.told
+
+    in_world(story)
+
+
+def test_a_failure_is_told_tried_again_and_given_up(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        async with world.builds() as builds:
+            builds.want([ordered()])
+            for _ in range(2):  # the Job itself lets one pod more try
+                await world.end(1, "install-ubuntu: Canonical has no modules of branch 525")
+            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+            told = builds.state(ordered())
+            assert "ended with exit code 1: install-ubuntu: Canonical has no modules of branch 525" in told.text
+            assert told.again is not None
+            assert told.again - told.since == RETRIES.pause
+            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING), 700)
+            assert builds.state(ordered()).attempts == 2
+            for _ in range(2):
+                await world.end(1, "still none")
+            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+            await world.clock.sleep(7200)
+            assert builds.state(ordered()).again is None
+            assert await world.jobs() == [f"{ordered().name}-1", f"{ordered().name}-2"]
+
+    in_world(story)
+
+
+def test_a_job_of_an_earlier_controller_is_adopted(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        async with world.builds() as builds:
+            builds.want([ordered()])
+            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+        async with world.builds() as builds:
+            builds.want([ordered()])
+            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            await world.end(0, DIGEST)
+            await world.until(state_is(builds, ordered(), BuildPhase.DONE))
+        assert world.posts("jobs.batch") == [201]
+
+    in_world(story)
+
+
+def test_two_controllers_at_once_make_one_job(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        async with world.builds() as one, world.builds() as other:
+            one.want([ordered()])
+            other.want([ordered()])
+            for builds in (one, other):
+                await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            assert await world.jobs() == [f"{ordered().name}-1"]
+            assert world.posts("jobs.batch").count(201) == 1
+
+    in_world(story)
+
+
+def test_several_kernels_build_side_by_side_and_share_the_files(
+    in_world: InWorld, ordered: Ordered, jammy: PoolKey
+) -> None:
+    newer = msgspec.structs.replace(jammy, kernel="5.15.0-70-generic")
+
+    async def story(world: World) -> None:
+        async with world.builds() as builds:
+            builds.want([ordered()], by="nodes")
+            builds.want([ordered(newer)], by="next kernels")
+            for order in (ordered(), ordered(newer)):
+                await world.until(state_is(builds, order, BuildPhase.RUNNING))
+            files = [each.metadata.name for each in (await world.client.list(CONFIGMAPS, NAMESPACE)).items]
+            assert sum(name.startswith("tessera-build-ubuntu-") for name in files) == 1
+
+    in_world(story)
+
+
+def test_a_build_that_nobody_wants_any_more_is_not_tried_again(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        async with world.builds() as builds:
+            builds.want([ordered()])
+            for _ in range(2):
+                await world.end(1, "no")
+            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+            builds.want([])
+            await world.clock.sleep(3600)
+            assert await world.jobs() == [f"{ordered().name}-1"]
+
+    in_world(story)
+
+
+def test_a_server_that_refuses_is_told_and_asked_again(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
+        await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
+        await world.clock.sleep(5)
+        async with world.builds() as builds:
+            builds.want([ordered()])
+            await world.until(state_is(builds, ordered(), BuildPhase.FAILED))
+            assert f"Job {ordered().name}-1 cannot be made: " in builds.state(ordered()).text
+            for _ in range(100):  # who asks often is not answered more often
+                builds.want([ordered()])
+                await world.clock.sleep(0.1)
+            assert len(world.posts("jobs.batch")) < 10
+            await world.client.delete(RESOURCE_QUOTAS, "none", NAMESPACE)
+            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            assert "cannot be made" not in builds.state(ordered()).text
+
+    in_world(story)
+
+
+def test_a_replica_that_does_not_lead_writes_nothing(in_world: InWorld, ordered: Ordered) -> None:
+    async def story(world: World) -> None:
+        client = world.cluster.client("tessera-controller")
+        builds = Builds(client, world.clock, rng=random.Random(0), may_act=lambda: False)
+        running = asyncio.ensure_future(builds.run())
+        builds.want([ordered()])
+        await world.clock.sleep(60)
+        assert await world.jobs() == []
+        running.cancel()
+        await asyncio.wait({running})
+
+    in_world(story)
+
+
+class Killed(Exception):  # noqa: N818 - the word says what happened
+    """What kill -9 looks like from inside."""
+
+
+class Mortal:
+    """A way to the API server that ends at one write, before or after the server has taken it."""
+
+    def __init__(self, inner: Transport, at: int, *, after: bool) -> None:
+        self._inner = inner
+        self._left = at
+        self._after = after
+        self.dead = False
+
+    async def request(self, request: Request) -> Response:
+        self._check()
+        writes = request.method != "GET"
+        self._left -= writes
+        fatal = writes and self._left == 0
+        if fatal and not self._after:
+            self.dead = True
+        self._check()
+        answer = await self._inner.request(request)
+        if fatal:
+            self.dead = True
+        self._check()
+        return answer
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        self._check()
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    def _check(self) -> None:
+        if self.dead:
+            raise Killed
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_controller_that_dies_at_any_write_leaves_one_build(
+    in_world: InWorld, ordered: Ordered, at: int, after: bool
+) -> None:
+    async def story(world: World) -> None:
+        alive = world.cluster.client("tessera-controller")
+        mortal = Mortal(alive._transport, at, after=after)
+        client: Any = Client(mortal, field_manager="tessera-controller", clock=world.clock)
+        async with world.builds(client) as builds:
+            builds.want([ordered()] * 10)
+            await world.clock.sleep(30)
+        assert mortal.dead is (at < 3), "a build is two writes; the third point lies beyond them"
+        async with world.builds() as builds:
+            builds.want([ordered()] * 10)
+            await world.until(state_is(builds, ordered(), BuildPhase.RUNNING))
+            await world.end(0, DIGEST)
+            await world.until(state_is(builds, ordered(), BuildPhase.DONE))
+        assert await world.jobs() == [f"{ordered().name}-1"]
+        assert world.posts("jobs.batch").count(201) == 1
+        assert len(await world.pods()) == 1
+
+    in_world(story)
