@@ -380,6 +380,7 @@ class SimulatedNode:
             architecture=self.options.architecture,
             machine=self.machine,
             markers=self.markers,
+            plugins=self.plugins,
             clock=RunClock(self.waits),
             log=log,
         )

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tessera.lab.kubelet.context import Direct, Grpc
 from tessera.lab.waits import CountedClock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.simulated import SimulatedMachine
@@ -74,6 +75,7 @@ class ProgramContext:
         architecture: the node's, as registries say it.
         machine: the node's cards; None for a node without.
         markers: the node's ``/run/nvidia/validations``; None where the lab keeps no files.
+        plugins: how device plugins join the node.
         clock: simulated time; sleeping on it is a wait over which a lab on virtual time may leap.
         log: adds a line to the container's log.
         health: see :meth:`ready` and :meth:`when_started`.
@@ -89,6 +91,7 @@ class ProgramContext:
     architecture: str
     machine: SimulatedMachine | None
     markers: Path | None
+    plugins: Direct | Grpc
     clock: RunClock
     log: Callable[[str], None]
     health: Health = field(default_factory=Health)
