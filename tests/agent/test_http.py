@@ -27,9 +27,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def answers(metrics: Metrics, ready: Callable[[], bool], *paths: str) -> list[tuple[int, str]]:
+async def answers(metrics: Metrics, waits: Callable[[], str], *paths: str) -> list[tuple[int, str]]:
     port = free_port()
-    server = asyncio.create_task(serve_http(port, metrics.registry, ready))
+    server = asyncio.create_task(serve_http(port, lambda: metrics.registry, waits))
     got = []
     async with aiohttp.ClientSession() as session:
         for path in paths:
@@ -46,11 +46,11 @@ async def answers(metrics: Metrics, ready: Callable[[], bool], *paths: str) -> l
 
 
 async def test_health_is_running_and_readiness_is_having_read_the_cards() -> None:
-    assert await answers(Metrics(), lambda: False, "/healthz", "/readyz") == [
+    assert await answers(Metrics(), lambda: "cards not read yet", "/healthz", "/readyz") == [
         (200, "ok\n"),
         (503, "cards not read yet\n"),
     ]
-    assert await answers(Metrics(), lambda: True, "/readyz") == [(200, "ok\n")]
+    assert await answers(Metrics(), lambda: "", "/readyz") == [(200, "ok\n")]
 
 
 async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
@@ -62,7 +62,7 @@ async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
     metrics = Metrics()
     metrics.show(book)
     metrics.call_done("CreateGpuInstance", 0.2)
-    ((status, text),) = await answers(metrics, lambda: True, "/metrics")
+    ((status, text),) = await answers(metrics, lambda: "", "/metrics")
     assert status == 200
     assert 'tessera_slices{state="releasing"} 1.0' in text
     assert 'tessera_slices{state="foreign"} 1.0' in text

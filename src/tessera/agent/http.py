@@ -7,13 +7,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 
-async def serve_http(port: int, registry: CollectorRegistry, ready: Callable[[], bool]) -> None:
+async def serve_http(port: int, registry: Callable[[], CollectorRegistry], waits: Callable[[], str]) -> None:
     """Serves on all addresses until cancelled.
 
     Args:
         port: TCP port.
         registry: what ``/metrics`` shows.
-        ready: whether ``/readyz`` answers 200; 503 otherwise. ``/healthz`` answers 200 as long as the process runs.
+        waits: what speaks against being ready: then ``/readyz`` answers 503 with it; empty for 200. ``/healthz``
+            answers 200 as long as the process runs.
 
     Raises:
         OSError: the port is taken.
@@ -21,13 +22,13 @@ async def serve_http(port: int, registry: CollectorRegistry, ready: Callable[[],
     from aiohttp import web
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
+        return web.Response(body=generate_latest(registry()), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def healthz(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
     async def readyz(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n") if ready() else web.Response(status=503, text="cards not read yet\n")
+        return web.Response(status=503, text=f"{why}\n") if (why := waits()) else web.Response(text="ok\n")
 
     app = web.Application()
     app.add_routes([web.get("/metrics", metrics), web.get("/healthz", healthz), web.get("/readyz", readyz)])

@@ -26,6 +26,7 @@ class Mirror:
         namespace: of the Instaslice object.
         clock: for pauses between attempts.
         rng: for jitter.
+        nodes: mirrors the node alone already; one of its own is made and run unless given.
 
     Attributes:
         nodes: the node alone.
@@ -33,13 +34,23 @@ class Mirror:
         objects: its Instaslice object alone.
     """
 
-    def __init__(self, client: Client, *, node_name: str, namespace: str, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        node_name: str,
+        namespace: str,
+        clock: Clock,
+        rng: random.Random,
+        nodes: Informer[Node] | None = None,
+    ) -> None:
         self._client = client
         self._name = node_name
         self._namespace = namespace
-        self._by_name = f"metadata.name={node_name}"
+        self._by_name = _by_name(node_name)
         self._by_node = f"spec.nodeName={node_name}"
-        self.nodes = Informer(client, NODES, field_selector=self._by_name, clock=clock, rng=rng)
+        self._nodes_run = nodes is not None
+        self.nodes = nodes or node_informer(client, node_name, clock=clock, rng=rng)
         self.pods = Informer(client, PODS, field_selector=self._by_node, clock=clock, rng=rng)
         self.objects = Informer(
             client, INSTASLICES, namespace=namespace, field_selector=self._by_name, clock=clock, rng=rng
@@ -48,7 +59,7 @@ class Mirror:
     async def start(self, group: asyncio.TaskGroup) -> None:
         """Begins to mirror; returns when everything was listed once. Add handlers before."""
         informers = (self.nodes, self.pods, self.objects)
-        for informer in informers:
+        for informer in informers[1:] if self._nodes_run else informers:
             group.create_task(informer.run())
         for informer in informers:
             await informer.wait_synced()
@@ -88,6 +99,15 @@ class Mirror:
         except (ApiError, TimeoutError) as error:
             raise ConnectionError(str(error)) from error
         return any(pod in item.spec.pod_allocation_requests for item in found.items)
+
+
+def node_informer(client: Client, node_name: str, *, clock: Clock, rng: random.Random) -> Informer[Node]:
+    """Mirrors one node."""
+    return Informer(client, NODES, field_selector=_by_name(node_name), clock=clock, rng=rng)
+
+
+def _by_name(node_name: str) -> str:
+    return f"metadata.name={node_name}"
 
 
 def is_over(pod: Pod) -> bool:

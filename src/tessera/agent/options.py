@@ -5,7 +5,9 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.agent.driver.facts import Validation
 from tessera.agent.memory.limits import Mode
+from tessera.api.driver.status import MARKER_FOLDER
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.sharing.config import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
@@ -59,6 +61,10 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
             :data:`~tessera.api.sharing.config.DEVICE_LIST_STRATEGIES`; a profile's own setting goes before.
         device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
         pass_device_specs: device nodes are named in the answers to kubelet too.
+        driver_root: where a driver container shows its files on this node, as seen here.
+        markers_dir: where the parts of the driver stack leave their markers, as seen here; ``None`` for
+            nowhere.
+        validation: whether cards are advertised only after a program was run on them.
         mps_root: the host's folder of the MPS daemons' pipes and logs.
         mps_mount: where this process sees that folder; the same unless given.
         environment: the process's, for the variables of NVIDIA's device plugin that are honoured.
@@ -86,6 +92,9 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     device_list_strategies: tuple[str, ...] = ("cdi-cri",)
     device_ids_are_uuids: bool = True
     pass_device_specs: bool = False
+    driver_root: Path = Path("/run/nvidia/driver")
+    markers_dir: Path | None = Path(MARKER_FOLDER)
+    validation: Validation = Validation.AUTO
     mps_root: Path = Path("/run/nvidia/mps")
     mps_mount: Path | None = None
     environment: Mapping[str, str] = {}

@@ -7,6 +7,7 @@ when, is :mod:`tessera.agent.run`'s business.
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
 from tessera.agent.health.policy import HealthPolicy
@@ -41,10 +42,12 @@ from tessera.clock import Clock
 from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kubelet.seam import Kubelet
 from tessera.nvml.errors import NvmlError
-from tessera.nvml.worker import AsyncNvml, InlineNvml
+from tessera.nvml.library import program_environment
+from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +63,9 @@ class Parts:
         clock: the time.
         rng: for jitter.
         reboot: reboots the node, where the options allow it; raises OSError if it cannot.
+        nodes: mirrors the node already, for longer than these parts.
+        changes: the signal of all parts, where somebody else listens to it too.
+        driver_root: where the driver's programs are, unless in the usual places.
     """
 
     def __init__(
@@ -72,6 +78,9 @@ class Parts:
         *,
         rng: random.Random,
         reboot: Callable[[], Awaitable[None]] | None,
+        nodes: Informer[Node] | None = None,
+        changes: Changes | None = None,
+        driver_root: Path | None = None,
     ) -> None:
         self.options = options
         self._client = client
@@ -79,10 +88,13 @@ class Parts:
         self._kubelet = kubelet
         self.clock = clock
         self._rng = rng
-        self._simulated = isinstance(hardware, InlineNvml)
-        self.changes = Changes()
+        self._simulated = hardware.simulated
+        self._driver_root = driver_root
+        self.changes = changes or Changes()
         self.metrics = Metrics()
-        self.mirror = Mirror(client, node_name=options.node_name, namespace=options.namespace, clock=clock, rng=rng)
+        self.mirror = Mirror(
+            client, node_name=options.node_name, namespace=options.namespace, clock=clock, rng=rng, nodes=nodes
+        )
         self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
         self.stock = StockTaker(hardware, self.changes)
         self.roles = Roles(options.state_dir / "roles.json")
@@ -103,13 +115,19 @@ class Parts:
             mig_strategy=options.mig_strategy,
         )
         self.teller = self._made_teller()
-        self.mirror.nodes.add_handler(self._seen)
+        #: Takes the parts off what outlives them.
+        self.leave = self.mirror.nodes.add_handler(self._seen)
         self.mirror.pods.add_handler(self._seen)
 
     @property
     def ready(self) -> bool:
         """Whether both sides serve kubelet."""
         return self.on_demand.ready and self.shelf.serves
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether anything is to be advertised, as the node's settings are."""
+        return bool(self.shelf.offer.resources or self.roles.on_demand())
 
     def _seen(self, _event: Event[Node] | Event[Pod]) -> None:
         self.changes.notify()
@@ -164,7 +182,7 @@ class Parts:
 
     def _made_mps(self) -> MpsDaemons:
         root = self.options.mps_root
-        real = ChildLauncher(root=self.options.mps_mount or root)
+        real = self._children(self.options.mps_mount or root)
         return MpsDaemons(
             hardware=self.hardware,
             launcher=SimulatedLauncher(self.clock) if self._simulated else real,
@@ -175,6 +193,12 @@ class Parts:
             occupied=self._occupied,
             rng=self._rng,
         )
+
+    def _children(self, root: Path) -> ChildLauncher:
+        if self._driver_root is None:
+            return ChildLauncher(root=root)
+        environment = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
+        return ChildLauncher(root=root, driver_root=self._driver_root, environment=environment)
 
     def _made_layouts(self, reboot: Callable[[], Awaitable[None]] | None) -> LayoutReconciler:
         return LayoutReconciler(

@@ -1,4 +1,4 @@
-"""Runs one node's agent.
+"""Runs one node's agent while its driver is there; whether it is, is :mod:`tessera.agent.driver.life`'s business.
 
 Start: mirror the node, its pods and its Instaslice object, read what administrators wish, read the cards; only then
 decide who shall have which card, and only then act. From there all parts work side by side and wake each other through
@@ -11,7 +11,6 @@ import random
 from collections.abc import Awaitable, Callable
 
 from tessera.agent.health.policy import APPLICATION_XIDS
-from tessera.agent.http import serve_http
 from tessera.agent.options import AgentOptions
 from tessera.agent.parts import Parts
 from tessera.agent.roles import Role
@@ -54,11 +53,13 @@ async def run(
         NvmlError: the cards cannot be listed at all.
         ExceptionGroup: a part failed in a way that only a fresh start can mend.
     """
-    parts = Parts(options, client, hardware, kubelet, clock, rng=rng or random.Random(), reboot=reboot)
+    await run_parts(Parts(options, client, hardware, kubelet, clock, rng=rng or random.Random(), reboot=reboot))
+
+
+async def run_parts(parts: Parts) -> None:
+    """Runs the parts of an agent until cancelled; raises what :func:`run` does."""
     async with asyncio.TaskGroup() as group:
         group.create_task(parts.events.run())
-        if options.http_port is not None:
-            group.create_task(serve_http(options.http_port, parts.metrics.registry, lambda: parts.ready))
         group.create_task(parts.following.run())
         await parts.mirror.start(group)
         await parts.following.first_look()

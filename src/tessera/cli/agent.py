@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +94,26 @@ _HANDED_ON = ("DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS")
     show_default=True,
     help="What devices are called in containers.",
 )
+@click.option(
+    "--driver-root",
+    type=_FOLDER,
+    default=Path("/run/nvidia/driver"),
+    show_default=True,
+    help="Where a driver container shows its files.",
+)
+@click.option(
+    "--markers-dir",
+    type=_FOLDER,
+    help="Where driver, toolkit and validation say that they are ready."
+    "  [default: /run/nvidia/validations; nowhere with --simulate]",
+)
+@click.option(
+    "--validation",
+    type=click.Choice(["auto", "always", "never"]),
+    default="auto",
+    show_default=True,
+    help="Advertise cards only after a program was run on them; auto: where the driver is a container's.",
+)
 @click.option("--pass-device-specs", is_flag=True, help="Name device nodes in the answers to kubelet too.")
 @click.option(
     "--mps-root",
@@ -131,6 +150,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value is not of its form.
     """
+    from tessera.agent.driver.facts import Validation
     from tessera.agent.memory.limits import Mode
     from tessera.agent.options import AgentOptions
     from tessera.api.sharing.config import MigStrategy
@@ -140,10 +160,13 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     given |= {
         "mig_strategy": MigStrategy(given["mig_strategy"]),
         "memory_limits": Mode(given["memory_limits"]),
+        "validation": Validation(given["validation"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",
         "environment": {name: environment[name] for name in _HANDED_ON if name in environment},
     }
+    if "simulate" in given:
+        given.setdefault("markers_dir", None)
     for name in ("sharing_config", "mig_config"):
         if name in given:
             given[name] = _config_map(name, given[name])
@@ -186,15 +209,15 @@ def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.agent.run import run
+    from tessera.agent.driver.life import live
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
 
     clock = SystemClock()
     options.state_dir.mkdir(parents=True, exist_ok=True)
     kubelet = GrpcKubelet(options.plugin_dir, options.pod_resources / "kubelet.sock", clock=clock)
-    async with connected("tessera-agent", kubeconfig, context) as client, _hardware(options, clock) as hardware:
-        await run(options, client, hardware, kubelet, clock, reboot=_reboot(options))
+    async with connected("tessera-agent", kubeconfig, context) as client:
+        await live(options, client, _driver(options, clock), kubelet, clock, reboot=_reboot(options))
 
 
 def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
@@ -204,14 +227,12 @@ def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
     return reboot_host if options.simulate is None else None
 
 
-def _hardware(options: Any, clock: Any) -> AbstractAsyncContextManager[Any]:
-    from tessera.nvml.worker import InlineNvml, ThreadedNvml
+def _driver(options: Any, clock: Any) -> Any:
+    from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
 
     if options.simulate is None:
-        from tessera.nvml.real import RealNvml
-
-        return ThreadedNvml(RealNvml, clock)
+        return MachineDriver(options.driver_root, clock)
     from tessera.nvml.simulated import SimulatedMachine
 
     machine = SimulatedMachine(options.simulate, seed=options.node_name, state=options.simulated_file)
-    return InlineNvml(machine, clock)
+    return SimulatedDriver(machine, clock)

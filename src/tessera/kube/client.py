@@ -91,6 +91,10 @@ class Client:
         """Who owns what this client writes."""
         return self._field_manager
 
+    def under(self, field_manager: str) -> "Client":
+        """The same connections, for fields that have an owner of their own. Closing one of the two closes both."""
+        return Client(self._transport, field_manager=field_manager, clock=self._clock, component=self._field_manager)
+
     async def close(self) -> None:
         """Ends all streams and frees the connections."""
         await self._transport.close()

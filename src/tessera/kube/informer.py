@@ -59,14 +59,16 @@ class Informer(Generic[T]):
             cache=self.cache,
         )
 
-    def add_handler(self, handler: Callable[[Event[T]], None]) -> None:
+    def add_handler(self, handler: Callable[[Event[T]], None]) -> Callable[[], None]:
         """Calls ``handler`` for every change from now on, and first for what the cache holds, as ADDED.
 
-        The handler must be quick and must not raise: it runs between two lines of the watch.
+        The handler must be quick and must not raise: it runs between two lines of the watch. The function returned
+        ends it.
         """
         for item in self.cache.values():
             handler(Event(EventKind.ADDED, item))
         self._handlers.append(handler)
+        return lambda: self._handlers.remove(handler)
 
     @property
     def synced(self) -> bool:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tessera.agent.driver.hardware import SimulatedDriver
+from tessera.agent.driver.life import live
 from tessera.agent.options import AgentOptions
-from tessera.agent.run import run as run_agent
 from tessera.controller.options import ControllerOptions
 from tessera.controller.run import run as run_controller
 from tessera.kube.client import Client
@@ -23,7 +24,6 @@ from tessera.kubelet.seam import Kubelet
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
 from tessera.lab.manifests import install_manifests
 from tessera.nvml.errors import DriverNotLoaded
-from tessera.nvml.worker import InlineNvml
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
 
@@ -78,13 +78,13 @@ def _without_port(options: ControllerOptions) -> ControllerOptions:
 async def _agent(
     cluster: "Cluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
-    options = msgspec.structs.replace(options, http_port=None, **_folders(context))
+    options = msgspec.structs.replace(options, http_port=None, markers_dir=context.markers, **_folders(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
     if context.machine is None:
         raise DriverNotLoaded(f"node {context.node} of the lab was started without cards")
-    async with InlineNvml(context.machine, cluster.hardware_clock) as hardware:
-        await run_agent(options, client, hardware, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
+    driver = SimulatedDriver(context.machine, cluster.hardware_clock)
+    await live(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
 
 
 def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:

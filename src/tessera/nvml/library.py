@@ -7,6 +7,7 @@ same path again, whatever lies there by then, so the former one is unloaded firs
 """
 
 import _ctypes
+import os
 from ctypes import CDLL
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from tessera.nvml.errors import DriverNotLoaded
 NAME = "libnvidia-ml.so.1"
 #: Folders of libraries below a root, by distribution and architecture.
 _FOLDERS = ("usr/lib64", "usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib", "lib64", "lib")
+#: The driver's libraries that its programs load.
+_LIBRARIES = ("libcuda.so*", "libnvidia-*.so*")
 
 
 def find_library(root: Path, name: str = NAME) -> Path | None:
@@ -46,6 +49,30 @@ def unload(binding: Any) -> None:
     _use(binding, None)
     if isinstance(library, CDLL):
         _ctypes.dlclose(library._handle)  # noqa: SLF001 - ctypes has no other way to let go of a library
+
+
+def program_environment(root: Path, links: Path) -> dict[str, str]:
+    """What programs of a driver below a root need to run here: ``PATH`` and ``LD_LIBRARY_PATH``.
+
+    The driver's libraries lie beside the C library of another system, which must not be loaded here. So only they are
+    named, by links in a folder of their own.
+
+    Args:
+        root: the driver's root.
+        links: the folder; what is in it is replaced.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    links.mkdir(parents=True, exist_ok=True)
+    for old in links.iterdir():
+        old.unlink()
+    found = find_library(root)
+    paths = [] if found is None else [path for pattern in _LIBRARIES for path in found.parent.glob(pattern)]
+    for path in paths:
+        (links / path.name).symlink_to(path)
+    own = os.environ.get("PATH", os.defpath)
+    return {"PATH": f"{own}:{root / 'usr/bin'}:{root / 'usr/sbin'}", "LD_LIBRARY_PATH": str(links)}
 
 
 def _use(binding: Any, library: CDLL | None) -> None:

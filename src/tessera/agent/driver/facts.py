@@ -25,7 +25,7 @@ class Home(Enum):
     CONTAINER = "container"
 
 
-class Mode(Enum):
+class Validation(Enum):
     """Whether cards are advertised only after a program was run on them."""
 
     AUTO = "auto"  # with drivers in containers
@@ -96,9 +96,9 @@ def still_holds(found: Found, facts: Facts) -> bool:
     return not facts.paused and facts.container == found.container
 
 
-def validation(found: Found, facts: Facts, mode: Mode) -> Waits | None:
+def validation(found: Found, facts: Facts, mode: Validation) -> Waits | None:
     """What is missing before the cards of an opened driver may be advertised; ``None`` if nothing is."""
-    if mode is Mode.NEVER or (mode is Mode.AUTO and found.home is Home.HOST):
+    if mode is Validation.NEVER or (mode is Validation.AUTO and found.home is Home.HOST):
         return None
     if _about(found, facts.validated):
         return None

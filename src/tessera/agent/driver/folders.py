@@ -7,7 +7,7 @@ What inotify cannot tell: a file that is written in place, and a file system tha
 such news writes a file of a new name afterwards.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from tessera.kubelet.inotify import FolderWatch
@@ -35,16 +35,6 @@ async def changes(folder: Path) -> AsyncGenerator[None, None]:
                     woken.clear()
         except FileNotFoundError:  # it went before it could be watched
             continue
-
-
-async def follow(folder: Path, notify: Callable[[], None]) -> None:
-    """Calls ``notify`` at once and after each change, as :func:`changes` has it, until cancelled.
-
-    Raises:
-        OSError: nothing can be watched.
-    """
-    async for _ in changes(folder):
-        notify()
 
 
 def _nearest(folder: Path) -> _Spot:

@@ -7,6 +7,7 @@ A folder that is not there is one that nobody looks into: nothing is present in 
 made here, so that a node whose driver belongs to the host stays as it is.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import AsyncGenerator, Callable
@@ -45,10 +46,10 @@ class Markers:
     """The markers of a node.
 
     Args:
-        folder: where they lie; it may come later.
+        folder: where they lie; it may come later. ``None`` where there are none and will be none.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self.folder = folder
 
     def present(self, name: str) -> bool:
@@ -57,6 +58,8 @@ class Markers:
 
     def identity(self, name: str) -> MarkerId | None:
         """Which file a marker is; it differs when the marker was removed and written again. ``None`` if it is gone."""
+        if self.folder is None:
+            return None
         try:
             status = (self.folder / name).stat()
         except OSError:  # not there, or no folder to look into
@@ -66,7 +69,7 @@ class Markers:
     def mark(self, name: str) -> Mark | None:
         """A marker with what it is about; ``None`` if it is not there."""
         identity = self.identity(name)
-        if identity is None:
+        if identity is None or self.folder is None:
             return None
         try:
             with (self.folder / name).open(errors="replace") as file:
@@ -86,6 +89,8 @@ class Markers:
         Raises:
             OSError: it cannot be written.
         """
+        if self.folder is None:
+            return False
         # A name of its own and a leading dot: nobody takes the unfinished file for a marker.
         draft = self.folder / f".{name}.{os.getpid()}"
         try:
@@ -101,8 +106,9 @@ class Markers:
         Raises:
             OSError: one cannot be removed.
         """
-        for name in names:
-            (self.folder / name).unlink(missing_ok=True)
+        if self.folder is not None:
+            for name in names:
+                (self.folder / name).unlink(missing_ok=True)
 
     def changes(self) -> AsyncGenerator[None, None]:
         """Yields at once, and after each change in the folder, its coming and going included.
@@ -110,7 +116,7 @@ class Markers:
         Raises:
             OSError: nothing can be watched.
         """
-        return folders.changes(self.folder)
+        return _nothing() if self.folder is None else folders.changes(self.folder)
 
     async def follow(self, notify: Callable[[], None]) -> None:
         """Calls ``notify`` at each change until cancelled.
@@ -118,4 +124,10 @@ class Markers:
         Raises:
             OSError: nothing can be watched.
         """
-        await folders.follow(self.folder, notify)
+        async for _ in self.changes():
+            notify()
+
+
+async def _nothing() -> AsyncGenerator[None, None]:
+    yield
+    await asyncio.Event().wait()

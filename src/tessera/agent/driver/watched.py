@@ -4,14 +4,17 @@ Many parts call NVML, and each of them treats an error as one of its own call. T
 for whoever opened it: everything has to be let go of before another driver can come.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Self, TypeVar
 
-from tessera.nvml.errors import DriverMismatch, DriverNotLoaded
+from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, NvmlError
 from tessera.nvml.interface import Event, Nvml, Process
 from tessera.nvml.worker import AsyncNvml
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class WatchedNvml(AsyncNvml):
@@ -36,7 +39,10 @@ class WatchedNvml(AsyncNvml):
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._inner.__aexit__(*exc_info)
+        try:
+            await self._inner.__aexit__(*exc_info)
+        except NvmlError as error:  # a driver that is gone has nothing left to close
+            _log.warning("NVML was not closed in order: %s", error)
 
     async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
         """Does one call."""

@@ -119,6 +119,21 @@ class MpsDaemons:
                     supervisor.want(self._wanted.get(resource))
                 await self._wake.wait(seen)
 
+    async def end_all(self) -> None:
+        """Ends every daemon, whatever its clients compute, so that nobody keeps the driver. :meth:`run` is over.
+
+        The cards stay noted as taken: their compute mode goes with the driver, and the next agent finds them so.
+
+        Raises:
+            ControlFailed: a daemon cannot be told to end.
+            OSError: one cannot be signalled, or the record cannot be written.
+        """
+        for resource, left in list(self._record.daemons.items()):
+            if (daemon := self._launcher.find(resource, left.mark)) is not None:
+                await daemon.end()
+            await self._launcher.clear(left.mark)
+            self._record.ended(resource)
+
     async def _supervise(self, resource: str) -> None:
         await self._supervisors[resource].run()
         del self._supervisors[resource]

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from tessera.agent.driver import folders
 from tessera.agent.driver.markers import Markers
 from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
 from tessera.lab.costs import CostModel
@@ -74,7 +73,7 @@ async def _wait_for(context: ProgramContext, names: Sequence[str]) -> int:
         return FAILED_EXIT
     markers = Markers(context.markers)
     wanted = [each for each in names if not each.startswith("-")]
-    async with aclosing(folders.changes(markers.folder)) as changes:
+    async with aclosing(markers.changes()) as changes:
         async for _ in changes:
             if all(map(markers.present, wanted)):
                 return 0

@@ -1,0 +1,191 @@
+"""The way to an open driver, and to cards that may be advertised: waits for events, writes markers, decides nothing.
+
+What a state means is decided by :mod:`tessera.agent.driver.facts`. The gate looks whenever something happened on the
+node or to the node's object, and never because time has passed, with two exceptions. A driver that says it is ready and
+does not open is tried again with growing pauses. And a module of the host that somebody loads by hand makes no device
+node before it is used, so no event tells of it: an open driver is tried for every :data:`HOST_RECHECK`.
+"""
+
+import logging
+import random
+from contextlib import AsyncExitStack
+
+import msgspec
+
+from tessera.agent.driver.facts import Facts, Found, Home, Validation, Waits, find_driver, still_holds, validation
+from tessera.agent.driver.hardware import Driver
+from tessera.agent.driver.markers import Markers
+from tessera.agent.driver.telling import ReadyTeller
+from tessera.agent.driver.watched import WatchedNvml
+from tessera.agent.options import AgentOptions
+from tessera.agent.wakeup import Changes
+from tessera.api.driver.status import (
+    CUDA_READY,
+    DRIVER_CONTAINER_READY,
+    DRIVER_READY,
+    DRIVER_SET_LABEL,
+    PAUSE_LABEL,
+    PAUSED,
+    PLUGIN_READY,
+    TOOLKIT_READY,
+)
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.kube.resources import Node
+from tessera.nvml.errors import DriverNotLoaded, NvmlError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a driver of the host is tried for again, though nothing told of one.
+HOST_RECHECK = 60.0
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A driver in use."""
+
+    found: Found
+    hardware: WatchedNvml
+
+
+class Gate:
+    """The gate of one node.
+
+    Args:
+        options: the node, its folders, whether a validation is asked for.
+        driver: looks for the driver and opens it.
+        markers: of the node.
+        teller: is told what is waited for.
+        changes: notified when a marker, a device or the node's labels changed.
+        clock: the time.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        driver: Driver,
+        markers: Markers,
+        teller: ReadyTeller,
+        changes: Changes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._mode: Validation = options.validation
+        self._root = options.driver_root
+        self._driver = driver
+        self._markers = markers
+        self._teller = teller
+        self._changes = changes
+        self._clock = clock
+        self._backoff = Backoff(rng)
+        self._labels = (False, False)
+
+    def node_seen(self, node: Node | None) -> None:
+        """The node's object changed."""
+        labels = node.metadata.labels if node is not None else {}
+        now = (labels.get(PAUSE_LABEL) == PAUSED, bool(labels.get(DRIVER_SET_LABEL)))
+        if now != self._labels:
+            self._labels = now
+            self._changes.notify()
+
+    async def opened(self, stack: AsyncExitStack) -> Opened:
+        """Returns with NVML open as soon as there is a driver; ``stack`` closes it.
+
+        Raises:
+            NvmlError: only a new process can open the host's driver.
+        """
+        while True:
+            seen = self._changes.count
+            found = find_driver(self._facts())
+            pause: float | None = None
+            if isinstance(found, Found):
+                try:
+                    return await self._open(found, stack)
+                except NvmlError as error:
+                    if found.home is Home.HOST and self._driver.hopeless(error):
+                        raise
+                    found, pause = self._refused(found, error)
+            self._unmark(DRIVER_READY, PLUGIN_READY)
+            self._teller.waits(found)
+            await self._changes.wait(seen, pause)
+
+    async def _open(self, found: Found, stack: AsyncExitStack) -> Opened:
+        watched = WatchedNvml(self._driver.nvml(found.home), self._changes.notify)
+        hardware = await stack.enter_async_context(watched)
+        self._backoff.reset()
+        self._unmark(PLUGIN_READY)
+        self._mark(DRIVER_READY, self._driver_text(found))
+        return Opened(found, hardware)
+
+    def _refused(self, found: Found, error: NvmlError) -> tuple[Waits, float]:
+        if found.home is Home.HOST and isinstance(error, DriverNotLoaded):
+            return Waits("WaitingForDriver", f"no driver is loaded on this node: {error}"), HOST_RECHECK
+        return Waits("NvmlFailed", f"the driver is there, but NVML cannot be opened: {error}"), self._backoff.next()
+
+    async def validated(self, opened: Opened) -> bool:
+        """Returns ``True`` as soon as the cards may be advertised, ``False`` if the driver has to be let go of."""
+        while self.holds(opened):
+            seen = self._changes.count
+            waits = validation(opened.found, self._facts(), self._mode)
+            if waits is None:
+                return True
+            self._teller.waits(waits)
+            await self._changes.wait(seen)
+        return False
+
+    def holds(self, opened: Opened) -> bool:
+        """Whether a driver may still be used; keeps the marker that says so."""
+        seen = Facts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
+        if opened.hardware.gone or not still_holds(opened.found, seen):
+            return False
+        if not self._markers.present(DRIVER_READY):
+            self._mark(DRIVER_READY, self._driver_text(opened.found))
+        return True
+
+    def advertised(self) -> None:
+        """Kubelet has the cards."""
+        self._teller.advertised()
+        if not self._markers.present(PLUGIN_READY):
+            self._mark(PLUGIN_READY, self._markers.about_driver())
+
+    def let_go(self) -> None:
+        """Nothing of the driver is used any more."""
+        self._unmark(PLUGIN_READY, DRIVER_READY)
+
+    def _facts(self) -> Facts:
+        paused, managed = self._labels
+        return Facts(
+            paused=paused,
+            managed=managed,
+            container=self._markers.identity(DRIVER_CONTAINER_READY),
+            library=self._driver.library(),
+            toolkit=self._markers.mark(TOOLKIT_READY),
+            validated=self._markers.mark(CUDA_READY),
+            driver_root=str(self._root),
+        )
+
+    def _driver_text(self, found: Found) -> str:
+        """What NVIDIA's operator writes there, which others source; roots are those of the host and of its parts."""
+        host = found.home is Home.HOST
+        root, seen = ("/", "/host") if host else (self._root, self._root)
+        lines = [
+            f"IS_HOST_DRIVER={str(host).lower()}",
+            f"NVIDIA_DRIVER_ROOT={root}",
+            f"DRIVER_ROOT_CTR_PATH={seen}",
+            f"NVIDIA_DEV_ROOT={root}",
+            f"DEV_ROOT_CTR_PATH={seen}",
+        ]
+        return "\n".join(lines) + "\n" + self._markers.about_driver()
+
+    def _mark(self, name: str, text: str) -> None:
+        try:
+            self._markers.write(name, text)
+        except OSError as error:
+            _log.warning("marker %s cannot be written, whoever waits for it goes on waiting: %s", name, error)
+
+    def _unmark(self, *names: str) -> None:
+        try:
+            self._markers.remove(*(name for name in names if self._markers.present(name)))
+        except OSError as error:
+            _log.warning("markers %s cannot be removed: %s", ", ".join(names), error)
