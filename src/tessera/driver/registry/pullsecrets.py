@@ -4,9 +4,6 @@ They are few and asked for seldom, so they are read one by one instead of watche
 list all Secrets of the namespace.
 """
 
-import base64
-import binascii
-
 from tessera.driver.registry.keyring import CredentialsError, Keyring, parse_docker_config
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, NotFound
@@ -50,11 +47,7 @@ class PullSecrets:
             raise CredentialsError(f"{where} may not be read: {error}") from error
         except ApiError as error:
             raise ConnectionError(f"{where}: {error}") from error
-        encoded = secret.data.get(KEY, "")
-        if not encoded:
+        content = secret.data.get(KEY, b"")
+        if not content:
             raise CredentialsError(f"{where} has no {KEY}; its type must be kubernetes.io/dockerconfigjson")
-        try:
-            content = base64.b64decode(encoded, validate=True)
-        except binascii.Error:
-            raise CredentialsError(f"{where}: {KEY} is not base64") from None
         return parse_docker_config(content, where=where)

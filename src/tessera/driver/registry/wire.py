@@ -132,8 +132,7 @@ class Wire:
     async def _once(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, largest: int
     ) -> Answer:
-        proxy = URL(proxy_for(url, self._environment))
-        auth = aiohttp.BasicAuth(proxy.user, proxy.password or "") if proxy.user else None
+        proxy = proxy_for(url, self._environment)
         async with (
             self._translated(url),
             self._opened().request(
@@ -144,8 +143,7 @@ class Wire:
                 allow_redirects=False,
                 timeout=self._limits,
                 ssl=self._tls,
-                proxy=proxy.with_user(None) if proxy.host else None,
-                proxy_auth=auth,
+                proxy=proxy or None,
             ) as answer,
         ):
             return Answer(
