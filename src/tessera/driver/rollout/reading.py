@@ -1,6 +1,6 @@
 """Reads what the rollout knows of a node from a Node and the pods on it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tessera.api.driver.status import (
     DRIVER_APP,
@@ -72,11 +72,16 @@ def node_view(
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         deploy=labels.get(PAUSE_LABEL, ""),
         offers=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
-        pods=tuple(pod_view(pod) for pod in pods if not _ended(pod)),
+        pods=live_pods(pods),
         drivers=tuple(_driver(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _ended(pod)),
         validated=validated(current),
         pulls=tuple(_pull_pod(pod, now) for pod in pods if _app(pod) == PULL_APP),
     )
+
+
+def live_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:
+    """The pods that have not ended."""
+    return tuple(pod_view(pod) for pod in pods if not _ended(pod))
 
 
 def pod_view(pod: Pod) -> PodView:

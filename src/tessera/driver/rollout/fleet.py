@@ -1,0 +1,326 @@
+"""Which nodes change their driver now: one round of decisions over all nodes, without I/O.
+
+Rules, per policy object:
+
+1. Canary: of a driver set that is new here, ``canary`` nodes go first and alone, until they serve with it. A node that
+   came up with the set counts.
+2. Order: nodes that a person asked for, then idle ones, then those with the fewest pods that use cards.
+3. The image is on the node before the node is touched. One on which it does not arrive has failed, untouched.
+4. At most ``maxParallelUpgrades`` are under way and at most ``maxUnavailable`` out of service. Nodes that somebody else
+   cordoned are not counted; they are upgraded only when no pod on them uses cards, and stay cordoned.
+5. Nodes whose pods could not be asked to leave are passed over, with the reason, instead of failing half way.
+6. A node that fails goes back by itself; it holds no place among those under way, so others go on. With
+   ``failureBudget`` failed nodes of the sets that are wanted now, nothing more is begun, and what was begun but not
+   changed yet goes back. Another wanted set begins anew. A person's request for a node is tried all the same; where
+   that works, what had failed is forgotten.
+7. Without ``autoUpgrade`` only requested nodes change.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.api.driver.policy import UpgradePolicy
+from tessera.driver.rollout.failures import Failures
+from tessera.driver.rollout.instructions import DeletePull, Forget, Instruction, PullImage, Remember
+from tessera.driver.rollout.limits import Room, in_progress, proven
+from tessera.driver.rollout.machine import Step, begin, refuse, require, settle, step
+from tessera.driver.rollout.pods import obstacle
+from tessera.driver.rollout.state import CHANGING, State
+from tessera.driver.rollout.views import NodeView, Pull
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes of a policy by what the upgrade is for them; see :mod:`tessera.driver.rollout.metrics`."""
+
+    in_progress: int = 0
+    done: int = 0
+    failed: int = 0
+    available: int = 0
+    pending: int = 0
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a round.
+
+    Attributes:
+        instructions: what is to be done.
+        notes: by node, what it waits for; one sentence for its status.
+        until: when to decide again even if nothing changes, seconds since 1970; None for never.
+        stopped: by policy, why nothing more is begun.
+        counts: by policy.
+    """
+
+    instructions: tuple[Instruction, ...] = ()
+    notes: Mapping[str, str] = {}
+    until: float | None = None
+    stopped: Mapping[str, str] = {}
+    counts: Mapping[str, Counts] = {}
+
+
+def decide(
+    views: Iterable[NodeView],
+    policies: Mapping[str, UpgradePolicy],
+    failures: Failures,
+    now: float,
+    *,
+    busy: frozenset[str] = frozenset(),
+    blocked: Mapping[str, str] | None = None,
+) -> Decision:
+    """One round.
+
+    Args:
+        views: all nodes with cards.
+        policies: by the object that nodes' ``wanted.policy`` names; a missing one has upstream's defaults.
+        failures: what is remembered.
+        now: seconds since 1970.
+        busy: names of nodes with a write whose outcome was not seen yet: nothing is asked of them.
+        blocked: why evictions were refused, by the pod's UID.
+    """
+    groups: dict[str, list[NodeView]] = {}
+    for view in sorted(views, key=lambda view: view.name):
+        groups.setdefault(view.wanted.policy, []).append(view)
+    rounds = [
+        _Round(nodes, policies.get(name, UpgradePolicy()), failures=failures, now=now, busy=busy, blocked=blocked or {})
+        for name, nodes in groups.items()
+    ]
+    for each in rounds:
+        each.run()
+    names = tuple(groups)
+    return Decision(
+        instructions=tuple(one for each in rounds for one in each.instructions),
+        notes={name: note for each in rounds for name, note in each.notes.items()},
+        until=min((each.until for each in rounds if each.until is not None), default=None),
+        stopped={name: each.stopped for name, each in zip(names, rounds, strict=True) if each.stopped},
+        counts={name: each.counts() for name, each in zip(names, rounds, strict=True)},
+    )
+
+
+class _Round:
+    """One policy's nodes in one round."""
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeView],
+        policy: UpgradePolicy,
+        *,
+        failures: Failures,
+        now: float,
+        busy: frozenset[str],
+        blocked: Mapping[str, str],
+    ) -> None:
+        self.instructions: list[Instruction] = []
+        self.notes: dict[str, str] = {}
+        self.until: float | None = None
+        self._nodes = nodes
+        self._policy = policy
+        self._known = failures
+        self._now = now
+        self._busy = busy
+        self._blocked = blocked
+        self._failed = self._counted()
+        self._kept: set[str] = set()  # nodes that may keep a pod that brought an image
+
+    def run(self) -> None:
+        """Decides; what was begun comes first, since it may use up the budget."""
+        steps = self._steps()
+        self._failed |= {name: each.cause for name, each in steps.items() if each.cause}
+        if self.stopped:
+            steps = self._steps()
+        for view in self._nodes:
+            if view.name not in self._busy:
+                self._carry_on(view, steps[view.name])
+        self._begin()
+        for view in self._nodes:
+            self._tidy(view)
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more is begun; empty while there is budget."""
+        budget = max(1, self._policy.failure_budget)
+        if len(self._failed) < budget:
+            return ""
+        node, cause = next(iter(self._failed.items()))
+        return f"the rollout was stopped: {len(self._failed)} failed, the budget is {budget}; node {node}: {cause}"
+
+    def counts(self) -> Counts:
+        """How many nodes are where."""
+        wanting = [view for view in self._nodes if self._wants(view)]
+        return Counts(
+            in_progress=sum(view.state.active for view in self._nodes),
+            done=sum(view.current == view.wanted.set != "" and not in_progress(view) for view in self._nodes),
+            failed=sum(view.state is State.FAILED for view in self._nodes),
+            available=sum(not self._may(view) for view in wanting),
+            pending=sum(self._may(view) for view in wanting),
+        )
+
+    def _counted(self) -> dict[str, str]:
+        """The nodes on which sets failed that are wanted now."""
+        wanted = {view.wanted.set for view in self._nodes}
+        told = {
+            node: failure.cause
+            for set_ in sorted(wanted & self._known.keys())
+            for node, failure in self._known[set_].nodes.items()
+        }
+        for view in self._nodes:
+            record = view.record
+            if view.state is State.FAILED and record is not None and record.cause and record.target in wanted:
+                told[view.name] = record.cause
+            elif proven(view, view.wanted.set):
+                told.pop(view.name, None)
+        return told
+
+    # What was begun
+
+    def _steps(self) -> dict[str, Step]:
+        goes_on = self._policy.auto_upgrade and not self.stopped
+        return {
+            view.name: step(view, self._policy, self._now, goes_on=goes_on, blocked=self._blocked)
+            for view in self._nodes
+        }
+
+    def _carry_on(self, view: NodeView, due: Step) -> None:
+        if due.patch is not None:
+            self.instructions.append(due.patch)
+        self.instructions += due.evict
+        if due.waits:
+            self.notes[view.name] = due.waits
+        self._look_again(due.until)
+        record = view.record
+        if view.state is State.FAILED and record is not None and record.cause:
+            known = self._known.get(record.target)
+            if known is None or view.name not in known.nodes:
+                self.instructions.append(
+                    Remember(
+                        set=record.target,
+                        policy=view.wanted.policy,
+                        node=view.name,
+                        cause=record.cause,
+                        at=self._now,
+                    )
+                )
+        elif view.state is State.DONE and proven(view, view.current):
+            known = self._known.get(view.current)
+            if known is not None and view.name in known.nodes:
+                self.instructions.append(Forget(set=view.current))
+
+    # What may begin
+
+    def _begin(self) -> None:
+        room = Room(self._policy, self._nodes, self._busy)
+        for view in sorted(self._candidates(), key=_order):
+            patch = None
+            if room.waits_for_canary(view):
+                self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
+            elif room.has_place(view):
+                room.take(view)
+                if self._has_image(view):
+                    patch = begin(view, self._now)
+            elif room.prepare(view):
+                self._has_image(view)
+                self.notes[view.name] = "waits for a place in the rollout"
+            else:
+                self.notes[view.name] = "waits for a place in the rollout"
+            if view.name in self._failed and not view.requested:
+                continue  # its image did not come
+            self._kept.add(view.name)
+            if self.stopped and not view.requested:
+                self.notes[view.name] = self.stopped
+            elif patch is not None:
+                self.instructions.append(patch)
+            elif view.state is not State.REQUIRED:
+                self.instructions.append(require(view))
+
+    def _candidates(self) -> list[NodeView]:
+        """Nodes that could begin now; the others are told why they cannot."""
+        found: list[NodeView] = []
+        for view in self._nodes:
+            if view.name in self._busy or not self._wants(view):
+                self._settle(view)
+                continue
+            why = self._why_not(view)
+            if why:
+                self.notes[view.name] = why
+                if view.state is State.REQUIRED and not self._policy.auto_upgrade and not view.requested:
+                    self.instructions.append(settle(view))
+            else:
+                found.append(view)
+        return found
+
+    def _settle(self, view: NodeView) -> None:
+        """A node that has what it should have says so."""
+        idle = view.name not in self._busy and not in_progress(view) and view.state is not State.FAILED
+        if idle and view.wanted.set in {view.current, ""} and (view.state is State.REQUIRED or view.requested):
+            self.instructions.append(settle(view))
+
+    def _wants(self, view: NodeView) -> bool:
+        """Whether another set is wanted on a node that serves or rests."""
+        if in_progress(view) or view.current in {"", CHANGING} or view.wanted.set in {"", view.current}:
+            return False
+        record = view.record
+        rests = view.state is State.FAILED and record is not None and record.target == view.wanted.set
+        return view.requested or not rests
+
+    def _may(self, view: NodeView) -> bool:
+        return not view.keeps_out and (view.requested or (self._policy.auto_upgrade and not self.stopped))
+
+    def _why_not(self, view: NodeView) -> str:
+        set_ = view.wanted.set
+        if view.keeps_out:
+            return f"driver set {set_} is available; {view.keeps_out}"
+        if not view.requested:
+            if not self._policy.auto_upgrade:
+                return f"driver set {set_} is available; upgradePolicy.autoUpgrade is off"
+            if self.stopped:
+                return self.stopped
+            if view.name in self._failed:
+                return f"driver set {set_} failed here: {self._failed[view.name]}"
+        if not view.ready:
+            return "the node is not ready"
+        if view.gpu_pods and not view.wanted.restart_only:
+            if view.foreign_cordon:
+                return f"somebody cordoned the node, and pod {view.gpu_pods[0].text} uses its cards"
+            if view.wanted.when_idle and not view.requested:
+                return f"driver set {set_} comes when no pod uses its cards"
+            return obstacle(view, self._policy)
+        return ""
+
+    def _has_image(self, view: NodeView) -> bool:
+        """Whether the wanted image is on the node; brings it there."""
+        if not view.wanted.image or view.pull is Pull.PRESENT:
+            return True
+        if view.pull is Pull.FAILED:
+            cause = f"image {view.wanted.image} did not come to the node: {view.pull_fault}"
+            self._failed[view.name] = cause
+            self.instructions.append(refuse(view, cause, self._now))
+            return False
+        self.notes[view.name] = f"image {view.wanted.image} is being pulled"
+        if view.pull is Pull.ABSENT:
+            wanted = view.wanted
+            self.instructions.append(
+                PullImage(
+                    node=view.name,
+                    node_uid=view.uid,
+                    set=wanted.set,
+                    image=wanted.image,
+                    secrets=wanted.pull_secrets,
+                )
+            )
+        return False
+
+    def _tidy(self, view: NodeView) -> None:
+        """Removes pods that brought images which nobody waits for any more."""
+        for each in view.pulls:
+            needed = view.name in self._kept and each.set == view.wanted.set
+            if not needed and not each.terminating and view.name not in self._busy:
+                self.instructions.append(DeletePull(namespace=each.namespace, name=each.name, uid=each.uid))
+
+    def _look_again(self, until: float | None) -> None:
+        if until is not None:
+            self.until = until if self.until is None else min(self.until, until)
+
+
+def _order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
+    """Requested first, those that a person keeps out of service last, then by pods with cards."""
+    pulled = view.pull in {Pull.PRESENT, Pull.PULLING}
+    return (not view.requested, view.foreign_cordon, len(view.gpu_pods), not pulled, view.name)
