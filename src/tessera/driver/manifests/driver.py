@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from tessera.api.driver.policy import Component, DriverPolicy
-from tessera.api.driver.status import DRIVER_SET_LABEL, Strategy
+from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, Strategy
 from tessera.driver.manifests import host
 from tessera.driver.manifests.configs import Keys, extras
 from tessera.driver.manifests.names import (
+    APP_LABEL,
     BUILD_CONTAINER,
     DRIVER_ACCOUNT,
     DRIVER_CONTAINER,
@@ -56,7 +57,8 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
             "annotations": {**policy.annotations, SET_ANNOTATION: set_text(made)},
         },
         "spec": {
-            "selector": {"matchLabels": {DRIVER_SET_LABEL: made.id}},
+            # With the name: a pod without a controller that matched, a validation for one, would be adopted.
+            "selector": {"matchLabels": {APP_LABEL: DRIVER_APP, DRIVER_SET_LABEL: made.id}},
             "updateStrategy": {"type": "OnDelete"},
             "template": {
                 "metadata": {
