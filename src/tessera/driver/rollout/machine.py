@@ -121,8 +121,7 @@ def step(
     """
     record = view.record
     if record is None:
-        begun = view.state.active or view.current == CHANGING
-        return Step(patch=abandon(view, "its record was lost")) if begun else Step()
+        return Step(patch=abandon(view, "its record was lost")) if view.state.active else Step()
     if view.state is State.FAILED and record.restored:
         return rest(view, record)
     if not view.state.active and view.state is not State.FAILED:

@@ -1,16 +1,17 @@
 """The pod that brings a driver's image to a node, while the old driver serves.
 
 It asks for nothing, so it fits on a full node; it is put on the node without the scheduler, so a cordon does not keep
-it off; and it ends at once: what counts is that kubelet fetched the image. Its name follows from node and set, so that
+it off; and it ends at once: what counts is that kubelet fetched the image. It does not carry the label that the set's
+DaemonSet selects its pods by, which would adopt it. Its name follows from node and set, so that
 a controller that asks again after it died finds the one that is there.
 """
 
 import hashlib
 from typing import Any
 
-from tessera.api.driver.status import DRIVER_SET_LABEL
+from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.rollout.instructions import PullImage
-from tessera.driver.rollout.reading import APP_LABEL, PULL_APP
+from tessera.driver.rollout.reading import PULL_APP, PULL_SET_LABEL
 
 
 def pull_pod(wish: PullImage) -> dict[str, Any]:
@@ -18,7 +19,7 @@ def pull_pod(wish: PullImage) -> dict[str, Any]:
     return {
         "metadata": {
             "name": pull_name(wish.node, wish.set),
-            "labels": {APP_LABEL: PULL_APP, DRIVER_SET_LABEL: wish.set},
+            "labels": {APP_LABEL: PULL_APP, PULL_SET_LABEL: wish.set},
             # Goes with its node, also where nobody collects pods of nodes that are gone.
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": wish.node, "uid": wish.node_uid}],
         },

@@ -12,6 +12,7 @@ from tessera.api.driver.status import (
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.clock import parse_rfc3339
+from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.rollout.state import (
     CORDONED_ANNOTATION,
     DEPLOY_DRIVER_LABEL,
@@ -27,7 +28,8 @@ from tessera.kube.resources import Node, Pod
 
 #: Label ``app.kubernetes.io/name`` of pods that only bring an image to a node.
 PULL_APP = "tessera-driver-pull"
-APP_LABEL = "app.kubernetes.io/name"
+#: Label of such a pod: the driver set whose image it brings.
+PULL_SET_LABEL = "tessera.dev/driver-pull"
 #: Annotation of a static pod as the API server shows it; the API cannot end it.
 _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
@@ -175,7 +177,7 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
+        set=pod.metadata.labels.get(PULL_SET_LABEL, ""),
         pull=pull,
         fault=fault,
         terminating=pod.metadata.deletion_timestamp is not None,

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.rollout.instructions import EvictPod, PatchNode
 from tessera.driver.rollout.state import (
-    CHANGING,
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
     MOST_CAUSE,
@@ -101,11 +100,8 @@ def finish(view: NodeView, note: str) -> PatchNode:
 
 
 def abandon(view: NodeView, why: str) -> PatchNode:
-    """Gives back a node that cannot be gone on with; between two sets it gets what it should have."""
-    patch = finish(view, f"its upgrade ends: {why}")
-    if view.current != CHANGING:
-        return patch
-    return msgspec.structs.replace(patch, labels={**patch.labels, DRIVER_SET_LABEL: view.wanted.set or None})
+    """Gives back a node that cannot be gone on with; which set it gets is not for the rollout to say."""
+    return finish(view, f"its upgrade ends: {why}")
 
 
 def unpaused(view: NodeView) -> dict[str, str | None]:
