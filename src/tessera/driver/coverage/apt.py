@@ -1,0 +1,135 @@
+"""Kernels in the index of a Debian archive: which there are, and for which Canonical has finished driver modules.
+
+The index is the file ``Packages``, ``Packages.gz`` or ``Packages.xz`` of a suite, component and architecture, such as
+``dists/jammy-updates/main/binary-amd64/Packages.xz``. Of its stanzas only the names of packages matter here. Nothing is
+fetched: the caller brings the bytes. What they unpack to is bounded, since an index is somebody else's file.
+"""
+
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+#: Bytes that an index may unpack to. Ubuntu's largest (noble, universe, amd64) has less than 90 MB.
+MOST_BYTES = 256 * 1024 * 1024
+_PIECE = 1 << 20
+
+_IMAGE = re.compile(r"linux-image-(?:unsigned-)?(\d+\.\d+\.\d+-\d+-[a-z0-9-]+)")
+_MODULES = re.compile(r"linux-modules-nvidia-(\d+)-server(-open)?-(\d+\.\d+\.\d+-\d+-[a-z0-9-]+)")
+
+
+class ModulePackage(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """Finished modules of one driver branch for one kernel."""
+
+    kernel: str
+    branch: str
+    open_modules: bool = False
+
+
+class AptKernels(msgspec.Struct, frozen=True, kw_only=True):
+    """What an index has.
+
+    Attributes:
+        images: kernels of the flavour.
+        modules: finished modules for kernels of the flavour.
+    """
+
+    images: tuple[str, ...] = ()
+    modules: tuple[ModulePackage, ...] = ()
+
+    def with_modules(self, branch: str, *, open_modules: bool) -> tuple[str, ...]:
+        """Kernels for which Canonical has modules of a branch: for these an image can be built at once."""
+        wanted = (branch, open_modules)
+        return tuple(each.kernel for each in self.modules if (each.branch, each.open_modules) == wanted)
+
+
+def apt_kernels(data: bytes, flavour: str = "generic") -> AptKernels:
+    """The kernels of one flavour (``generic``, ``aws``, ``nvidia-64k``) in an index.
+
+    Raises:
+        ValueError: it is no index, is damaged, or unpacks to more than :data:`MOST_BYTES`.
+    """
+    images: set[str] = set()
+    modules: set[ModulePackage] = set()
+    packages = 0
+    for name in _packages(data):
+        packages += 1
+        if (found := _IMAGE.fullmatch(name)) and _is_of(found[1], flavour):
+            images.add(found[1])
+        elif (found := _MODULES.fullmatch(name)) and _is_of(found[3], flavour):
+            modules.add(ModulePackage(kernel=found[3], branch=found[1], open_modules=bool(found[2])))
+    if not packages:
+        raise ValueError("apt index: no line 'Package: …' in it; give the file Packages, Packages.gz or Packages.xz")
+    return AptKernels(images=tuple(sorted(images)), modules=tuple(sorted(modules)))
+
+
+def _is_of(kernel: str, flavour: str) -> bool:
+    """``5.15.0-69-generic-64k`` is not of the flavour ``generic``, nor of ``64k``."""
+    return re.sub(r"^\d+\.\d+\.\d+-\d+-", "", kernel) == flavour
+
+
+def _packages(data: bytes) -> Iterator[str]:
+    rest = b""
+    for piece in _unpacked(data):
+        *whole, rest = (rest + piece).split(b"\n")
+        if len(rest) > _PIECE:
+            raise ValueError("apt index: a line of more than a megabyte; this is no index of packages")
+        yield from _named(whole)
+    yield from _named([rest])
+
+
+def _named(lines: list[bytes]) -> Iterator[str]:
+    for line in lines:
+        if line.startswith(b"Package: "):
+            yield line[9:].decode("ascii", "replace").strip()
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    pieces = _pieces(data)
+    total = 0
+    while True:
+        try:
+            piece = next(pieces, None)
+        except (zlib.error, lzma.LZMAError) as error:
+            raise ValueError(f"apt index: damaged: {error}") from error
+        if piece is None:
+            return
+        total += len(piece)
+        if total > MOST_BYTES:
+            raise ValueError(f"apt index: unpacks to more than {MOST_BYTES} bytes; this is no index of packages")
+        yield piece
+
+
+def _pieces(data: bytes) -> Iterator[bytes]:
+    if data.startswith(b"\x1f\x8b"):
+        yield from _gzip(data)
+    elif data.startswith(b"\xfd7zXZ\x00"):
+        yield from _xz(data)
+    else:
+        yield data
+
+
+def _gzip(data: bytes) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=31)
+    while True:
+        piece = unpacker.decompress(data, _PIECE)
+        data = unpacker.unconsumed_tail
+        if piece:
+            yield piece
+        if unpacker.eof:
+            return
+        if not piece and not data:
+            raise ValueError("apt index: ends in the middle")
+
+
+def _xz(data: bytes) -> Iterator[bytes]:
+    unpacker = lzma.LZMADecompressor()
+    while not unpacker.eof:
+        piece = unpacker.decompress(data, _PIECE)
+        data = b""
+        if piece:
+            yield piece
+        elif unpacker.needs_input:
+            raise ValueError("apt index: ends in the middle")

@@ -1,0 +1,148 @@
+"""Kernels of releases of OpenShift that are still to come, from what ``oc`` and a Driver Toolkit say of them.
+
+A release names its version of RHCOS and its Driver Toolkit (``oc adm release info RELEASE -o json``); only the toolkit
+knows the kernel (``/etc/driver-toolkit-release.json`` in it). The image stream ``openshift/driver-toolkit`` has the
+toolkits of the releases that a cluster has had and has, by version of RHCOS. Nothing is fetched here.
+"""
+
+import re
+from typing import Any
+
+import msgspec
+
+from tessera.driver.coverage.kernels import NextKernel
+
+#: Bytes of a JSON document that are read.
+MOST_BYTES = 32 * 1024 * 1024
+
+_OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")
+_OLD = re.compile(r"4(\d\d)\.")
+_KERNEL = re.compile(r"\d+\.\d+\.[A-Za-z0-9._+~-]{1,110}\.(x86_64|aarch64)")
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    """One release of OpenShift.
+
+    Attributes:
+        version: ``4.15.3``.
+        machine_os: the version of its RHCOS, as ``OSTREE_VERSION`` of its nodes says.
+        toolkit: its Driver Toolkit, by digest.
+    """
+
+    version: str
+    machine_os: str
+    toolkit: str
+
+
+def release(data: bytes) -> Release:
+    """What ``oc adm release info -o json`` says.
+
+    Raises:
+        ValueError: it is none, or says nothing of RHCOS or of a Driver Toolkit.
+    """
+    document = _document(data, "release")
+    version = _text(document.get("metadata"), "version")
+    machine_os = _text(_part(document, "displayVersions", "machine-os"), "Version")
+    toolkit = ""
+    for tag in _list(_part(document, "references", "spec"), "tags"):
+        if _text(tag, "name") == "driver-toolkit":
+            toolkit = _text(_part(tag, "from"), "name")
+    if not _OSTREE.fullmatch(machine_os) or not _IMAGE.fullmatch(toolkit):
+        raise ValueError(
+            "release: no displayVersions.machine-os or no tag driver-toolkit in it; "
+            "give what 'oc adm release info RELEASE -o json' prints"
+        )
+    return Release(version=version, machine_os=machine_os, toolkit=toolkit)
+
+
+def toolkits(data: bytes) -> dict[str, str]:
+    """Driver Toolkits by version of RHCOS, of ``oc get imagestream driver-toolkit -n openshift -o json``.
+
+    Raises:
+        ValueError: it is no image stream.
+    """
+    document = _document(data, "image stream")
+    if document.get("kind") != "ImageStream":
+        raise ValueError("image stream: kind is not ImageStream; give that of openshift/driver-toolkit as JSON")
+    found = {}
+    for tag in _list(document.get("spec"), "tags"):
+        name, image = _text(tag, "name"), _text(_part(tag, "from"), "name")
+        if _OSTREE.fullmatch(name) and _IMAGE.fullmatch(image):
+            found[name] = image
+    return found
+
+
+def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:
+    """The kernel that ``/etc/driver-toolkit-release.json`` of a Driver Toolkit names.
+
+    Args:
+        data: the file.
+        machine_os: the version of RHCOS that the toolkit belongs to, where it is known.
+
+    Raises:
+        ValueError: it names no kernel.
+    """
+    document = _document(data, "driver-toolkit-release.json")
+    kernel, rhel = _text(document, "KERNEL_VERSION"), _text(document, "RHEL_VERSION")
+    found = _KERNEL.fullmatch(kernel)
+    if found is None:
+        raise ValueError(f"driver-toolkit-release.json: KERNEL_VERSION {kernel[:60]!r} is no kernel of RHEL")
+    os_id, os_version = _system(machine_os, rhel)
+    return NextKernel(
+        os_id=os_id,
+        os_version=os_version,
+        kernel=kernel,
+        architecture=_ARCHITECTURES[found[1]],
+        ostree=machine_os,
+    )
+
+
+def with_large_pages(kernel: NextKernel) -> NextKernel:
+    """The same kernel with pages of 64 KiB, which a toolkit for arm64 can build for too.
+
+    Raises:
+        ValueError: it is not for arm64.
+    """
+    if kernel.architecture != "arm64":
+        raise ValueError(f"kernel {kernel.kernel}: only arm64 has pages of 64 KiB")
+    return msgspec.structs.replace(kernel, kernel=f"{kernel.kernel.removesuffix('+64k')}+64k")
+
+
+def _system(machine_os: str, rhel: str) -> tuple[str, str]:
+    """What nodes call themselves: rhcos and OpenShift's version up to 4.18, rhel and RHEL's version since."""
+    old = _OLD.match(machine_os)
+    if old:
+        return "rhcos", f"4.{int(old[1])}"
+    if machine_os and not rhel:
+        rhel = ".".join(machine_os.split(".")[:2])
+    if not re.fullmatch(r"\d+(\.\d+)?", rhel):
+        raise ValueError(f"driver-toolkit-release.json: RHEL_VERSION {rhel[:20]!r} is none")
+    return "rhel", rhel
+
+
+def _document(data: bytes, what: str) -> dict[str, Any]:
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{what}: more than {MOST_BYTES} bytes")
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise ValueError(f"{what}: no JSON object: {error}") from error
+
+
+def _part(value: object, *names: str) -> object:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _text(value: object, name: str) -> str:
+    found = _part(value, name)
+    return found if isinstance(found, str) else ""
+
+
+def _list(value: object, name: str) -> list[object]:
+    found = _part(value, name)
+    return found if isinstance(found, list) else []

@@ -1,0 +1,167 @@
+"""Which of the kernels that are to come have a driver image, and what follows from it. Pure.
+
+The gate is open for nodes of one kind (system and architecture) while every kernel that is to come for them is covered.
+A kernel counts as covered if a node that boots into it gets its driver the way its policy wants: an image with finished
+modules where the policy uses those, else one that builds on the node. A registry that does not answer covers nothing,
+but what it said last does.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.driver.coverage.kernels import NextKernel
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.strategy import queries
+
+#: Who runs what: the pools of the nodes that there are, and the policy of each.
+InUse = Iterable[tuple[PoolKey, DriverPolicy]]
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """A kernel that nodes under a policy will run."""
+
+    pool: PoolKey
+    policy: DriverPolicy
+
+
+class KernelCoverage(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether there is an image for one of them.
+
+    Attributes:
+        pool: the pool that nodes with it will be of.
+        policy: kind and name of the object that governs them.
+        covered: an image was found.
+        image: the reference that was found; empty if none was.
+        missing: the registries have answered and there is none: building would help.
+        reason: one sentence: what was found, or why nothing.
+    """
+
+    pool: PoolKey
+    policy: str
+    covered: bool
+    image: str = ""
+    missing: bool = False
+    reason: str = ""
+
+    @property
+    def group(self) -> str:
+        """The kind of nodes that the gate is for: ``ubuntu22.04 amd64``."""
+        pages = "" if self.pool.page_kib == 4 else f" {self.pool.page_kib}k"
+        return f"{self.pool.os_id}{self.pool.os_version} {self.pool.architecture}{pages}"
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All kernels that are to come.
+
+    Attributes:
+        rows: one for each kernel and policy.
+        problems: lines of lists that are no kernels.
+        idle: kernels of systems that no node runs and no policy is for.
+    """
+
+    rows: tuple[KernelCoverage, ...] = ()
+    problems: tuple[str, ...] = ()
+    idle: tuple[NextKernel, ...] = ()
+
+    @property
+    def covered(self) -> int:
+        """How many have an image."""
+        return sum(row.covered for row in self.rows)
+
+    @property
+    def open(self) -> bool:
+        """Whether every kernel is covered; also if there is none."""
+        return self.covered == len(self.rows)
+
+    @property
+    def summary(self) -> str:
+        """``0/1 covered``."""
+        return f"{self.covered}/{len(self.rows)} covered"
+
+    @property
+    def gates(self) -> dict[str, bool]:
+        """Whether nodes of a kind may take the next kernel, by kind."""
+        found: dict[str, bool] = {}
+        for row in self.rows:
+            found[row.group] = found.get(row.group, True) and row.covered
+        return found
+
+    @property
+    def sentence(self) -> str:
+        """For a condition: the summary, and what is missing."""
+        lacking = [f"{row.pool.text}: {row.reason}" for row in self.rows if not row.covered]
+        more = f"; and {len(lacking) - 3} more" if len(lacking) > 3 else ""
+        listed = "; ".join([f"{len(self.rows)} next kernels known"] if not lacking else lacking[:3])
+        return f"{self.summary}. {listed}{more}."
+
+
+def expected(
+    kernels: Iterable[NextKernel], in_use: InUse, policies: Sequence[DriverPolicy] = ()
+) -> tuple[tuple[Expected, ...], tuple[NextKernel, ...]]:
+    """Which policy each kernel comes under, and the kernels that are nobody's.
+
+    Args:
+        kernels: what is to come.
+        in_use: pools of the nodes that there are, with their policies.
+        policies: where no node runs the kernel's system, as in node groups that are scaled to zero, all of these are
+            for it, on amd64 unless the kernel says otherwise.
+    """
+    found: dict[tuple[PoolKey, str, str], Expected] = {}
+    idle = []
+    pairs = list(in_use)
+    for kernel in kernels:
+        own = [
+            (pool.architecture, policy)
+            for pool, policy in pairs
+            if (pool.os_id, pool.os_version) == (kernel.os_id, kernel.os_version)
+            and kernel.architecture in {"", pool.architecture}
+        ]
+        own = own or [("amd64", policy) for policy in policies]
+        if not own:
+            idle.append(kernel)
+        for architecture, policy in own:
+            pool = kernel.pool(architecture)
+            found[pool, policy.kind, policy.name] = Expected(pool=pool, policy=policy)
+    return tuple(found.values()), tuple(idle)
+
+
+def ways(each: Expected) -> list[ImageQuery]:
+    """What must be asked: any of these covers the kernel."""
+    asked = queries(each.policy, each.pool)
+    if not each.policy.use_precompiled:
+        return asked
+    return [query for query in asked if query.kind is not ImageKind.BUILDER]
+
+
+def covered_by(each: Expected, answers: Sequence[Resolution]) -> KernelCoverage:
+    """Whether one kernel is covered, by what registries said to :func:`ways`, in that order, up to the first FOUND."""
+    policy = f"{each.policy.kind}/{each.policy.name}"
+    for resolution in answers:
+        if resolution.outcome is Outcome.FOUND:
+            told = " (the registry does not answer now)" if resolution.stale else ""
+            return KernelCoverage(
+                pool=each.pool,
+                policy=policy,
+                covered=True,
+                image=resolution.reference,
+                reason=f"{resolution.reference}{told}",
+            )
+    silent = [each for each in answers if each.outcome in {Outcome.UNREACHABLE, Outcome.UNAUTHORIZED}]
+    return KernelCoverage(
+        pool=each.pool,
+        policy=policy,
+        covered=False,
+        missing=bool(answers) and not silent,
+        reason=_why(silent or answers),
+    )
+
+
+def _why(answers: Sequence[Resolution]) -> str:
+    for resolution in answers:
+        if resolution.tried:
+            last = resolution.tried[0]
+            return f"{last.reference}: {last.text or last.outcome.value}"
+    return answers[0].outcome.value if answers else "no image can be named for it"
