@@ -20,7 +20,7 @@ Serve = Callable[[int], Coroutine[Any, Any, None]]
 
 
 def agent(port: int) -> Coroutine[Any, Any, None]:
-    return tessera.agent.http.serve_http(port, CollectorRegistry(), lambda: True)
+    return tessera.agent.http.serve_http(port, CollectorRegistry, lambda: "")
 
 
 def controller(port: int) -> Coroutine[Any, Any, None]:

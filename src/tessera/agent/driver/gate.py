@@ -113,7 +113,6 @@ class Gate:
     async def _open(self, found: Found, stack: AsyncExitStack) -> Opened:
         watched = WatchedNvml(self._driver.nvml(found.home), self._changes.notify)
         hardware = await stack.enter_async_context(watched)
-        self._backoff.reset()
         self._unmark(PLUGIN_READY)
         self._mark(DRIVER_READY, self._driver_text(found))
         return Opened(found, hardware)
@@ -121,7 +120,12 @@ class Gate:
     def _refused(self, found: Found, error: NvmlError) -> tuple[Waits, float]:
         if found.home is Home.HOST and isinstance(error, DriverNotLoaded):
             return Waits("WaitingForDriver", f"no driver is loaded on this node: {error}"), HOST_RECHECK
-        return Waits("NvmlFailed", f"the driver is there, but NVML cannot be opened: {error}"), self._backoff.next()
+        return Waits("NvmlFailed", f"the driver is there, but NVML fails: {error}"), self._backoff.next()
+
+    async def failed(self, text: str) -> None:
+        """NVML was opened and failed all the same: returns when it is to be opened again."""
+        self._teller.waits(Waits("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
+        await self._changes.wait(self._changes.count, self._backoff.next())
 
     async def validated(self, opened: Opened) -> bool:
         """Returns ``True`` as soon as the cards may be advertised, ``False`` if the driver has to be let go of."""
@@ -145,6 +149,7 @@ class Gate:
 
     def advertised(self) -> None:
         """Kubelet has the cards."""
+        self._backoff.reset()
         self._teller.advertised()
         if not self._markers.present(PLUGIN_READY):
             self._mark(PLUGIN_READY, self._markers.about_driver())

@@ -106,8 +106,8 @@ class SimulatedDriver:
         self._clock = clock
 
     def library(self) -> bool:
-        """Whether a driver is loaded that the host does not have itself."""
-        return self._machine.loaded_driver is not None and self._machine.host_driver is None
+        """Whether the driver would have to be a container's: the host has none itself."""
+        return self._machine.host_driver is None
 
     def nvml(self, _home: Home) -> AsyncNvml:
         """See :meth:`Driver.nvml`."""

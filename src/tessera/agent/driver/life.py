@@ -13,7 +13,7 @@ made anew from hardware, files and the API server, as over a restart of the proc
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -37,6 +37,7 @@ from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
 from tessera.kube.resources import Node
 from tessera.kubelet.seam import Kubelet
+from tessera.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)
 
@@ -127,21 +128,25 @@ class _Life:
             group.create_task(_follow(self._driver.follow(self._changes.notify)))
             await self._nodes.wait_synced()
             while True:
+                trouble = ""
                 async with AsyncExitStack() as stack:
                     opened = await self._gate.opened(stack)
                     if await self._gate.validated(opened):
-                        await self._use(opened)
+                        trouble = await self._use(opened)
                 self._gate.let_go()
+                if trouble:
+                    await self._gate.failed(trouble)
 
-    async def _use(self, opened: Opened) -> None:
-        """Runs an agent on a driver; returns when that has to be let go of."""
+    async def _use(self, opened: Opened) -> str:
+        """Runs an agent on a driver until that has to be let go of; returns how NVML failed, empty if it did not."""
         advertising = Advertising(self._kubelet, self._changes, self._clock)
         parts = self._parts = self._made(opened, advertising)
         agent = asyncio.create_task(run_parts(parts))
         over = asyncio.create_task(self._over(opened, parts, advertising))
         try:
             await asyncio.wait({agent, over}, return_when=asyncio.FIRST_COMPLETED)
-            if agent.done() and not opened.hardware.gone:
+            trouble = _nvml_failure(agent)
+            if agent.done() and not trouble:
                 agent.result()
             _log.info("the driver is let go of%s", f": {opened.hardware.gone}" if opened.hardware.gone else "")
             await advertising.close()
@@ -150,6 +155,7 @@ class _Life:
             parts.leave()
             await _ended(agent, over)
         await _end_daemons(parts)
+        return "" if opened.hardware.gone else trouble
 
     async def _over(self, opened: Opened, parts: Parts, advertising: Advertising) -> None:
         """Returns when a driver has to be let go of; tells meanwhile when kubelet has the cards."""
@@ -194,6 +200,25 @@ async def _follow(events: Coroutine[Any, Any, None]) -> None:
         await events
     except OSError as error:
         raise OSError(f"changes on the node cannot be followed, see fs.inotify.max_user_instances: {error}") from error
+
+
+def _nvml_failure(agent: "asyncio.Task[None]") -> str:
+    """What NVML said, where nothing else ended an agent; empty if it goes on or something else did."""
+    if not agent.done():
+        return ""
+    failed = agent.exception()
+    if not isinstance(failed, BaseExceptionGroup):
+        return ""
+    nvml, other = failed.split(NvmlError)
+    return "; ".join(_texts(nvml)) if nvml is not None and other is None else ""
+
+
+def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _texts(error)
+        else:
+            yield str(error)
 
 
 async def _ended(*tasks: "asyncio.Task[None]") -> None:

@@ -161,10 +161,12 @@ class Shelf:
 
     @property
     def serves(self) -> bool:
-        """Whether kubelet has taken the newest list of everything that is served."""
-        if self._serving is None or self._in_force is None or not self._occupancy.known:
+        """Whether kubelet has taken the newest list of everything that is served, which may be nothing."""
+        if self._serving is None or self._in_force is None:
             return False
         plugins = self._serving.plugins
+        if self.offer.resources and not self._occupancy.known:
+            return False
         return plugins.keys() >= self.offer.resources.keys() and all(each.listed for each in plugins.values())
 
     @property

@@ -1,0 +1,159 @@
+"""One node whose driver comes, goes and is replaced, and the agent's whole life on it."""
+
+import asyncio
+import functools
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.agent.conftest import NODE, Scene
+
+from tessera.agent.driver.facts import Validation
+from tessera.agent.driver.hardware import SimulatedDriver
+from tessera.agent.driver.life import live
+from tessera.agent.driver.markers import Markers
+from tessera.agent.driver.telling import CONDITION
+from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
+from tessera.kube.resources import NODES
+from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera.lab.kubelet.devices import PodUid
+from tessera.lab.kubelet.plugins import DeviceManager
+from tessera.lab.virtualtime import run_virtual
+
+VERSION = "595.58.03"
+
+
+class DriverScene(Scene):
+    """A scene whose agent begins with the search for a driver.
+
+    Attributes:
+        published: at each change of kubelet's device lists: devices that can be had, and whether a validation stood.
+    """
+
+    def __init__(self, folder: Path, cards: str = "A100-40GB", *, folders: bool = True, **machine: Any) -> None:
+        self.published: list[tuple[int, bool]] = []
+        super().__init__(folder, cards, **machine)
+        self.markers = Markers(folder / "run" / "nvidia" / "validations")
+        self.options = msgspec.structs.replace(self.options, markers_dir=self.markers.folder)
+        if folders:
+            self.make_folder()
+
+    def make_folder(self) -> None:
+        assert self.markers.folder is not None
+        self.markers.folder.mkdir(parents=True)
+
+    def _kubelet(self) -> DeviceManager:
+        def counted() -> None:
+            self.published.append((self.allocatable_now, self.validated_now))
+
+        return DeviceManager(
+            clock=self.clock,
+            checkpoint=MemoryCheckpoint(),
+            on_change=counted,
+            running_pods=lambda: [(pod, PodUid(pod["metadata"]["uid"])) for pod in self.pods.values()],
+        )
+
+    @property
+    def capacity_now(self) -> int:
+        """Devices that kubelet counts, those of plugins that are away among them."""
+        return sum(self.kubelet.ledger.counts()[0].values())
+
+    @property
+    def allocatable_now(self) -> int:
+        """Devices that kubelet gives out."""
+        return sum(self.kubelet.ledger.counts()[1].values())
+
+    @property
+    def validated_now(self) -> bool:
+        """Whether a validation of the driver that is there stands."""
+        driver, mark = self.markers.identity(DRIVER_CONTAINER_READY), self.markers.mark(CUDA_READY)
+        return driver is not None and mark is not None and mark.speaks_of(driver)
+
+    def start_life(self, validation: Validation = Validation.AUTO) -> None:
+        """Starts the agent's process."""
+        client = self.user("agent")
+        options = msgspec.structs.replace(self.options, validation=validation)
+        driver = SimulatedDriver(self.machine, self.clock)
+        work = live(options, client, driver, self.seam, self.clock, rng=random.Random(1))
+        self.agent = asyncio.create_task(_until_killed(work, client))
+
+    # What happens on the node -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """A driver container loads its driver and is ready."""
+        self.machine.load_driver(VERSION)
+        self.markers.write(DRIVER_CONTAINER_READY)
+
+    def stop_container(self) -> None:
+        """The driver container is told to end."""
+        self.markers.remove(DRIVER_CONTAINER_READY)
+
+    def validate(self) -> None:
+        """The validation ran a program on the cards."""
+        for name in (TOOLKIT_READY, CUDA_READY):
+            self.markers.write(name, self.markers.about_driver())
+
+    async def label(self, name: str, value: str | None) -> None:
+        await self.client.merge_patch(NODES, NODE, {"metadata": {"labels": {name: value}}})
+
+    async def pause(self) -> None:
+        await self.label(PAUSE_LABEL, PAUSED)
+
+    async def unpause(self) -> None:
+        await self.label(PAUSE_LABEL, "true")
+
+    async def condition(self) -> tuple[str, str]:
+        """Status and reason of the node's condition."""
+        node = await self.client.get(NODES, NODE)
+        return next(((each.status, each.reason) for each in node.status.conditions if each.type == CONDITION), ("", ""))
+
+    async def tells(self, reason: str) -> None:
+        """Returns when the node's condition has a reason."""
+
+        async def told() -> bool:
+            return (await self.condition())[1] == reason
+
+        await self.until(told)
+
+    async def counts(self, devices: bool) -> None:
+        """Returns when kubelet counts devices, or none."""
+
+        async def counted() -> bool:
+            return bool(self.allocatable_now) is devices
+
+        await self.until(counted)
+
+
+async def _until_killed(work: Any, client: Any) -> None:
+    try:
+        await work
+    finally:
+        await client.close()
+
+
+def _play(folder: Path, story: Callable[[DriverScene], Awaitable[None]], cards: str = "A100-40GB", **made: Any) -> None:
+    async def whole() -> None:
+        scene = DriverScene(folder, cards, **made)
+        try:
+            await story(scene)
+        finally:
+            await scene.end()
+
+    run_virtual(whole())
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Plays a story on a fresh node, on virtual time, and ends everything."""
+    return functools.partial(_play, tmp_path)
+
+
+@pytest.fixture
+def play_anew(tmp_path: Path) -> Callable[..., None]:
+    """The same for many stories one after the other, each on a node of its own."""
+    numbers = itertools.count()
+    return lambda *args, **named: _play(tmp_path / str(next(numbers)), *args, **named)
