@@ -28,10 +28,11 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
     """Say what a file means, what has no effect, and what is wrong.
 
     FILE is a sharing profile, a file of MIG layouts, manifests of ConfigMaps that hold these, or an installation of
-    NVIDIA's gpu-operator: the values file of its Helm chart, or its ClusterPolicy; - reads standard input. The exit
-    code is 1 if something is wrong: a mistake in the file, MIG devices to be shared by MPS, a layout that no model can
-    take, a profile that a node given with --model cannot follow. A layout that is only for other models than those
-    given is right, and so are settings of the operator that have no effect; these are noted with the reason.
+    NVIDIA's gpu-operator: the values file of its Helm chart, its ClusterPolicy, or an NVIDIADriver; - reads standard
+    input. The exit code is 1 if something is wrong: a mistake in the file, MIG devices to be shared by MPS, a layout
+    that no model can take, a profile that a node given with --model cannot follow. A layout that is only for other
+    models than those given is right, and so are settings of the operator that have no effect; these are noted with the
+    reason.
 
     \b
     Examples:

@@ -12,9 +12,13 @@ from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.simulate import known_cards
 
 if TYPE_CHECKING:
+    from tessera.api.documents import Notice
+    from tessera.api.operator.settings import OperatorSettings
     from tessera.cli.installation.manifests import Choices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+#: What became of an object, where one word is not enough.
+_WORDS = {"left": "is somebody else's, and left as it is"}
 _LIMITS = ["off", "observe", "warn", "evict", "kill"]
 
 
@@ -41,6 +45,11 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
     callback=known_cards,
     help="Simulate cards on every node with an agent, e.g. 4xA100-40GB.",
 )
+@click.option(
+    "--drivers/--no-drivers",
+    default=None,
+    help="Have Tessera install drivers, or leave them to the hosts.  [default: drivers if FILE names one]",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -53,6 +62,7 @@ def command(
     evict: bool,
     memory_limits: str | None,
     simulate: str | None,
+    drivers: bool | None,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -64,8 +74,14 @@ def command(
     NVIDIA's operator: its MIG strategy, its ConfigMaps of sharing profiles and MIG layouts with their defaults, and the
     environment of its device plugin; what has no effect is told (tessera config check FILE says it beforehand).
 
+    Where FILE names a driver (driver.version, repository, image or usePrecompiled, and driver.enabled is not false) it
+    becomes a ClusterPolicy as NVIDIA's chart renders it, and Tessera installs that driver; a ClusterPolicy is applied
+    as it stands. --drivers does so with the chart's driver where FILE names none, or without FILE. A ClusterPolicy and
+    definitions that somebody else made are left as they are; --drivers takes the ClusterPolicy over.
+
     Each run sets everything anew, and nothing is kept of the run before: an option that is left out goes back to its
-    default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before.
+    default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before. Only
+    drivers stay until --no-drivers takes Tessera's ClusterPolicy away.
 
     \b
     Examples:
@@ -74,18 +90,20 @@ def command(
       tessera install --values values.yaml --namespace kube-system --evict
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
+      tessera install --values examples/drivers/cluster-policy.yaml
       tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
     """
-    choices = _choices(
+    choices, notices = _choices(
         values,
         namespace,
         image=image or "",
         evict=evict,
         memory_limits=memory_limits or "",
         simulate=simulate or "",
+        drivers=drivers,
     )
     objects = _manifests(choices)
-    for notice in choices.settings.notices if choices.settings else ():
+    for notice in notices:
         click.echo(f"note: {notice}", err=True)
     if output is not None:
         _print(objects)
@@ -93,22 +111,28 @@ def command(
     asyncio.run(_install(choices, objects, dry_run, kubeconfig, context))
 
 
-def _choices(values: Path | None, namespace: str | None, **others: Any) -> "Choices":
+def _choices(
+    values: Path | None, namespace: str | None, drivers: bool | None, **others: Any
+) -> "tuple[Choices, Sequence[Notice]]":
+    from tessera.api.operator.drivers import drivers_of_values
     from tessera.api.operator.settings import SYSTEM_NAMESPACE
     from tessera.cli.installation.manifests import Choices
 
-    settings = None if values is None else _settings(values)
+    settings = None if values is None else _settings(values, drivers)
     where = namespace or (settings.namespace if settings else "") or SYSTEM_NAMESPACE
-    return Choices(settings=settings, namespace=where, **others)
+    part = drivers_of_values({}, drivers)
+    objects, notices = (settings.driver_objects, settings.notices) if settings else (part.objects, part.notices)
+    choices = Choices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
+    return choices, notices
 
 
-def _settings(file: Path) -> Any:
+def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
     from tessera.api.documents import FileRefused, load
     from tessera.api.values import settings_from
     from tessera.cli.checks.source import named, text_of
 
     try:
-        return settings_from(_single(load(text_of(file))))
+        return settings_from(_single(load(text_of(file))), drivers)
     except FileRefused as refused:
         wrong = "\n".join(f"  {problem}" for problem in refused.problems)
         raise Failure(f"error: {named(file)} has mistakes, nothing was changed:\n{wrong}") from refused
@@ -149,11 +173,11 @@ async def _install(
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
             raise Failure(f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n')
         counts = Counter[bool]()
-        async for done in apply_all(client, SystemClock(), objects, dry=dry):
-            changed = done.result != "unchanged"
+        async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
+            changed = done.result not in {"unchanged", "left"}
             counts[changed] += 1
-            if changed:
-                print(f"{done.name} {done.result}{trial}", flush=True)
+            if done.result != "unchanged":
+                print(f"{done.name} {_WORDS.get(done.result, done.result)}{trial}", flush=True)
         print(f"{counts[False]} objects unchanged{trial}")
         async for warning in warnings(client, choices):
             click.echo(f"warning: {warning}", err=True)

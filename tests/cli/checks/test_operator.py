@@ -34,6 +34,10 @@ def test_a_values_file_says_which_config_maps_count_and_what_is_ignored() -> Non
         f"  the node label nvidia.com/device-plugin.config names one; without it {otherwise}",
         "MIG layouts: ConfigMap nvidia-mig-config in the namespace of the installation",
         "  the node label nvidia.com/mig.config names one; without it all-disabled",
+        "driver: nvcr.io/nvidia/driver:510.47.03-<os>, whose kernel modules are built on the node",
+        "  another driver comes to nodes that serve: 1 node first, then 1 at a time, at most 25% out of service;"
+        " 1 node that fails ends it",
+        "container toolkit: nvcr.io/nvidia/k8s/container-toolkit:v1.20.0 below /usr/local/nvidia",
     )
     assert part.notices == ()
     assert part.problems == ()

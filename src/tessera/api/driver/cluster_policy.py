@@ -75,13 +75,15 @@ class _Policy:
         self.marks = marks
         self.driver, self.toolkit, self.pods, self.paths = (fields.get(part, {}) for part in PARTS)
         self.gds, self.gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
-        self.enabled = self.driver.get("enabled", True)
+        self.enabled = self._written("driver").get("enabled") is not False
         self.by_objects = self.enabled and self.driver.get("useNvidiaDriverCRD", False)
 
     def on(self, start: DriverPolicy) -> DriverPolicy:
         """The policy, with everything that counts."""
         if not self.enabled:
-            return msgspec.structs.replace(start, enabled=False, **self._cluster())
+            if asks(self.toolkit) and self.toolkit.get("enabled") is not False:
+                self.reading.note("spec.toolkit", "no effect: driver.enabled is false, so the hosts have their toolkit")
+            return msgspec.structs.replace(start, enabled=False, toolkit=Component(enabled=False))
         found = {**self._cluster(), "use_driver_crd": self.by_objects}
         upgrade = upgrade_policy(self.reading, self.driver, "spec.driver", self.marks)
         if self.by_objects:
@@ -92,6 +94,10 @@ class _Policy:
             start, upgrade=upgrade, **with_marks(self.reading, {**found, **self._driver()}, self.marks)
         )
 
+    def _written(self, part: str) -> Mapping[str, Any]:
+        value = self.raw.get(part)
+        return value if isinstance(value, Mapping) else {}
+
     def _driver(self) -> dict[str, Any]:
         reading, driver, at = self.reading, self.driver, "spec.driver"
         source = image_source(reading, driver, at, otherwise=chart.DRIVER_SOURCE)
@@ -99,7 +105,7 @@ class _Policy:
         if precompiled:
             judge_precompiled(reading, source, at, gds=self.gds, gdrcopy=self.gdrcopy)
         rdma = driver.get("rdma", {})
-        written = self.raw["driver"] if isinstance(self.raw.get("driver"), Mapping) else {}
+        written = self._written("driver")
         return {
             "use_precompiled": precompiled,
             "kernel_module_type": reading.found.choice(
@@ -141,13 +147,13 @@ class _Policy:
         """What holds for all drivers of the cluster, whoever says which."""
         reading = self.reading
         reading.without_effect(self.pods, "spec.daemonsets", DAEMONSETS)
-        if self.pods.get("updateStrategy") not in {None, "", "RollingUpdate"}:
+        if (self.pods.get("updateStrategy") or "RollingUpdate") != "RollingUpdate":
             text = "no effect: driver pods are replaced node by node, by driver.upgradePolicy"
             reading.note("spec.daemonsets.updateStrategy", text)
         self._toolkit_notices()
         return {
             "toolkit": component(
-                reading, self.toolkit, self.raw.get("toolkit"), "spec.toolkit", otherwise=chart.TOOLKIT_SOURCE
+                reading, self.toolkit, self._written("toolkit"), "spec.toolkit", otherwise=chart.TOOLKIT_SOURCE
             ),
             "labels": reading.labels(self.pods, "labels", "spec.daemonsets"),
             "annotations": reading.labels(self.pods, "annotations", "spec.daemonsets"),

@@ -60,7 +60,8 @@ def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, othe
     }
     if not any(fields.get(key) for key in named):
         where = f"{otherwise.repository}/{otherwise.image}, version {otherwise.version}"
-        reading.note(join(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}")
+        if otherwise is not chart.MANAGER_SOURCE:  # which serves the driver, and is chosen by nobody
+            reading.note(join(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}")
         named = {"repository": otherwise.repository, "image": otherwise.image, "version": otherwise.version}
     _judge_image(reading, named, path)
     return ImageSource(**named, **more)  # type: ignore[arg-type] # texts, and the two others
@@ -205,14 +206,14 @@ def _part(reading: Reading, value: Any, path: str) -> int | str:
 
 
 def component(reading: Reading, fields: Mapping[str, Any], raw: Any, path: str, *, otherwise: ImageSource) -> Component:
-    """A part with an image of its own; its image is not judged where it is off."""
+    """A part with an image of its own; its image is not judged where it is off. The folder is the toolkit's."""
     enabled = reading.flag(fields, "enabled", path, otherwise=True)
     variables = raw.get("env") if isinstance(raw, Mapping) else None
     return Component(
         enabled=enabled,
         source=image_source(reading, fields, path, otherwise=otherwise) if enabled else ImageSource(),
         env=reading.values_of(fields.get("env", {}), variables, join(path, "env")),
-        install_dir=folder(reading, fields, "installDir", path),
+        install_dir=folder(reading, fields, "installDir", path, chart.INSTALL_DIR),
     )
 
 

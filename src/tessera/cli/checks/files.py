@@ -1,7 +1,8 @@
 """Judges a file of settings: what it means, what has no effect, what is wrong.
 
 A file may hold a sharing profile, MIG layouts, manifests of ConfigMaps that hold these, or an installation of NVIDIA's
-gpu-operator: the values of its Helm chart, or its ClusterPolicy. Each is read by the code that acts on it.
+gpu-operator: the values of its Helm chart, its ClusterPolicy or an NVIDIADriver. Each is read by the code that acts on
+it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,12 +13,18 @@ from tessera.api.documents import FileRefused, join, load, load_all
 from tessera.api.operator.keys import VALUES
 from tessera.api.values import POLICY_KIND
 from tessera.cli.checks.layouts import check_layouts
-from tessera.cli.checks.operator import CHECKED_AS, POLICY_CHECKED_AS, check_operator
+from tessera.cli.checks.operator import (
+    CHECKED_AS,
+    DRIVER_CHECKED_AS,
+    POLICY_CHECKED_AS,
+    check_nvidia_driver,
+    check_operator,
+)
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.checks.sharing import check_sharing
 
 #: Kinds of parts that are judged; a file without any is itself wrong.
-_JUDGED = ("sharing profile", "MIG layouts", CHECKED_AS, POLICY_CHECKED_AS, "settings")
+_JUDGED = ("sharing profile", "MIG layouts", CHECKED_AS, POLICY_CHECKED_AS, DRIVER_CHECKED_AS, "settings")
 
 #: Keys at the top of a sharing profile.
 _OF_PROFILES = frozenset({"version", "flags", "resources", "sharing", "imex"})
@@ -53,6 +60,8 @@ def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]
         yield from _config_map(document, nodes)
     elif kind == POLICY_KIND:
         yield from check_operator(document, _own_name(document, POLICY_KIND), nodes)
+    elif kind == DRIVER_CHECKED_AS:
+        yield check_nvidia_driver(document, _own_name(document, DRIVER_CHECKED_AS))
     elif kind is not None:
         yield Part(name=name, kind="manifest", notices=(f"is a {kind}, which is not checked",))
     elif isinstance(document, Mapping) and "systemd-services" in document:

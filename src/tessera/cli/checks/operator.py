@@ -5,6 +5,9 @@ from typing import Any
 
 from tessera.agent.health.policy import passed_over
 from tessera.api.documents import FileRefused, load
+from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
+from tessera.api.driver.nvidia_driver import read_nvidia_driver
+from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.api.sharing.profiles import PROFILE_LABEL
@@ -15,6 +18,7 @@ from tessera.cli.checks.sharing import check_sharing
 
 CHECKED_AS = "values of gpu-operator"
 POLICY_CHECKED_AS = POLICY_KIND
+DRIVER_CHECKED_AS = DRIVER_KIND
 
 #: What counts on a node without a label where no default is set.
 _NO_PROFILE = "the one called default or else the only one"
@@ -34,6 +38,73 @@ def check_operator(document: Mapping[str, Any], name: str, nodes: Sequence[Node]
         yield check_sharing(load(text), f"{settings.sharing.name}/{key}", nodes)
     for key, text in (settings.layouts.data or {}).items():
         yield check_layouts(load(text), f"{settings.layouts.name}/{key}", nodes)
+
+
+def check_nvidia_driver(document: Mapping[str, Any], name: str) -> Part:
+    """Judges an NVIDIADriver that is loaded already."""
+    try:
+        read = read_nvidia_driver(document)
+    except FileRefused as refused:
+        return refused_part(name, DRIVER_CHECKED_AS, refused)
+    means = [_nodes_of(read.policy), *_driver_means(read.policy)]
+    return Part(name=name, kind=DRIVER_CHECKED_AS, means=tuple(means), notices=tuple(map(str, read.notices)))
+
+
+def _nodes_of(policy: DriverPolicy) -> str:
+    if policy.default:
+        return "for the nodes that no other NVIDIADriver selects"
+    labels = ", ".join(f"{key}={value}" for key, value in policy.node_selector.items())
+    return f"for nodes with {labels}" if labels else "for all nodes"
+
+
+def _driver_means(policy: DriverPolicy) -> Iterator[str]:
+    """What a policy does about drivers."""
+    if not policy.enabled:
+        yield "drivers: the hosts have them"
+        return
+    if policy.use_driver_crd:
+        yield "drivers: as NVIDIADriver objects say"
+    else:
+        yield f"driver: {_image(policy)}"
+    upgrade = policy.upgrade
+    if upgrade.auto_upgrade:
+        yield (
+            f"  another driver comes to nodes that serve: {_count(upgrade.canary)} first, then"
+            f" {upgrade.max_parallel or 'all'} at a time, at most {upgrade.max_unavailable} out of service;"
+            f" {_count(upgrade.failure_budget)} that fails ends it"
+        )
+    if policy.mirrors:
+        yield f"  asked too: {', '.join(policy.mirrors)}"
+    if policy.build_repository:
+        yield f"  built once for each kernel that has no image, and pushed to {policy.build_repository}"
+    if policy.kind == POLICY_KIND:
+        yield f"container toolkit: {_toolkit(policy.toolkit)}"
+
+
+def _image(policy: DriverPolicy) -> str:
+    source = policy.source
+    if source.verbatim:
+        return f"{source.image}, on every node"
+    path = f"{source.repository}/{source.image}"
+    if source.version.startswith("sha256:"):
+        return f"{path}@{source.version}, on every node"
+    if policy.use_precompiled:
+        return f"{path}:{source.version}-<kernel>-<os>, with finished kernel modules; built where there is none"
+    return f"{path}:{source.version}-<os>, whose kernel modules are built on the node"
+
+
+def _toolkit(toolkit: Component) -> str:
+    return f"{_reference(toolkit.source)} below {toolkit.install_dir}" if toolkit.enabled else "the hosts have it"
+
+
+def _reference(source: ImageSource) -> str:
+    if source.verbatim:
+        return source.image
+    return f"{source.repository}/{source.image}{'@' if source.version.startswith('sha256:') else ':'}{source.version}"
+
+
+def _count(nodes: int) -> str:
+    return "1 node" if nodes == 1 else f"{nodes} nodes"
 
 
 def _means(settings: OperatorSettings) -> Iterator[str]:
@@ -58,6 +129,8 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
         yield f"kubelet's folder is {settings.kubelet_root}"
     for variable, value in settings.health.items():
         yield f"health follows {variable}={value}"
+    for policy in settings.drivers:
+        yield from _driver_means(policy)
 
 
 def _notices(settings: OperatorSettings) -> Iterator[str]:

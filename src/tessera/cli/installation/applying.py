@@ -6,8 +6,10 @@ Rules:
 - fields that others set are taken over, which is what installing means; what kubectl applied counts as an earlier
   installation (:mod:`tessera.cli.installation.ownership`), except in a trial, which changes no owner;
 - definitions are waited for until the API server serves them;
+- what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.installation.foreign`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict;
+  right to evict. Not so the objects by which nodes have their drivers: to forget an option takes no driver away, they
+  go where the user says so, or where others come in their place;
 - a trial (``dry``) asks the API server the same and writes nothing.
 """
 
@@ -16,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.cli.installation.foreign import is_left_alone, is_ours
 from tessera.cli.installation.manifests import CONFIG_ROLE, Manifest
 from tessera.cli.installation.ownership import taken_over
 from tessera.clock import Clock
@@ -39,7 +43,7 @@ class Done(msgspec.Struct, frozen=True):
 
     Attributes:
         name: as kubectl prints it, and its namespace: ``daemonset.apps/tessera-agent in tessera-system``.
-        result: ``created``, ``configured``, ``unchanged`` or ``deleted``.
+        result: ``created``, ``configured``, ``unchanged`` or ``deleted``; ``left`` if it is somebody else's.
     """
 
     name: str
@@ -47,28 +51,67 @@ class Done(msgspec.Struct, frozen=True):
 
 
 async def apply_all(
-    client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False
+    client: Client, clock: Clock, objects: Sequence[Manifest], *, dry: bool = False, drivers: bool | None = None
 ) -> AsyncIterator[Done]:
     """Applies all objects, and deletes what only an earlier installation needed.
+
+    Args:
+        client: who installs.
+        clock: what is waited by.
+        objects: in their order.
+        dry: ask the server, write nothing.
+        drivers: the user wants Tessera's drivers, whoever made the ClusterPolicy that is there; or wants none, so that
+            Tessera's goes. None does neither.
 
     Raises:
         ApiError: the server refused one; those before it are applied.
         TimeoutError: a definition is not served in time.
     """
     for each in objects:
-        yield await _apply(client, each, dry=dry)
+        yield await _apply(client, each, dry=dry, over=drivers is True)
         if each["kind"] == "CustomResourceDefinition" and not dry:
             await _established(client, clock, each["metadata"]["name"])
     async for resource, metadata in _left_over(client, objects):
-        if not dry:
-            await client.delete(resource, metadata["name"], metadata.get("namespace"))
-        yield Done(_printed(resource, metadata), "deleted")
+        yield await _deleted(client, resource, metadata, dry=dry)
+    wanted = {(each["kind"], each["metadata"]["name"]) for each in objects if _is_about_drivers(each)}
+    if wanted or drivers is False:
+        async for resource, metadata in driver_objects(client):
+            if (resource.kind, metadata["name"]) not in wanted:
+                yield await _deleted(client, resource, metadata, dry=dry)
 
 
-async def _apply(client: Client, manifest: Manifest, *, dry: bool) -> Done:
+def _is_about_drivers(manifest: Manifest) -> bool:
+    return manifest["kind"] in {CLUSTER_POLICIES.kind, NVIDIA_DRIVERS.kind}
+
+
+async def _deleted(client: Client, resource: Resource[Any], metadata: Mapping[str, Any], *, dry: bool) -> Done:
+    if not dry:
+        await client.delete(resource, metadata["name"], metadata.get("namespace"))
+    return Done(_printed(resource, metadata), "deleted")
+
+
+async def driver_objects(client: Client) -> AsyncIterator[tuple[Resource[dict[str, Any]], Mapping[str, Any]]]:
+    """The objects of Tessera's by which nodes have their drivers."""
+    for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        for item in await listed(client, resource):
+            if is_ours(item, FIELD_MANAGER):
+                yield resource, item["metadata"]
+
+
+async def listed(client: Client, resource: Resource[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The objects of a kind; none where the server does not know it."""
+    try:
+        return (await client.list(resource)).items
+    except NotFound:
+        return ()
+
+
+async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -> Done:
     resource, metadata = resource_of(manifest), manifest["metadata"]
     before = await found(client, resource, metadata["name"], metadata.get("namespace"))
     after: Mapping[str, Any] | None = None
+    if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
+        return Done(_printed(resource, metadata), "left")
     if before is not None and not dry:
         await _take_over(client, resource, before)
     try:

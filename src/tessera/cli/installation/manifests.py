@@ -6,7 +6,9 @@ Rules:
 - what the agents follow (ConfigMaps, defaults, strategies) becomes arguments of their container, the choice of errors
   that count as ill health its environment, as NVIDIA's device plugin has it;
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
-- they may ask for evictions only where that is chosen.
+- they may ask for evictions only where that is chosen;
+- the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
+  for drivers they say that Tessera is in charge, whoever wrote their status before.
 
 Nothing here reads a file or a cluster.
 """
@@ -17,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
+from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
 from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 
 Manifest = dict[str, Any]
@@ -43,6 +47,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         evict: pods that stand in the way of a layout are evicted instead of waited for.
         memory_limits: the agents' ``--memory-limits``; empty for theirs.
         simulate: cards that each agent simulates; empty for the node's own.
+        drivers: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none leaves them to hosts.
+        ask_for_drivers: whether the user asked for them, or for none; None if for neither.
     """
 
     settings: OperatorSettings | None = None
@@ -51,6 +57,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     evict: bool = False
     memory_limits: str = ""
     simulate: str = ""
+    drivers: Sequence[Manifest] = ()
+    ask_for_drivers: bool | None = None
 
     @property
     def may_evict(self) -> bool:
@@ -90,7 +98,15 @@ def manifests(base: Sequence[Manifest], eviction: Sequence[Manifest], choices: C
             container["image"] = choices.image or container["image"]
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
             _set_agent(each["spec"]["template"]["spec"], choices)
-    return objects
+    return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
+
+
+def _in_charge(manifest: Manifest) -> Manifest:
+    if manifest["kind"] != POLICY_KIND:
+        return manifest
+    metadata = manifest["metadata"]
+    marked = {**metadata.get("annotations", {}), DRIVERS_ANNOTATION: DRIVERS_MANAGED}
+    return {**manifest, "metadata": {**metadata, "annotations": marked}}
 
 
 def _containers(manifest: Manifest) -> Sequence[Manifest]:

@@ -2,6 +2,8 @@
 
 from collections.abc import AsyncIterator
 
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.cli.installation.applying import driver_objects, listed
 from tessera.cli.installation.manifests import Choices
 from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, NotFound
@@ -42,6 +44,8 @@ async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
                 yield f"DaemonSet {name} {rival}; keep it off the nodes of Tessera's agent, or remove it"
     except Forbidden:
         pass
+    async for told in _about_drivers(client, choices):
+        yield told
     if choices.settings is None:
         return
     for (namespace, name), meanwhile in zip(choices.followed, _MEANWHILE, strict=True):
@@ -52,6 +56,21 @@ async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
                 yield f"ConfigMap {namespace}/{name} is not there; {meanwhile} until it is"
         except Forbidden:
             continue
+
+
+async def _about_drivers(client: Client, choices: Choices) -> AsyncIterator[str]:
+    try:
+        if not choices.drivers and choices.ask_for_drivers is None:
+            async for _, metadata in driver_objects(client):
+                yield (
+                    f"{metadata['name']} of an earlier installation stays, and the nodes' drivers with it;"
+                    " tessera install --no-drivers takes it away"
+                )
+        names = [each["metadata"]["name"] for each in await listed(client, CLUSTER_POLICIES)]
+        if choices.drivers and len(names) > 1:
+            yield f"there are {len(names)} ClusterPolicies, {', '.join(sorted(names))}; the oldest counts"
+    except Forbidden:
+        pass
 
 
 def _made(choices: Choices, name: str) -> bool:

@@ -1,0 +1,431 @@
+"""A ClusterPolicy as it stands in a cluster: what it says about drivers, what has no effect, what is wrong."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.api.documents import FileRefused, load
+from tessera.api.driver.cluster_policy import asks_for_drivers, left_to, read_cluster_policy
+from tessera.api.driver.policy import Drain, ImageSource, PodDeletion, UpgradePolicy, WaitForCompletion
+from tessera.api.driver.reading import Read
+from tessera.api.operator.keys import POLICY, Leaf
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
+
+
+def obj(spec: Any, **metadata: Any) -> dict[str, Any]:
+    metadata = {"name": "cluster-policy", "uid": "u1", "creationTimestamp": "2026-01-02T03:04:05Z", **metadata}
+    return {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": metadata, "spec": spec}
+
+
+def read(text: str, **metadata: Any) -> Read:
+    return read_cluster_policy(obj(load(text), **metadata))
+
+
+def driver(text: str, **metadata: Any) -> Read:
+    """A policy whose driver has an image, and more."""
+    named = {"repository": "nvcr.io/nvidia", "image": "driver", "version": "580.65.06"}
+    return read_cluster_policy(obj({"driver": {**named, **load(text)}}, **metadata))
+
+
+def notes(found: Read) -> Mapping[str, str]:
+    return {each.path: each.text for each in found.notices}
+
+
+def problems(spec: Any, **metadata: Any) -> list[str]:
+    with pytest.raises(FileRefused) as refused:
+        read_cluster_policy(obj(spec, **metadata))
+    return list(map(str, refused.value.problems))
+
+
+def test_the_articles_snippet_works_as_written() -> None:
+    policy = read_cluster_policy(load(EXAMPLE.read_text())).policy
+    assert policy.enabled
+    assert policy.use_precompiled
+    assert policy.source == ImageSource(repository="quay.io/vemporop", image="nvidia-gpu-driver", version="525.125.06")
+    assert policy.toolkit.source.image == "container-toolkit"
+
+
+def test_an_object_knows_whose_policy_it_is() -> None:
+    policy = read("{}").policy
+    assert (policy.kind, policy.name, policy.uid, policy.created) == (
+        "ClusterPolicy",
+        "cluster-policy",
+        "u1",
+        "2026-01-02T03:04:05Z",
+    )
+
+
+def test_every_field_about_drivers_counts() -> None:
+    found = read("""
+      driver:
+        enabled: true
+        usePrecompiled: true
+        kernelModuleType: open
+        repository: registry.local:5000/gpu
+        image: driver
+        version: "580"
+        imagePullPolicy: Always
+        imagePullSecrets: [pull-a, pull-b]
+        startupProbe: {initialDelaySeconds: 5, periodSeconds: 2, timeoutSeconds: 30, failureThreshold: 600}
+        rdma: {enabled: true, useHostMofed: true}
+        upgradePolicy:
+          autoUpgrade: true
+          maxParallelUpgrades: 4
+          maxUnavailable: 2
+          waitForCompletion: {podSelector: app=train, timeoutSeconds: 60}
+          podDeletion: {force: true, timeoutSeconds: 30, deleteEmptyDir: true}
+          drain: {enable: true, force: true, podSelector: a=b, timeoutSeconds: 90, deleteEmptyDir: true}
+        manager: {repository: r.io/m, image: manager, version: v1, env: [{name: ENABLE_AUTO_DRAIN, value: "true"}]}
+        env: [{name: A, value: b}, {name: C, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+        args: [init]
+        resources: {limits: {memory: 2Gi}, requests: {cpu: 1}}
+        hostNetwork: false
+        secretEnv: secrets
+        repoConfig: {configMapName: repos}
+        certConfig: {name: certs}
+        licensingConfig: {secretName: licence}
+        virtualTopology: {config: topology}
+        kernelModuleConfig: {name: modules}
+      toolkit: {enabled: true, repository: r.io, image: toolkit, version: v2, installDir: /opt/nvidia,
+                env: [{name: CONTAINERD_CONFIG, value: /etc/c.toml}]}
+      daemonsets:
+        labels: {a: b}
+        annotations: {c: d}
+        tolerations: [{key: gpu, operator: Exists}]
+        priorityClassName: high
+      hostPaths: {driverInstallDir: /srv/driver/}
+    """)
+    policy = found.policy
+    assert policy.use_precompiled
+    assert policy.kernel_module_type == "open"
+    assert policy.source == ImageSource(
+        repository="registry.local:5000/gpu",
+        image="driver",
+        version="580",
+        pull_policy="Always",
+        pull_secrets=("pull-a", "pull-b"),
+    )
+    assert policy.startup_probe == {
+        "initialDelaySeconds": 5,
+        "periodSeconds": 2,
+        "timeoutSeconds": 30,
+        "failureThreshold": 600,
+    }
+    assert (policy.rdma, policy.rdma_host_mofed) == (True, True)
+    assert policy.upgrade == UpgradePolicy(
+        auto_upgrade=True,
+        max_parallel=4,
+        max_unavailable=2,
+        wait_for_completion=WaitForCompletion(pod_selector="app=train", timeout_seconds=60),
+        pod_deletion=PodDeletion(force=True, timeout_seconds=30, delete_empty_dir=True),
+        drain=Drain(enable=True, force=True, pod_selector="a=b", timeout_seconds=90, delete_empty_dir=True),
+    )
+    assert policy.manager.source == ImageSource(repository="r.io/m", image="manager", version="v1")
+    assert policy.manager.env == {"ENABLE_AUTO_DRAIN": "true"}
+    assert [each["name"] for each in policy.env] == ["A", "C"]
+    assert policy.env[1]["valueFrom"] == {"secretKeyRef": {"name": "s", "key": "k"}}
+    assert policy.args == ("init",)
+    assert policy.resources == {"limits": {"memory": "2Gi"}, "requests": {"cpu": 1}}
+    assert policy.host_network is False
+    assert policy.secret_env == "secrets"
+    assert policy.config_maps == {
+        "repoConfig": "repos",
+        "certConfig": "certs",
+        "virtualTopology": "topology",
+        "kernelModuleConfig": "modules",
+    }
+    assert policy.licensing_secret == "licence"
+    assert policy.toolkit.source == ImageSource(repository="r.io", image="toolkit", version="v2")
+    assert (policy.toolkit.install_dir, policy.toolkit.env) == ("/opt/nvidia", {"CONTAINERD_CONFIG": "/etc/c.toml"})
+    assert (policy.labels, policy.annotations) == ({"a": "b"}, {"c": "d"})
+    assert policy.tolerations == ({"key": "gpu", "operator": "Exists"},)
+    assert policy.priority_class == "high"
+    assert policy.driver_root == "/srv/driver"
+    assert found.notices == ()
+
+
+def test_what_upstream_does_not_have_stands_in_annotations() -> None:
+    policy = driver(
+        "{}",
+        annotations={
+            "tessera.dev/driver-canary": "2",
+            "tessera.dev/driver-failure-budget": "3",
+            "tessera.dev/driver-mirrors": "mirror.local/nvidia, registry.local:5000/gpu",
+            "tessera.dev/driver-build-repository": "registry.local:5000/built",
+            "tessera.dev/driver-build-secret": "push",
+        },
+    ).policy
+    assert (policy.upgrade.canary, policy.upgrade.failure_budget) == (2, 3)
+    assert policy.mirrors == ("mirror.local/nvidia", "registry.local:5000/gpu")
+    assert (policy.build_repository, policy.build_secret) == ("registry.local:5000/built", "push")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("driver-canary", "-1", "must be a whole number of 0 or more"),
+        ("driver-failure-budget", "0", "must be a whole number of 1 or more"),
+        ("driver-mirrors", "https://mirror.local/nvidia", "write it without https://"),
+        ("driver-mirrors", ",".join(f"r{n}.local" for n in range(9)), "names 9 repositories; 8 are the most"),
+        ("driver-build-repository", "Registry.Local/Built", "is no repository"),
+        ("driver-build-secret", "a b", "is no name of an object"),
+    ],
+)
+def test_a_wrong_annotation_is_refused_with_its_name(name: str, value: str, words: str) -> None:
+    (found,) = problems({"driver": {"enabled": True}}, annotations={f"tessera.dev/{name}": value})
+    assert found.startswith(f'metadata.annotations["tessera.dev/{name}"]: ')
+    assert words in found
+
+
+def test_drivers_are_enabled_unless_they_are_not_as_upstream_has_it() -> None:
+    assert read("{}").policy.enabled
+    assert read("driver: {}").policy.enabled
+    off = read("driver: {enabled: false, version: half, repository: ''}")
+    assert not off.policy.enabled
+    assert off.notices == ()
+
+
+def test_an_object_that_names_no_image_gets_the_charts_and_says_so() -> None:
+    found = read("driver: {usePrecompiled: true}")
+    assert found.policy.source == ImageSource(repository="nvcr.io/nvidia", image="driver", version="595.91.07")
+    assert "595.91.07 is taken, as in NVIDIA's chart" in notes(found)["spec.driver.image"]
+
+
+def test_an_image_alone_is_a_whole_reference() -> None:
+    found = read("driver: {image: 'registry.local:5000/gpu/driver:580.65.06-ubuntu22.04'}")
+    assert found.policy.source.verbatim
+    assert found.policy.source.image == "registry.local:5000/gpu/driver:580.65.06-ubuntu22.04"
+
+
+@pytest.mark.parametrize(
+    ("fields", "missing"),
+    [
+        ({"version": "580"}, ["repository", "image"]),
+        ({"repository": "nvcr.io/nvidia"}, ["image", "version"]),
+        ({"repository": "nvcr.io/nvidia", "image": "driver"}, ["version"]),
+        ({"image": "driver", "version": "580"}, ["repository"]),
+    ],
+)
+def test_repository_image_and_version_belong_together(fields: dict[str, str], missing: list[str]) -> None:
+    found = problems({"driver": fields})
+    assert [each.partition(":")[0] for each in found] == [f"spec.driver.{key}" for key in missing]
+    assert all("belong together" in each for each in found)
+
+
+@pytest.mark.parametrize(("written", "meant"), [("525", "525"), ("'525.60'", "525.60"), ("525.125.06", "525.125.06")])
+def test_a_branch_may_be_a_number_and_a_version_is_text(written: str, meant: str) -> None:
+    assert driver(f"version: {written}").policy.source.version == meant
+
+
+def test_a_number_with_a_point_has_lost_its_zeros() -> None:
+    named = {"repository": "r.io", "image": "driver", "version": 525.60}
+    (found, *_) = problems({"driver": named})
+    assert found == "spec.driver.version: must be text, not the number 525.6, whose zeros are lost; put it in quotes"
+
+
+def test_a_digest_is_a_version_but_none_of_precompiled_images() -> None:
+    digest = "sha256:" + "a" * 64
+    assert driver(f"version: '{digest}'").policy.source.version == digest
+    named = {"repository": "r.io", "image": "driver", "version": digest}
+    (found,) = problems({"driver": {**named, "usePrecompiled": True}})
+    assert found.startswith("spec.driver.version: is a digest")
+
+
+@pytest.mark.parametrize("part", ["gds", "gdrcopy"])
+def test_precompiled_images_have_no_modules_of_other_features(part: str) -> None:
+    (found,) = problems({"driver": {"usePrecompiled": True}, part: {"enabled": True}})
+    assert found.startswith(f"spec.driver.usePrecompiled: cannot be true together with {part}")
+    told = notes(read_cluster_policy(obj({"driver": {}, part: {"enabled": True}})))
+    assert told[f"spec.{part}"].startswith("no effect: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"enabled": "true"}, 'spec.driver.enabled: must be true or false, not "true"'),
+        ({"usePrecompiled": "yes"}, "spec.driver.usePrecompiled: must be true or false"),
+        ({"kernelModuleType": "opne"}, "did you mean open?"),
+        ({"imagePullPolicy": "always"}, "must be IfNotPresent, Always or Never"),
+        ({"imagePullSecrets": [{"name": "a"}]}, 'imagePullSecrets[0]: {"name": "a"} is no name of an object'),
+        ({"startupProbe": {"periodSeconds": 0}}, "startupProbe.periodSeconds: must be 1 or more, not 0"),
+        ({"startupProbe": {"successThreshold": 2}}, "must be 1"),
+        ({"upgradePolicy": {"maxUnavailable": "a few"}}, "must be a number of nodes such as 2"),
+        ({"upgradePolicy": {"maxUnavailable": "101%"}}, "must be a number of nodes such as 2"),
+        ({"upgradePolicy": {"maxParallelUpgrades": -1}}, "must be 0 or more, not -1"),
+        ({"upgradePolicy": {"drain": {"timeoutSeconds": 10**20}}}, "must be less than 2147483648"),
+        ({"env": [{"name": "A", "value": 1}]}, "spec.driver.env[0].value: must be text, not 1; put it in quotes"),
+        ({"env": [{"name": "A=B"}]}, "is no name of an environment variable"),
+        ({"args": "init"}, "spec.driver.args: must be a list"),
+        ({"resources": {"limits": {"memory": "much"}}}, "is no amount; write one such as 500m or 2Gi"),
+        ({"secretEnv": "My Secret"}, "is no name of an object"),
+        ({"repository": "https://nvcr.io", "image": "i", "version": "v"}, "write it without https://"),
+        ({"repository": "r.io", "image": "Driver", "version": "v"}, "is no image of an image"),
+        ({"repository": "r.io", "image": "driver", "version": "a b"}, "is part of no tag"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_carried_out_is_refused_with_its_path(fields: dict[str, Any], words: str) -> None:
+    (found,) = problems({"driver": fields})
+    assert words in found
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    spec = {"driver": {"enabled": 1, "kernelModuleType": "x"}, "hostPaths": {"driverInstallDir": "run"}}
+    assert len(problems(spec)) == 3
+
+
+def test_an_unknown_key_of_a_live_object_is_a_notice_with_what_was_meant() -> None:
+    found = driver("{vresion: '580', upgradePolicy: {autoUpgrade: true, maxParalel: 2}}")
+    assert notes(found)["spec.driver.vresion"].endswith("did you mean version?")
+    assert "spec.driver.upgradePolicy.maxParalel" in notes(found)
+    assert notes(read("dirver: {enabled: false}"))["spec.dirver"].endswith("did you mean driver?")
+
+
+def test_a_mistake_about_something_else_is_a_notice() -> None:
+    found = read("driver: {}\ndcgm: {enabled: 'no'}\nmigManager: {env: [{value: a}]}")
+    assert 'must be true or false, not "no"' in notes(found)["spec.dcgm.enabled"]
+    assert "spec.migManager.env[0].name" in notes(found)
+
+
+def test_everything_else_that_asks_for_something_is_a_notice_with_the_reason() -> None:
+    found = read("""
+      driver:
+        useOpenKernelModules: true
+        livenessProbe: {periodSeconds: 5}
+        nodeSelector: {a: b}
+        upgradePolicy: {autoUpgrade: true, gpuPodDeletion: {force: true}}
+      toolkit: {resources: {limits: {cpu: 1}}}
+      daemonsets: {updateStrategy: OnDelete, podSecurityContext: {runAsUser: 1}}
+      hostPaths: {rootFS: /host}
+      dcgmExporter: {enabled: true}
+      validator: {plugin: {env: []}, image: v}
+      migManager: {config: {name: layouts}}
+      devicePlugin: {enabled: false, config: {name: profiles}}
+    """)
+    assert {path.removeprefix("spec.") for path, text in notes(found).items() if text.startswith("no effect")} == {
+        "driver.useOpenKernelModules",
+        "driver.livenessProbe",
+        "driver.nodeSelector",
+        "driver.upgradePolicy.gpuPodDeletion",
+        "toolkit.resources",
+        "daemonsets.updateStrategy",
+        "daemonsets.podSecurityContext",
+        "hostPaths",
+        "dcgmExporter",
+        "validator",
+        "migManager",
+    }
+    assert "tessera install --values" in notes(found)["spec.migManager"]
+
+
+def test_without_automatic_upgrade_nothing_that_serves_is_replaced_as_upstream_has_it() -> None:
+    found = driver("{}")
+    assert not found.policy.upgrade.auto_upgrade
+    assert "is not replaced" in notes(found)["spec.driver.upgradePolicy.autoUpgrade"]
+
+
+@pytest.mark.parametrize(
+    ("written", "window", "probe"),
+    [
+        ("{}", 0, {}),
+        ("{initialDelaySeconds: 60, periodSeconds: 10, timeoutSeconds: 60, failureThreshold: 120}", 1260, (0, 1, 60)),
+        ("{failureThreshold: 300}", 3000, (0, 1, 60)),
+        ("{periodSeconds: 10, failureThreshold: 30, timeoutSeconds: 5}", 300, (0, 1, 5)),
+        ("{initialDelaySeconds: 30, periodSeconds: 7, failureThreshold: 10}", 100, (30, 7, 60)),
+    ],
+)
+def test_the_charts_waits_are_nobodys_wish_but_the_time_to_start_stays(written: str, window: int, probe: Any) -> None:
+    found = driver(f"startupProbe: {written}").policy.startup_probe
+    if not probe:
+        assert found == {}
+        return
+    assert tuple(found[key] for key in ("initialDelaySeconds", "periodSeconds", "timeoutSeconds")) == probe
+    assert found["initialDelaySeconds"] + found["periodSeconds"] * found["failureThreshold"] >= window
+
+
+def test_where_nvidia_driver_objects_say_what_is_installed_the_rest_of_driver_has_no_effect() -> None:
+    found = read("driver: {useNvidiaDriverCRD: true, version: '580', upgradePolicy: {autoUpgrade: true}}")
+    assert found.policy.use_driver_crd
+    assert [path for path in notes(found) if path.startswith("spec.driver")] == ["spec.driver.version"]
+    assert "NVIDIADriver objects" in notes(found)["spec.driver.version"]
+
+
+def test_a_toolkit_that_is_off_is_the_hosts_and_its_image_is_not_judged() -> None:
+    found = driver("{upgradePolicy: {autoUpgrade: true}}")
+    assert found.policy.toolkit.enabled
+    off = read("driver: {}\ntoolkit: {enabled: false, version: v1}")
+    assert not off.policy.toolkit.enabled
+    assert "spec.toolkit.image" not in notes(off)
+    without = read("driver: {enabled: false}\ntoolkit: {enabled: true}")
+    assert not without.policy.toolkit.enabled
+    assert "driver.enabled is false" in notes(without)["spec.toolkit"]
+
+
+@pytest.mark.parametrize("spec", ["text", [1], 5])
+def test_a_spec_that_is_no_mapping_is_refused(spec: Any) -> None:
+    assert problems(spec) == [f"spec: must be a mapping of keys to values, not {load(repr(spec))!r}".replace("'", '"')]
+
+
+def test_an_object_without_a_name_is_refused() -> None:
+    with pytest.raises(FileRefused, match=r"metadata\.name: missing"):
+        read_cluster_policy({"spec": {}})
+
+
+@pytest.mark.parametrize(
+    ("spec", "asks"),
+    [
+        ("driver: {version: '580'}", True),
+        ("driver: {repository: r}", True),
+        ("driver: {image: i}", True),
+        ("driver: {usePrecompiled: true}", True),
+        ("driver: {usePrecompiled: false}", False),
+        ("driver: {nvidiaDriverCRD: {enabled: true}}", True),
+        ("driver: {useNvidiaDriverCRD: true}", True),
+        ("driver: {enabled: true}", False),
+        ("driver: {enabled: false, version: '580'}", False),
+        ("driver: {env: [{name: A}]}", False),
+        ("{}", False),
+        ("driver: text", False),
+    ],
+)
+def test_a_file_asks_for_drivers_by_naming_one(spec: str, asks: bool) -> None:
+    assert asks_for_drivers(load(spec)) is asks
+
+
+def test_a_policy_whose_status_another_operator_writes_is_left_to_it() -> None:
+    entries = [{"manager": "gpu-operator", "operation": "Update", "subresource": "status"}]
+    assert left_to(obj({}, managedFields=entries)) == "gpu-operator"
+    assert left_to(obj({}, managedFields=[{"manager": "helm", "operation": "Update"}])) == ""
+    for manager in ("tessera-controller", "kubectl-edit"):
+        own = [{"manager": manager, "operation": "Update", "subresource": "status"}]
+        assert left_to(obj({}, managedFields=own)) == ""
+    assert left_to(obj({}, managedFields=entries, annotations={"tessera.dev/drivers": "managed"})) == ""
+    assert left_to(obj({})) == ""
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+KEYS = [key for key in ("driver", "toolkit", "daemonsets", "hostPaths", "gds", "dcgm", "migManager") if key in POLICY]
+
+
+@given(st.data())
+def test_whatever_stands_in_an_object_it_is_read_or_refused_with_paths(data: st.DataObject) -> None:
+    spec: dict[str, Any] = {}
+    for part in data.draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=3)):
+        shape = POLICY[part]
+        names = [] if isinstance(shape, Leaf) else sorted(shape)
+        spec[part] = data.draw(st.dictionaries(st.sampled_from(names), ANYTHING, max_size=4) | ANYTHING)
+    try:
+        read_cluster_policy(obj(spec))
+    except FileRefused as refused:
+        paths = [each.path for each in refused.problems]
+    else:
+        paths = []
+    assert all(path.startswith(("spec", "metadata")) for path in paths)

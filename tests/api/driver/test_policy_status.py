@@ -1,0 +1,150 @@
+"""What a ClusterPolicy and an NVIDIADriver tell in their status."""
+
+from typing import Any
+
+import pytest
+
+from tessera.api.documents import Notice, Problem
+from tessera.api.driver.objects import Conflict
+from tessera.api.driver.policy_status import (
+    Verdict,
+    conflicting,
+    disabled,
+    ignored,
+    of_nodes,
+    refused,
+    status_patch,
+    unmanaged,
+)
+from tessera.api.driver.status import DriverStatus, Phase, Strategy
+
+T1, T2 = "2026-01-01T00:00:00Z", "2026-01-01T00:01:00Z"
+
+
+def node(phase: Phase, reason: str = "") -> DriverStatus:
+    return DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since=T1, reason=reason)
+
+
+def told(verdict: Verdict, before: dict[str, Any] | None = None, now: str = T1) -> dict[str, Any]:
+    obj = {"metadata": {"name": "cluster-policy", "generation": 3}, "status": before or {}}
+    patch = status_patch(obj, verdict, namespace="tessera-system", now=now)
+    assert patch is not None
+    status: dict[str, Any] = patch["status"]
+    return status
+
+
+def condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    (found,) = (each for each in status["conditions"] if each["type"] == kind)
+    return dict(found)
+
+
+def short(status: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {each["type"]: (each["status"], each["reason"]) for each in status["conditions"]}
+
+
+def test_every_node_has_its_driver() -> None:
+    status = told(of_nodes({"n1": node(Phase.READY), "n2": node(Phase.READY)}))
+    assert (status["state"], status["namespace"]) == ("ready", "tessera-system")
+    assert short(status) == {
+        "Ready": ("True", "Reconciled"),
+        "Error": ("False", "Ready"),
+        "FieldsWithoutEffect": ("False", "None"),
+        "NodesWithoutDriver": ("False", "None"),
+    }
+    assert condition(status, "Ready")["message"] == "all 2 nodes have their driver"
+    assert all(each["observedGeneration"] == 3 for each in status["conditions"])
+
+
+def test_no_node_has_a_card() -> None:
+    status = told(of_nodes({}))
+    assert (status["state"], short(status)["Ready"]) == ("ready", ("True", "NoGPUNodes"))
+
+
+def test_a_driver_that_is_on_its_way_is_no_error() -> None:
+    nodes = {"n1": node(Phase.READY), "n2": node(Phase.PULLING, "image for ubuntu22.04"), "n3": None}
+    status = told(of_nodes(nodes))
+    assert status["state"] == "notReady"
+    assert short(status)["Ready"] == ("False", "DriverNotReady")
+    assert short(status)["Error"] == ("False", "Ready")
+    assert condition(status, "NodesWithoutDriver")["message"] == "n2: pulling, image for ubuntu22.04; n3: waiting"
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.BLOCKED])
+def test_a_driver_that_does_not_come_is_an_error_that_names_its_node(phase: Phase) -> None:
+    status = told(of_nodes({"n1": node(phase, "quay.io wants other credentials"), "n2": node(Phase.STARTING)}))
+    assert short(status)["Error"] == ("True", "DriverNotReady")
+    message = condition(status, "Error")["message"]
+    assert message == (
+        f"2 of 2 nodes without a driver, 1 of them for good: n1: {phase.value}, quay.io wants other credentials"
+    )
+
+
+def test_fields_without_effect_are_listed_and_defaults_are_not() -> None:
+    notices = (Notice("spec.dcgm", "no effect: reasons"), Notice("spec.driver.image", "not set; the chart's is taken"))
+    status = told(of_nodes({}, notices))
+    assert short(status)["FieldsWithoutEffect"] == ("True", "Reported")
+    assert condition(status, "FieldsWithoutEffect")["message"] == "spec.dcgm: no effect: reasons"
+
+
+def test_texts_are_bounded_and_the_rest_is_counted() -> None:
+    nodes = {f"node-{n:04}": node(Phase.FAILED, "x" * 3000) for n in range(5000)}
+    notices = tuple(Notice(f"spec.a{n}", "no effect: because") for n in range(300))
+    status = told(of_nodes(nodes, notices))
+    assert all(len(each["message"]) <= 4096 for each in status["conditions"])
+    assert condition(status, "NodesWithoutDriver")["message"].endswith(" more")
+    assert condition(status, "FieldsWithoutEffect")["message"].endswith("; and 280 more")
+
+
+def test_a_condition_keeps_its_time_while_its_status_stays() -> None:
+    first = told(of_nodes({"n1": node(Phase.PULLING)}), now=T1)
+    second = told(of_nodes({"n1": node(Phase.STARTING)}), first, now=T2)
+    assert all(each["lastTransitionTime"] == T1 for each in second["conditions"])
+    third = told(of_nodes({"n1": node(Phase.READY)}), second, now=T2)
+    times = {each["type"]: each["lastTransitionTime"] for each in third["conditions"]}
+    assert times == {"Ready": T2, "Error": T1, "FieldsWithoutEffect": T1, "NodesWithoutDriver": T2}
+
+
+def test_what_is_told_already_is_not_written_again() -> None:
+    verdict = of_nodes({"n1": node(Phase.READY)})
+    status = told(verdict)
+    obj = {"metadata": {"generation": 3}, "status": {**status, "conditions": status["conditions"][::-1]}}
+    assert status_patch(obj, verdict, namespace="tessera-system", now=T2) is None
+    assert status_patch(obj, verdict, namespace="elsewhere", now=T2) is not None
+    changed = {**obj, "metadata": {"generation": 4}}
+    assert status_patch(changed, verdict, namespace="tessera-system", now=T2) is not None
+
+
+def test_conditions_of_others_stay() -> None:
+    other = {"type": "Audited", "status": "True", "reason": "A", "message": "", "lastTransitionTime": T1}
+    status = told(of_nodes({}), {"conditions": [other]})
+    assert other in status["conditions"]
+
+
+def test_an_object_with_mistakes_lists_them() -> None:
+    status = told(refused([Problem("spec.driver.version", "missing"), Problem("spec.driver.image", "missing")]))
+    assert status["state"] == "notReady"
+    assert short(status)["Error"] == ("True", "ReconcileFailed")
+    message = condition(status, "Error")["message"]
+    assert message == "2 mistakes: spec.driver.version: missing; spec.driver.image: missing"
+
+
+def test_the_younger_of_two_policies_is_ignored_and_says_by_whom() -> None:
+    status = told(ignored("cluster-policy"))
+    assert (status["state"], short(status)["Ready"]) == ("ignored", ("False", "Ignored"))
+    assert "cluster-policy is older and counts" in condition(status, "Ready")["message"]
+
+
+def test_drivers_that_are_the_hosts_are_ready() -> None:
+    assert told(unmanaged())["state"] == "ready"
+
+
+def test_an_nvidia_driver_that_nobody_calls_for_is_disabled() -> None:
+    assert told(disabled())["state"] == "disabled"
+
+
+def test_an_nvidia_driver_in_conflict_says_so_and_keeps_telling_of_its_nodes() -> None:
+    rest = of_nodes({"n1": node(Phase.PULLING)})
+    status = told(conflicting(Conflict(drivers=("a", "b"), nodes=("n2",), text="a and b all select n2"), rest))
+    assert status["state"] == "notReady"
+    assert short(status)["Error"] == ("True", "ConflictingNodeSelector")
+    assert short(status)["NodesWithoutDriver"] == ("True", "DriverNotReady")
