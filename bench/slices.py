@@ -52,7 +52,7 @@ from tessera.lab.apiserver.http import HttpFront
 from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.nodespec import parse_nodes
-from tessera.lab.until import Watched
+from tessera.kube.until import Watched
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.

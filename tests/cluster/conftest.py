@@ -23,10 +23,10 @@ from tessera.cli import agent, controller, webhook
 from tessera.clock import LoopClock
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
+from tessera.kube.until import Watched
 from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.nodespec import parse_nodes
-from tessera.lab.until import Watched
 from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.interface import GpuUuid
 

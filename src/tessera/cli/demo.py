@@ -27,8 +27,8 @@ from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
+from tessera.kube.until import Watched
 from tessera.lab import control, daemon
-from tessera.lab.until import Watched
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"

@@ -32,6 +32,7 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     precompiled_mib: Annotated[
         float, _cost("the driver image with finished modules, compressed", "MiB", "one published image: 689 MB")
     ] = 657.0
+    driver_toolkit_mib: Annotated[float, _cost("OpenShift's Driver Toolkit, compressed", "MiB")] = 450.0
     toolkit_mib: Annotated[float, _cost("NVIDIA's container toolkit, compressed", "MiB")] = 130.0
     manager_mib: Annotated[float, _cost("NVIDIA's driver manager, compressed", "MiB")] = 60.0
     tessera_mib: Annotated[float, _cost("this project's image, compressed", "MiB")] = 60.0
@@ -45,6 +46,10 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     unload_seconds: Annotated[float, _cost("daemons are stopped and modules unloaded", "s")] = 4.0
     manager_seconds: Annotated[float, _cost("the driver manager looks at a node without a driver", "s")] = 2.0
     toolkit_seconds: Annotated[float, _cost("the toolkit is installed and the runtime configured", "s")] = 4.0
+    reconcile_seconds: Annotated[
+        float, _cost("the reference operator goes through its states and makes their objects", "s")
+    ] = 5.0
+    plugin_seconds: Annotated[float, _cost("a device plugin starts and registers", "s")] = 1.0
     nvml_seconds: Annotated[float, _cost("a container asks NVML for the cards", "s")] = 1.0
     cuda_seconds: Annotated[float, _cost("a container adds two vectors on a card", "s")] = 2.0
 

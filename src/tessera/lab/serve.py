@@ -22,6 +22,7 @@ from tessera.kube.http import HttpTransport
 from tessera.kube.informer import Informer
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, Node
 from tessera.kube.transport import Transport
+from tessera.kube.until import Watched
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
 from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
@@ -32,7 +33,6 @@ from tessera.lab.kubelet.node import SHUTDOWN, SimulatedNode
 from tessera.lab.manifests import images, install_manifests
 from tessera.lab.network import taken_block
 from tessera.lab.nodespec import parse_nodes
-from tessera.lab.until import Watched
 from tessera.lab.virtualtime import VirtualTimeLoop
 from tessera.nvml.listing import listing
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from tessera.agent.driver.markers import Markers
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.lab.costs import CostModel
+from tessera.lab.drivers.drivertoolkit import DRIVER_SIDE, wait_for_build
 from tessera.lab.kubelet.images import ImageProgram
 from tessera.lab.kubelet.programs import FAILED_EXIT, ProgramContext
 from tessera.nvml.errors import InUse
@@ -62,6 +63,10 @@ def builder(version: str, costs: CostModel, *, draw: Draw = exact, fails: str = 
     """
 
     async def run(context: ProgramContext) -> int:
+        if DRIVER_SIDE in context.argv:
+            await context.clock.sleep(draw(costs.prepare_seconds))
+            await wait_for_build(context)
+            return await _serve(context, version, {"installs the driver": draw(costs.install_seconds)}, costs, draw)
         if _is_helper(context):
             return await _stay(context)
         steps = {f"prepares for kernel {context.kernel}": draw(costs.prepare_seconds)}
