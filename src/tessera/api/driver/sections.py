@@ -50,21 +50,25 @@ _MIRRORS = 8
 
 def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, otherwise: ImageSource) -> ImageSource:
     """The image of a part; the chart's where the object names none, which is noted."""
+    before = len(reading.found.problems)
     named = {key: reading.text(fields, key, path) for key in ("repository", "image")}
     named["version"] = version(reading, fields, path)
-    more = {
-        "pull_policy": reading.found.choice(
-            fields.get("imagePullPolicy") or _PULL_POLICIES[0], join(path, "imagePullPolicy"), _PULL_POLICIES
-        ),
-        "pull_secrets": reading.names(fields, "imagePullSecrets", path),
-    }
     if not any(fields.get(key) for key in named):
         where = f"{otherwise.repository}/{otherwise.image}, version {otherwise.version}"
         if otherwise is not chart.MANAGER_SOURCE:  # which serves the driver, and is chosen by nobody
             reading.note(join(path, "image"), f"not set; {where} is taken, as in NVIDIA's chart {chart.CHART_VERSION}")
         named = {"repository": otherwise.repository, "image": otherwise.image, "version": otherwise.version}
-    _judge_image(reading, named, path)
-    return ImageSource(**named, **more)  # type: ignore[arg-type] # texts, and the two others
+    if len(reading.found.problems) == before:  # what is no text is told already, and is not missing
+        _judge_image(reading, named, path)
+    return ImageSource(
+        repository=named["repository"],
+        image=named["image"],
+        version=named["version"],
+        pull_policy=reading.found.choice(
+            fields.get("imagePullPolicy") or _PULL_POLICIES[0], join(path, "imagePullPolicy"), _PULL_POLICIES
+        ),
+        pull_secrets=reading.names(fields, "imagePullSecrets", path),
+    )
 
 
 def _judge_image(reading: Reading, named: Mapping[str, str], path: str) -> None:
