@@ -54,7 +54,9 @@ class Lab:
 
     async def start_nodes(self, *names: str, **options: Any) -> list[SimulatedNode]:
         """Nodes that are registered when this returns; what is not of the node itself goes to its kubelet."""
-        own: dict[str, Any] = {name: options.pop(name) for name in ("machine", "entrypoint") if name in options}
+        own: dict[str, Any] = {
+            name: options.pop(name) for name in ("machine", "entrypoint", "catalogue") if name in options
+        }
         plugins = options.pop("plugins", None)
         nodes = [
             SimulatedNode(

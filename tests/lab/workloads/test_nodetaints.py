@@ -1,0 +1,32 @@
+"""Which taint the control plane gives a node for what the node says of itself."""
+
+from typing import Any
+
+import pytest
+
+from tessera.lab.workloads.nodetaints import wanted_taints
+
+NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+
+
+def node(ready: str | None, *taints: dict[str, str]) -> dict[str, Any]:
+    conditions = [] if ready is None else [{"type": "Ready", "status": ready}]
+    return {"spec": {"taints": list(taints)}, "status": {"conditions": conditions}}
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (node("False", OTHER), [OTHER, NOT_READY]),
+        (node("Unknown"), [NOT_READY]),
+        (node("False", NOT_READY), None),
+        (node("True", OTHER, NOT_READY), [OTHER]),
+        (node("True", NOT_READY), []),
+        (node("True", OTHER), None),
+        (node(None), None),
+        ({"status": {}}, None),
+    ],
+)
+def test_only_nodes_that_are_not_ready_are_tainted(found: dict[str, Any], wanted: list[Any] | None) -> None:
+    assert wanted_taints(found) == wanted
