@@ -121,10 +121,14 @@ class NextKernels:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._list.run())
             await self._list.wait_synced()
-            while True:
-                self._stirred.clear()
-                self._take(await self._look())
-                await self._pause(LATE if self.report.open else SOON)
+            try:
+                while True:
+                    self._stirred.clear()
+                    self._take(await self._look())
+                    await self._pause(LATE if self.report.open else SOON)
+            finally:
+                if self._metrics is not None:
+                    self._metrics.show(Report())  # who does not lead any more says nothing
 
     async def _pause(self, seconds: float) -> None:
         try:

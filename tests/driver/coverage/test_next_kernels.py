@@ -1,0 +1,257 @@
+"""A kernel is announced: it is counted, built and let through. A whole lab on virtual time, with simulated registries."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.clock import LoopClock
+from tessera.driver.build.builds import NAMESPACE, Builds
+from tessera.driver.build.job import SERVICE_ACCOUNT
+from tessera.driver.coverage.kernels import CONFIG_MAP
+from tessera.driver.coverage.metrics import CoverageMetrics
+from tessera.driver.coverage.next_kernels import CONDITION, NextKernels
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import Outcome
+from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.world import catalogue, driver_image
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.registry import SimulatedRegistry
+from tessera.lab.virtualtime import run_virtual
+
+COSTS = CostModel()
+K = "5.15.0-118-generic"
+K1 = "5.15.0-119-generic"
+IMAGE = "quay.io/acme/driver:535.183.06-{}-ubuntu22.04"
+BUILT = "registry.local/gpu/driver:535.183.06-{}-ubuntu22.04"
+NODE = PoolKey(os_id="ubuntu", os_version="22.04", kernel=K, architecture="amd64")
+POLICY = DriverPolicy(
+    kind="ClusterPolicy",
+    name="cluster-policy",
+    use_precompiled=True,
+    source=ImageSource(repository="quay.io/acme", image="driver", version="535.183.06"),
+    build_repository="registry.local/gpu",
+)
+
+
+class World:
+    """A cluster with one ordinary node, where builds run, and a registry that has an image for the kernel of today."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_800_000_000.0)
+        self.catalogue = catalogue(COSTS, {IMAGE.format(K): driver_image("535.183.06", COSTS, kernel=K)})
+        self.catalogue.name("registry.local/gpu/driver:none", driver_image("1", COSTS))
+        self.cluster = Cluster(
+            parse_nodes("0"), clock=self.clock, options=ClusterOptions(catalogue=self.catalogue, kernel=K)
+        )
+        self.client = self.cluster.client("test")
+        self.registry = SimulatedRegistry(self.catalogue, self.clock)
+        self.metrics = CollectorRegistry()
+        self.coverage = CoverageMetrics(self.metrics)
+        self.changes = 0
+
+    @asynccontextmanager
+    async def following(self, policy: DriverPolicy = POLICY) -> AsyncIterator[NextKernels]:
+        """A controller's gate and builds, for as long as it lives."""
+        client = self.cluster.client("tessera-controller")
+        builds = Builds(client, self.clock, rng=random.Random(0))
+        made = NextKernels(
+            client,
+            self.clock,
+            rng=random.Random(0),
+            resolver=self.registry,
+            in_use=lambda: [(NODE, policy)],
+            builds=builds,
+            metrics=self.coverage,
+            changed=self._count,
+        )
+        running = [asyncio.ensure_future(each.run()) for each in (builds, made)]
+        try:
+            yield made
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+
+    def _count(self) -> None:
+        self.changes += 1
+
+    async def announce(self, **systems: str) -> None:
+        data = {name.replace("_", "."): text for name, text in systems.items()}
+        await self.client.apply(CONFIGMAPS.untyped(), CONFIG_MAP, {"data": data}, NAMESPACE)
+
+    async def until(self, found: Callable[[], Any], seconds: float = 60.0) -> float:
+        """Looks every simulated second; returns how many it took."""
+        began = self.clock.monotonic()
+        async with asyncio.timeout(seconds):
+            while not found():
+                await self.clock.sleep(1.0)
+        return self.clock.monotonic() - began
+
+    async def jobs(self) -> list[str]:
+        found = (await self.client.list(JOBS, NAMESPACE)).items
+        return [job.metadata.annotations["tessera.dev/build-target"] for job in found]
+
+    def metric(self, kernel: str) -> float | None:
+        labels = {"pool": "ubuntu22.04 amd64", "kernel": kernel}
+        return self.metrics.get_sample_value("tessera_driver_next_kernel_covered", labels)
+
+
+InWorld = Callable[[Callable[[World], Awaitable[None]]], None]
+
+
+@pytest.fixture
+def in_world() -> InWorld:
+    def run(story: Callable[[World], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            world = World()
+            async with world.cluster.running():
+                await world.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+                account = {"metadata": {"name": SERVICE_ACCOUNT}}
+                await world.client.create(SERVICE_ACCOUNTS.untyped(), account, NAMESPACE)
+                await story(world)
+
+        run_virtual(whole())
+
+    return run
+
+
+def test_a_pending_kernel_without_an_image_is_counted_built_and_let_through(in_world: InWorld) -> None:
+    async def story(world: World) -> None:
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: gate.report.rows)
+            assert gate.report.summary == "0/1 covered"
+            assert gate.report.gates == {"ubuntu22.04 amd64": False}
+            assert world.metric(K1) == 0
+            await world.until(lambda: "a build is under way" in gate.report.sentence)
+            assert await world.jobs() == [BUILT.format(K1)]
+            condition = gate.condition
+            assert condition is not None
+            assert (condition.type, condition.status, condition.reason) == (CONDITION, "False", "ImageMissing")
+            assert condition.message.startswith("0/1 covered. ubuntu22.04 5.15.0-119-generic amd64: ")
+
+            took = await world.until(lambda: gate.report.open, COSTS.build_seconds + 300)
+            assert took >= COSTS.build_seconds - 60
+            assert gate.report.summary == "1/1 covered"
+            assert gate.report.rows[0].image == BUILT.format(K1)
+            assert world.metric(K1) == 1
+            condition = gate.condition
+            assert condition is not None
+            assert (condition.status, condition.reason) == ("True", "AllCovered")
+            assert await world.jobs() == [BUILT.format(K1)]
+
+    in_world(story)
+
+
+def test_the_gate_opens_at_once_when_the_build_is_pushed(in_world: InWorld) -> None:
+    async def story(world: World) -> None:
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: world.catalogue.named(BUILT.format(K1)) is not None, COSTS.build_seconds + 300)
+            assert await world.until(lambda: gate.report.open) <= 5
+
+    in_world(story)
+
+
+def test_a_restart_in_the_middle_of_a_build_orders_no_second_one(in_world: InWorld) -> None:
+    async def story(world: World) -> None:
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: "a build is under way" in gate.report.sentence)
+        assert world.metric(K1) is None, "who does not lead says nothing"
+        async with world.following() as gate:
+            await world.until(lambda: gate.report.open, COSTS.build_seconds + 300)
+        assert len(await world.jobs()) == 1
+
+    in_world(story)
+
+
+def test_what_somebody_else_pushes_opens_the_gate_without_a_build(in_world: InWorld) -> None:
+    without = msgspec.structs.replace(POLICY, build_repository="")
+
+    async def story(world: World) -> None:
+        async with world.following(without) as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: gate.report.rows)
+            assert "no build repository is set" in gate.report.sentence
+            world.catalogue.push(IMAGE.format(K1), driver_image("535.183.06", COSTS, kernel=K1))
+            assert await world.until(lambda: gate.report.open, 90) <= 61
+            assert await world.jobs() == []
+
+    in_world(story)
+
+
+def test_a_kernel_that_is_covered_already_costs_nothing(in_world: InWorld) -> None:
+    async def story(world: World) -> None:
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=K)
+            await world.until(lambda: gate.report.open and gate.report.rows)
+            asked, changes = len(world.registry.asked), world.changes
+            await world.clock.sleep(900)
+            assert (len(world.registry.asked), world.changes) == (asked, changes)
+            assert await world.jobs() == []
+
+    in_world(story)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNREACHABLE, Outcome.UNAUTHORIZED])
+def test_a_registry_that_gives_no_clear_answer_orders_no_build(in_world: InWorld, outcome: Outcome) -> None:
+    async def story(world: World) -> None:
+        world.catalogue.refuse("quay.io/*", outcome)
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: gate.report.rows)
+            await world.clock.sleep(600)
+            assert not gate.report.open
+            assert await world.jobs() == []
+
+    in_world(story)
+
+
+def test_a_kernel_that_is_taken_from_the_list_is_forgotten(in_world: InWorld) -> None:
+    async def story(world: World) -> None:
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: world.metric(K1) == 0)
+            await world.announce(ubuntu22_04=f"{K}\n{K1}")
+            await world.until(lambda: len(gate.report.rows) == 2)
+            await world.client.delete(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
+            await world.until(lambda: not gate.report.rows)
+            assert world.metric(K1) is None
+            assert gate.condition is None
+
+    in_world(story)
+
+
+def test_a_list_that_is_wrong_is_told(in_world: InWorld) -> None:
+    async def story(world: World) -> None:
+        async with world.following() as gate:
+            await world.announce(ubuntu22_04=f"latest\n{K}")
+            await world.until(lambda: gate.report.problems)
+            condition = gate.condition
+            assert condition is not None
+            assert (condition.status, condition.reason) == ("False", "ListIsWrong")
+            assert condition.message.startswith("ubuntu22.04: kernel 'latest': write what uname -r says")
+
+    in_world(story)
+
+
+def test_what_cannot_be_built_says_why(in_world: InWorld) -> None:
+    branch = msgspec.structs.replace(POLICY, source=msgspec.structs.replace(POLICY.source, version="latest"))
+
+    async def story(world: World) -> None:
+        async with world.following(branch) as gate:
+            await world.announce(ubuntu22_04=K1)
+            await world.until(lambda: gate.report.rows)
+            assert "it cannot be built: driver version 'latest' is not of the form" in gate.report.sentence
+
+    in_world(story)
