@@ -31,7 +31,8 @@ def image_build(
 
     async def run(context: ProgramContext) -> int:
         target, architecture = context.env.get("TARGET", ""), context.env.get("ARCHITECTURE", context.architecture)
-        kernel, version = _argument(context.argv, "KERNEL_VERSION"), _argument(context.argv, "DRIVER_VERSION")
+        kernel = _argument(context.argv, "KERNEL_VERSION")
+        version = _argument(context.argv, "DRIVER_VERSION") or _argument(context.argv, "DRIVER_BRANCH")
         if not target or not kernel or not version:
             context.log(f"simulated: TARGET, KERNEL_VERSION and DRIVER_VERSION say what is built; got {context.argv}")
             return FAILED_EXIT
