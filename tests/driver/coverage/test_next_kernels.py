@@ -1,4 +1,4 @@
-"""A kernel is announced: it is counted, built and let through. A whole lab on virtual time, with simulated registries."""
+"""A kernel is announced: counted, built and let through. A whole lab on virtual time, with simulated registries."""
 
 import asyncio
 import random
