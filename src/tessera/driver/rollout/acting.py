@@ -5,7 +5,7 @@ starts from what is then seen.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum
 
 from tessera.clock import Clock
@@ -79,6 +79,10 @@ class Hands:
             self.failures = {}
         else:
             self.failures = read_failures(found.data)
+
+    def forget_refusals(self, alive: Collection[str]) -> None:
+        """Keeps the refusals of these pods only."""
+        self.refusals = {uid: text for uid, text in self.refusals.items() if uid in alive}
 
     async def do(self, instruction: Instruction) -> Answer:
         """Carries out one instruction; never raises for what the server said or did not say."""

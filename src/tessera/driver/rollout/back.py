@@ -18,6 +18,8 @@ def turns_back(view: NodeView, record: Record, *, goes_on: bool) -> str:
         return f"driver set {view.wanted.set} is wanted now, not {record.target}"
     if not goes_on and not record.changed and not record.requested:
         return "the rollout was stopped"
+    if view.state is State.CORDON and view.cordoned_before and not view.unschedulable:
+        return "it was begun because somebody had cordoned it, and is in service again"
     return ""
 
 

@@ -42,6 +42,7 @@ from tessera.driver.rollout.state import (
     CHANGING,
     CORDONED_ANNOTATION,
     ENABLED_ANNOTATION,
+    INITIAL_ANNOTATION,
     MOST_CAUSE,
     REQUESTED_ANNOTATION,
     Record,
@@ -75,11 +76,12 @@ def begin(view: NodeView, now: float) -> PatchNode:
         restart_only=view.wanted.restart_only,
         offered=view.offers,
     )
+    cordoned = {INITIAL_ANNOTATION: "true"} if view.foreign_cordon else {}
     return write(
         view,
         State.CORDON,
         record,
-        annotations={REQUESTED_ANNOTATION: None, ENABLED_ANNOTATION: "true"},
+        annotations={REQUESTED_ANNOTATION: None, ENABLED_ANNOTATION: "true", **cordoned},
         reason="DriverUpgrade",
         note=f"driver set {view.current} is replaced by {view.wanted.set}",
     )

@@ -1,0 +1,308 @@
+"""Which nodes change their driver, how many at a time, and when nothing more is begun."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.driver.rollout.conftest import (
+    NEW,
+    NOW,
+    OLD,
+    OTHER,
+    POLICY,
+    begun,
+    changed,
+    gpu_pod,
+    node,
+    pulled,
+    record,
+    replaced,
+    wanted,
+)
+
+from tessera.api.driver.policy import PodDeletion, UpgradePolicy
+from tessera.api.driver.status import UPGRADE_STATE_LABEL
+from tessera.driver.rollout.failures import Failure, Failures, SetFailures
+from tessera.driver.rollout.fleet import Decision, decide
+from tessera.driver.rollout.instructions import DeletePull, Forget, PatchNode, PullImage, Remember
+from tessera.driver.rollout.limits import unavailable_limit
+from tessera.driver.rollout.state import State
+from tessera.driver.rollout.views import DriverPod, NodeView, Pull, PullPod, Wanted
+
+WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
+
+
+def decided(
+    nodes: Iterable[NodeView], policy: UpgradePolicy | None = None, failures: Failures | None = None, **more: Any
+) -> Decision:
+    return decide(nodes, {POLICY: policy or UpgradePolicy()}, failures or {}, NOW, **more)
+
+
+def moved(decision: Decision, to: State) -> list[str]:
+    """The nodes that get a state, in the order of decisions."""
+    patches = [each for each in decision.instructions if isinstance(each, PatchNode)]
+    return [each.node for each in patches if each.labels.get(UPGRADE_STATE_LABEL) == to.value]
+
+
+def pulls(decision: Decision) -> list[str]:
+    return [each.node for each in decision.instructions if isinstance(each, PullImage)]
+
+
+def fresh(count: int, **more: Any) -> list[NodeView]:
+    """Nodes that serve with the old set and have the new one's image."""
+    return [node(f"n{number}", pulls=pulled(), **more) for number in range(count)]
+
+
+def works(name: str = "good") -> NodeView:
+    """A node that serves with the new set."""
+    return node(name, current=NEW, state=State.DONE)
+
+
+# Canary, order, image
+
+
+def test_the_canary_gets_the_image_first_and_alone_while_its_old_driver_serves() -> None:
+    decision = decided(node(f"n{number}") for number in range(3))
+    assert pulls(decision) == ["n0"]
+    assert moved(decision, State.CORDON) == []
+    assert sorted(moved(decision, State.REQUIRED)) == ["n0", "n1", "n2"]
+    assert decision.notes["n1"] == f"driver set {NEW} is proven on other nodes first"
+
+
+def test_the_canary_begins_when_its_image_is_there_and_the_others_wait_until_it_is_proven() -> None:
+    policy = UpgradePolicy(max_parallel=5, max_unavailable="100%", canary=2)
+    assert moved(decided(fresh(5), policy), State.CORDON) == ["n0", "n1"]
+    canaries = [changed(State.VALIDATION, name=f"c{number}") for number in range(2)]
+    assert moved(decided([*canaries, *fresh(5)], policy), State.CORDON) == []
+    half = [works(), canaries[1]]
+    assert moved(decided([*half, *fresh(5)], policy), State.CORDON) == []
+    assert len(moved(decided([works("c0"), works("c1"), *fresh(5)], policy), State.CORDON)) == 5
+
+
+def test_a_node_that_came_up_with_the_set_is_proof_enough() -> None:
+    assert moved(decided([works(), *fresh(2)]), State.CORDON) == ["n0"]
+    unproven = replaced(works(), validated=False)
+    parallel = UpgradePolicy(max_parallel=5, max_unavailable=5)
+    assert moved(decided([unproven, *fresh(3)], parallel), State.CORDON) == ["n0"]
+
+
+def test_requested_nodes_go_first_then_idle_ones_then_those_with_the_fewest_pods() -> None:
+    names = {"many": 3, "few": 1, "idle": 0, "asked": 5}
+    nodes = [
+        node(name, pods=tuple(gpu_pod(f"p{n}") for n in range(pods)), pulls=pulled(), requested=name == "asked")
+        for name, pods in names.items()
+    ]
+    assert moved(decided(nodes, WIDE), State.CORDON) == ["asked", "idle", "few", "many"]
+
+
+def test_the_next_nodes_have_the_image_before_their_turn() -> None:
+    policy = UpgradePolicy(max_parallel=2, max_unavailable=2)
+    under_way = [changed(State.RESTART, name="a"), changed(State.RESTART, name="b")]
+    decision = decided([works(), *under_way, *(node(f"n{number}") for number in range(5))], policy)
+    assert pulls(decision) == ["n0", "n1"]
+    assert moved(decision, State.CORDON) == []
+
+
+def test_an_image_that_is_on_its_way_is_not_asked_for_twice() -> None:
+    decision = decided([node(pulls=pulled(Pull.PULLING))])
+    assert pulls(decision) == []
+    assert "is being pulled" in decision.notes["n1"]
+
+
+def test_a_node_to_which_the_image_does_not_come_is_not_touched_and_uses_up_the_budget() -> None:
+    bad = node("n0", pulls=pulled(Pull.FAILED, "ErrImagePull: manifest unknown"))
+    decision = decided([bad, *fresh(0), node("n1")])
+    assert moved(decision, State.FAILED) == ["n0"]
+    assert "manifest unknown" in decision.stopped[POLICY]
+    assert all(each.unschedulable is None for each in decision.instructions if isinstance(each, PatchNode))
+
+
+def test_pods_that_brought_images_go_when_nobody_waits_for_them() -> None:
+    old = (PullPod(uid="p", namespace="tessera-system", name="old", set=OTHER, pull=Pull.PRESENT),)
+    for view in (node(pulls=old), works_with(pulled()), begun(State.PODS, pulls=pulled())):
+        assert [each.uid for each in decided([view]).instructions if isinstance(each, DeletePull)] != []
+    assert not [each for each in decided([node(pulls=pulled())]).instructions if isinstance(each, DeletePull)]
+
+
+def works_with(images: tuple[PullPod, ...]) -> NodeView:
+    return replaced(works(), pulls=images)
+
+
+# How many
+
+
+def test_no_more_are_under_way_than_may_be_in_parallel() -> None:
+    policy = UpgradePolicy(max_parallel=3, max_unavailable="100%", canary=0)
+    assert len(moved(decided([changed(State.RESTART, name="a"), *fresh(9)], policy), State.CORDON)) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "total", "nodes"),
+    [("25%", 4, 1), ("25%", 5, 2), ("1%", 3, 1), (2, 9, 2), (0, 9, 0), ("100%", 7, 7), ("3", 9, 3), ("many", 9, 1)],
+)
+def test_a_percentage_is_rounded_up(limit: int | str, total: int, nodes: int) -> None:
+    assert unavailable_limit(UpgradePolicy(max_unavailable=limit), total) == nodes
+
+
+def test_nodes_that_are_not_ready_or_failed_are_out_of_service_too() -> None:
+    policy = UpgradePolicy(max_parallel=0, max_unavailable=3, canary=0, failure_budget=9)
+    down = node("down", ready=False)
+    failed = changed(State.FAILED, name="failed", record=record(changed=True, returning=True, cause="x"))
+    decision = decided([down, failed, *fresh(5)], policy)
+    assert len(moved(decision, State.CORDON)) == 1
+    assert decision.notes["down"] == "the node is not ready"
+
+
+def test_nodes_that_somebody_cordoned_are_not_counted_and_are_taken_only_when_idle() -> None:
+    policy = UpgradePolicy(max_parallel=0, max_unavailable=1, canary=0)
+    idle = node("idle", unschedulable=True, pulls=pulled())
+    busy = node("busy", unschedulable=True, pods=(gpu_pod(),), pulls=pulled())
+    decision = decided([idle, busy, *fresh(3)], policy)
+    assert moved(decision, State.CORDON) == ["n0", "idle"]
+    assert "somebody cordoned the node" in decision.notes["busy"]
+
+
+def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
+    decision = decided(fresh(3), UpgradePolicy(canary=0), busy=frozenset({"n0"}))
+    assert moved(decision, State.CORDON) == []
+
+
+# Who may not
+
+
+@pytest.mark.parametrize(
+    ("view", "told"),
+    [
+        (node(keeps_out="label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"), "skip=true keeps it out"),
+        (node(ready=False), "not ready"),
+        (node(pods=(gpu_pod(controlled=False),)), "has no controller"),
+        (node(wanted=wanted(when_idle=True), pods=(gpu_pod(),)), "comes when no pod uses its cards"),
+    ],
+)
+def test_a_node_that_may_not_change_is_passed_over_with_the_reason(view: NodeView, told: str) -> None:
+    decision = decided([view, *fresh(1)], UpgradePolicy(max_unavailable=2))
+    assert told in decision.notes["n1"]
+    assert moved(decision, State.CORDON) == ["n0"]
+
+
+def test_without_auto_upgrade_only_requested_nodes_change_and_the_others_are_told_what_is_available() -> None:
+    off = UpgradePolicy(auto_upgrade=False)
+    nodes = [node("asked", requested=True, pulls=pulled()), node("other"), node("was", state=State.REQUIRED)]
+    decision = decided(nodes, off)
+    assert moved(decision, State.CORDON) == ["asked"]
+    assert decision.notes["other"] == f"driver set {NEW} is available; upgradePolicy.autoUpgrade is off"
+    assert moved(decision, State.DONE) == ["was"]
+    assert (decision.counts[POLICY].available, decision.counts[POLICY].pending) == (2, 1)
+
+
+def test_auto_upgrade_that_is_turned_off_gives_back_what_was_not_changed_yet() -> None:
+    off = UpgradePolicy(auto_upgrade=False)
+    decision = decided([begun(State.PODS, name="early"), changed(State.RESTART, name="late")], off)
+    assert moved(decision, State.UNCORDON) == ["early"]
+
+
+def test_a_request_for_what_a_node_has_already_is_taken_back() -> None:
+    assert moved(decided([replaced(works(), requested=True)]), State.DONE) == ["good"]
+
+
+# Failures
+
+
+def failed_node(name: str = "bad", **more: Any) -> NodeView:
+    resting = record(returning=True, restored=True, cause="it broke")
+    return node(name, state=State.FAILED, record=resting, **more)
+
+
+def remembered(*names: str, set_: str = NEW) -> dict[str, SetFailures]:
+    nodes = {name: Failure(cause="it broke", at=NOW) for name in names}
+    return {set_: SetFailures(policy=POLICY, nodes=nodes)}
+
+
+def test_with_the_budget_used_up_nothing_begins_and_the_cause_is_told() -> None:
+    decision = decided([failed_node(), *fresh(3)])
+    assert moved(decision, State.CORDON) == []
+    assert decision.stopped[POLICY].endswith("1 failed, the budget is 1; node bad: it broke")
+    assert "it broke" in decision.notes["n0"]
+
+
+def test_with_budget_left_the_others_go_on() -> None:
+    policy = UpgradePolicy(failure_budget=2)
+    assert moved(decided([failed_node(), *fresh(3)], policy), State.CORDON) == ["n0"]
+
+
+def test_a_failure_is_remembered_longer_than_its_node_lives() -> None:
+    (told,) = [each for each in decided([failed_node()]).instructions if isinstance(each, Remember)]
+    assert (told.set, told.node, told.cause) == (NEW, "bad", "it broke")
+    assert moved(decided(fresh(3), failures=remembered("bad")), State.CORDON) == []
+    again = decided([failed_node()], failures=remembered("bad"))
+    assert not [each for each in again.instructions if isinstance(each, Remember)]
+
+
+def test_a_set_that_failed_is_not_tried_again_until_another_one_is_wanted() -> None:
+    nodes = [msgspec.structs.replace(each, wanted=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
+    assert moved(decided(nodes, failures=remembered("bad")), State.CORDON) == ["n0"]
+    back_again = decided(fresh(3), failures=remembered("bad"))
+    assert moved(back_again, State.CORDON) == []
+
+
+def test_a_failed_node_begins_anew_with_another_set() -> None:
+    view = failed_node(wanted=wanted(OTHER), pulls=pulled(set_=OTHER))
+    assert moved(decided([view]), State.CORDON) == ["bad"]
+
+
+def test_a_failure_in_this_very_round_stops_what_was_not_changed_yet() -> None:
+    policy = UpgradePolicy(max_parallel=5, max_unavailable=5, canary=0)
+    broken = changed(State.RESTART, name="a", drivers=(DriverPod(set=NEW, fault="ended 3 times"),))
+    decision = decided([broken, begun(State.PODS, name="b"), *fresh(2)], policy)
+    assert moved(decision, State.FAILED) == ["a"]
+    assert moved(decision, State.UNCORDON) == ["b"]
+    assert moved(decision, State.CORDON) == []
+
+
+def test_what_a_person_asks_for_is_tried_in_spite_of_failures_and_success_forgets_them() -> None:
+    asked = failed_node(requested=True, pulls=pulled())
+    assert moved(decided([asked], failures=remembered("bad")), State.CORDON) == ["bad"]
+    decision = decided([works("bad"), *fresh(1)], failures=remembered("bad"))
+    assert Forget(set=NEW) in decision.instructions
+
+
+def test_two_pools_of_a_policy_have_a_canary_each_and_share_limits_and_budget() -> None:
+    policy = UpgradePolicy(max_parallel=5, max_unavailable=5)
+    second = [replaced(each, name=f"m{each.name}", wanted=wanted(OTHER), pulls=pulled(set_=OTHER)) for each in fresh(3)]
+    assert moved(decided([*fresh(3), *second], policy), State.CORDON) == ["mn0", "n0"]
+    one = UpgradePolicy(max_parallel=1)
+    assert len(moved(decided([*fresh(3), *second], one), State.CORDON)) == 1
+    assert moved(decided([failed_node(), *second], policy), State.CORDON) == []
+
+
+def test_policies_do_not_touch_each_other() -> None:
+    theirs = Wanted(policy="NVIDIADriver/b", set=NEW, image="x")
+    other = [replaced(each, name=f"m{each.name}", wanted=theirs) for each in fresh(2)]
+    decision = decided([failed_node(), *fresh(2), *other])
+    assert moved(decision, State.CORDON) == ["mn0"]
+    assert set(decision.stopped) == {POLICY}
+
+
+def test_a_node_whose_pods_could_not_leave_does_not_become_the_canary() -> None:
+    stuck = node("n0", pods=(gpu_pod(empty_dir=True),), pulls=pulled())
+    busy = node("n1", pods=(gpu_pod("a"), gpu_pod("b")), pulls=pulled())
+    assert moved(decided([stuck, busy]), State.CORDON) == ["n1"]
+    may = UpgradePolicy(pod_deletion=PodDeletion(delete_empty_dir=True))
+    assert moved(decided([stuck, busy], may), State.CORDON) == ["n0"]
+
+
+def test_the_counts_are_upstreams() -> None:
+    nodes = [works(), failed_node(), changed(State.RESTART, name="a"), *fresh(2)]
+    counts = decided(nodes, UpgradePolicy(failure_budget=5)).counts[POLICY]
+    assert (counts.done, counts.failed, counts.in_progress, counts.pending, counts.available) == (1, 1, 1, 2, 0)
+
+
+def test_nodes_that_are_to_have_what_they_have_are_left_alone() -> None:
+    content = [
+        works(),
+        node("fixed", wanted=wanted(OLD)),
+        node("none", current="", wanted=wanted("")),
+        node("x", current=""),
+    ]
+    assert decided(content).instructions == ()
