@@ -12,6 +12,8 @@ from tessera.kube.resources import Node, Pod
 #: When nodes of tests are registered, seconds since 1970.
 T0 = 1_800_000_000.0
 
+GPU_TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/tessera-gpu"
+
 WHOLE = NodeOffer(
     resource="nvidia.com/gpu",
     kind=OfferKind.WHOLE,

@@ -71,7 +71,7 @@ def unschedulable(at: float) -> dict[str, Any]:
 
 
 def machine(resource: str = "capi", **more: Any) -> Machine:
-    labels = {"cluster.x-k8s.io/deployment-name": "gpus"}
+    labels = {"cluster.x-k8s.io/set-name": "gpus"}
     meta = {"name": "m", "namespace": "clusters", "uid": "m-uid", "labels": labels}
     return msgspec.convert({"metadata": {**meta, "creationTimestamp": "2027-01-15T07:58:00Z"}, **more}, Machine)
 
@@ -126,6 +126,16 @@ def test_cards_that_were_given_out_while_nobody_looked_came_at_an_unknown_time(w
     world.node(700, annotations=offering(), conditions=ready, allocatable=GPU)
     assert world.at(M.ALLOCATABLE) is None
     assert phases_of(world.record).seconds[M.ALLOCATABLE] is None
+    assert world.record.unseen
+    assert [each.record for each in world.tracker.take() if isinstance(each, Keep)][-1] == world.record
+
+
+def test_a_workload_that_was_there_before_the_node_ends_a_way_that_nobody_saw_to_its_end(world: World) -> None:
+    ready = (READY, condition("GpuSharingApplied", at=T0 + 50))
+    world.node(600, live=False, annotations=offering(), conditions=ready, allocatable=GPU)
+    world.pod(make_pod("job", created=T0 - 60, limits=GPU, started=T0 + 300), 600)
+    assert world.at(M.WORKLOAD) == 300
+    assert span(world.record, Span.READY_TO_WORKLOAD) == 290
 
 
 def test_a_node_that_has_been_there_for_long_has_no_way(world: World) -> None:
@@ -203,7 +213,7 @@ def test_machines_say_when_a_node_was_asked_for(world: World, resource: Any, sta
     world.node(0.1)
     world.tracker.see_request(request_of(machine(status=status), resource))
     assert (world.at(M.REQUESTED), world.at(M.VM)) == (-120, -30)
-    assert world.record.group == "MachineDeployment/clusters/gpus"
+    assert world.record.group == "gpus"
 
 
 def test_a_machine_is_known_by_its_virtual_machine_before_it_names_its_node(world: World) -> None:

@@ -5,14 +5,16 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.kube.resources import Machine, Resource
+from tessera.provisioning.groups import KARPENTER_LABEL
 from tessera.provisioning.sightings import moment, since
 
-#: Labels of machines that name their group: Karpenter's, Cluster API's, OpenShift's.
-_MACHINE_GROUPS = (
-    ("karpenter.sh/nodepool", ""),
-    ("cluster.x-k8s.io/deployment-name", "MachineDeployment"),
-    ("cluster.x-k8s.io/set-name", "MachineSet"),
-    ("machine.openshift.io/cluster-api-machineset", "MachineSet"),
+#: Labels of machines that name their group, in the words of :mod:`tessera.provisioning.groups`: Karpenter's, Cluster
+#: API's, OpenShift's.
+_GROUPS = (
+    KARPENTER_LABEL,
+    "topology.cluster.x-k8s.io/deployment-name",
+    "cluster.x-k8s.io/set-name",
+    "machine.openshift.io/cluster-api-machineset",
 )
 #: Conditions that say that a machine's virtual machine is there: Cluster API, OpenShift, Karpenter.
 _VM_CONDITIONS = frozenset({"InfrastructureReady", "InstanceExists", "Launched"})
@@ -32,6 +34,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         vm: when its virtual machine was there.
         group: the node group.
         annotations: its own, which may forbid its replacement.
+        going: it is being deleted.
     """
 
     resource: str
@@ -44,11 +47,12 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     vm: float | None = None
     group: str = ""
     annotations: Mapping[str, str] = {}
+    going: bool = False
 
 
 def request_of(machine: Machine, resource: Resource[Machine]) -> Request:
     """What a Machine or NodeClaim says."""
-    status = machine.status
+    status, labels = machine.status, machine.metadata.labels
     newer = status.v1beta2.conditions if status.v1beta2 is not None else ()
     conditions = (*(status.conditions or ()), *(newer or ()))
     node = status.node_ref.name if status.node_ref is not None else status.node_name
@@ -61,15 +65,7 @@ def request_of(machine: Machine, resource: Resource[Machine]) -> Request:
         provider_id=machine.spec.provider_id or status.provider_id or "",
         requested=moment(machine.metadata.creation_timestamp),
         vm=next((since(conditions, name) for name in _VM_CONDITIONS if since(conditions, name) is not None), None),
-        group=_machine_group(machine),
+        group=next((labels[name] for name in _GROUPS if labels.get(name)), ""),
         annotations=machine.metadata.annotations,
+        going=machine.metadata.deletion_timestamp is not None,
     )
-
-
-def _machine_group(machine: Machine) -> str:
-    """As cluster autoscalers name it: ``MachineSet/<namespace>/<name>``; of Karpenter the NodePool's name."""
-    for label, kind in _MACHINE_GROUPS:
-        name = machine.metadata.labels.get(label)
-        if name:
-            return f"{kind}/{machine.metadata.namespace}/{name}" if kind else name
-    return ""

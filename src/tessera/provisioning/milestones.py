@@ -43,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         strategy: how it came to its driver.
         image: the driver's image.
         simulated: it happened in the lab.
+        unseen: its cards can be used, and nobody saw since when.
         lost: when it went away before its cards could be used, so that its times are lower bounds; None if it did not.
         replaced: when Tessera asked for its replacement; None if it did not.
     """
@@ -55,8 +56,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strategy: str = ""
     image: str = ""
     simulated: bool = False
+    unseen: bool = False
     lost: float | None = None
     replaced: float | None = None
+
+    @property
+    def usable(self) -> bool:
+        """Whether its cards could be used by now: all that an autoscaler waits for is over."""
+        return self.unseen or Milestone.ALLOCATABLE in self.at
 
 
 class Step(Enum):

@@ -123,7 +123,7 @@ def now_in(record: Record) -> Milestone | None:
     A milestone that nobody saw counts as reached if a later one cannot be without it; who asked for the node, and when
     its machine came, is over once it is registered.
     """
-    reached = _implied(record.at)
+    reached = _implied({*record.at, Milestone.ALLOCATABLE} if record.usable else record.at)
     order = ORDER if Milestone.REGISTERED not in reached else ORDER[ORDER.index(Milestone.REGISTERED) :]
     return next((each for each in order if each not in reached), None)
 
@@ -152,7 +152,7 @@ def remaining(record: Record, history: Iterable[Record], now: float) -> Remainin
         now: seconds since 1970.
     """
     phase, began = now_in(record), since(record)
-    if phase is None or began is None or Milestone.ALLOCATABLE in record.at:
+    if phase is None or began is None or record.usable:
         return Remaining(seconds=None, n=0)
     alike = [each for each in history if each.strategy == record.strategy and each.uid != record.uid]
     near = [each for each in alike if record.group and each.group == record.group]

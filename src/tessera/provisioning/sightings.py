@@ -14,6 +14,7 @@ from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
+from tessera.provisioning.groups import group_of
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Record
 from tessera.provisioning.records import decode_record
 from tessera.provisioning.startup import SHARING_CONDITION, driver_status, gives_cards, lack
@@ -39,14 +40,6 @@ _ACCELERATORS = (
 #: What a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 
-#: Labels that name a node's group where no Machine or NodeClaim does.
-_GROUPS = (
-    "karpenter.sh/nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "alpha.eksctl.io/nodegroup-name",
-    "cloud.google.com/gke-nodepool",
-    "kubernetes.azure.com/agentpool",
-)
 #: Containers of drivers in the pods of NVIDIA's operator; others there build or manage.
 _DRIVER_CONTAINERS = ("nvidia-driver-ctr", "driver")
 
@@ -161,7 +154,7 @@ def node_sighting(node: Node) -> NodeSighting:
         usable=gives_cards(node) and (not agent_speaks or not lack(node)),
         agent=moment(sharing.last_transition_time) if sharing is not None else None,
         kept=_kept(node),
-        group=next((labels[name] for name in _GROUPS if name in labels), ""),
+        group=group_of(labels, node.metadata.annotations)[:_LONGEST],
         pool=told.pool[:_LONGEST] if told is not None else "",
         strategy=told.strategy.value if told is not None else "",
         image=told.image[:_LONGEST] if told is not None else "",

@@ -11,15 +11,17 @@ counts the node as coming, not as useless. Somebody has to take it off:
 """
 
 from collections.abc import Collection, Iterator
+from typing import Literal
 
 import msgspec
 
 from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.clock import parse_rfc3339
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Condition, Node, Taint
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import now_in
 
 #: Taints of these prefixes mean "not started yet" to cluster autoscalers; the second is the older one.
@@ -42,20 +44,62 @@ _BLOCKING = {
     Milestone.VALIDATED: ("NotValidated", "no container has used the driver yet"),
     Milestone.ALLOCATABLE: ("NotAllocatable", "its cards are not given out as they should be"),
 }
+_DRIVERS = frozenset({Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER})
+#: Longest message, characters.
+_LONGEST = 1000
 #: Reason of the condition of a node that came up.
 PROVISIONED = "Provisioned"
 
 
-class Overdue(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of a node after its deadline.
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """The condition ``GpuProvisioned`` of a node.
 
     Attributes:
+        well: it offers what it should.
         reason: the phase that blocks, as a word.
         text: the same for people, with what is known of it.
     """
 
+    well: bool
     reason: str
     text: str
+
+    @property
+    def status(self) -> Literal["True", "False"]:
+        """As conditions have it."""
+        return "True" if self.well else "False"
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done about a node that starts.
+
+    Attributes:
+        free: take the startup taints off.
+        told: what its condition should say; None for nothing yet.
+        due: when it is overdue, seconds since 1970; None if nothing is awaited.
+    """
+
+    free: bool = False
+    told: Told | None = None
+    due: float | None = None
+
+
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a node may take; seconds.
+
+    Attributes:
+        deadline: from its registration.
+        began: when this controller began to look, seconds since 1970: what went on before may not be told yet.
+        grace: after that, for a node that is overdue by then.
+    """
+
+    deadline: float
+    began: float
+    grace: float
+
+    def due(self, registered: float) -> float:
+        """When a node is overdue, seconds since 1970."""
+        return max(registered + self.deadline, self.began + min(self.grace, self.deadline))
 
 
 def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
@@ -131,33 +175,55 @@ def _condition(node: Node, kind: str) -> Condition | None:
 # The deadline
 
 
-def due(registered: float, deadline: float, began: float, grace: float) -> float:
-    """When a node is overdue, seconds since 1970.
+def judge(node: Node, record: Record | None, *, keys: Collection[str], patience: Patience, now: float) -> Judgement:
+    """What is to be done about a node.
 
     Args:
-        registered: when it was registered.
-        deadline: seconds it may take from then.
-        began: when this controller began to look. What went on before that may not be told yet.
-        grace: seconds for that.
+        node: as it is now.
+        record: its way; None if it has none.
+        keys: of the taints that are taken off.
+        patience: how long it may take.
+        now: seconds since 1970.
     """
-    return max(registered + deadline, began + min(grace, deadline))
+    tainted = bool(startup_taints(node, keys))
+    came = record is not None and record.usable
+    shown = _condition(node, PROVISIONED_CONDITION)
+    untold = came and shown is None
+    if not (tainted or untold or (record is not None and not came) or (shown is not None and shown.status != "True")):
+        return Judgement()
+    missing = lack(node)
+    # Where no agent runs, another device plugin gives cards out, and nothing more is expected of it.
+    foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
+    took = now - _registered(node, now)
+    if not missing or foreign:
+        text = f"{took:.0f} s after it was registered, {_given(node)}"[:_LONGEST]
+        told = Told(well=True, reason=PROVISIONED, text=text)
+        return Judgement(free=tainted, told=None if record is None and shown is None else told)
+    due = patience.due(_registered(node, now))
+    if now < due:
+        return Judgement(due=due)
+    return Judgement(told=_overdue(node, record, missing, took), due=due)
 
 
-def overdue(node: Node, record: Record, missing: str, took: float) -> Overdue:
-    """What to say of a node at its deadline.
+def _registered(node: Node, now: float) -> float:
+    try:
+        return parse_rfc3339(node.metadata.creation_timestamp or "")
+    except ValueError:
+        return now
 
-    Args:
-        node: as it is now; it lacks something.
-        record: its way until now.
-        missing: see :func:`lack`.
-        took: seconds since it was registered.
-    """
-    phase = now_in(record)
+
+def _given(node: Node) -> str:
+    found = [f"{n} {name}" for name, n in sorted(node.status.allocatable.items()) if name.startswith("nvidia.com/")]
+    return f"kubelet gives {', '.join(each for each in found if not each.startswith('0 '))}"
+
+
+def _overdue(node: Node, record: Record | None, missing: str, took: float) -> Told:
+    phase = now_in(record) if record is not None else Milestone.ALLOCATABLE
     # The moments may all be there while a card is missing again.
     reason, text = _BLOCKING.get(phase or Milestone.ALLOCATABLE, _BLOCKING[Milestone.ALLOCATABLE])
-    told = _driver_text(node) if phase in {Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER} else missing
+    told = _driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
-    return Overdue(reason=reason, text=f"{took:.0f} s after it was registered, {text}{more}")
+    return Told(well=False, reason=reason, text=f"{took:.0f} s after it was registered, {text}{more}"[:_LONGEST])
 
 
 def driver_status(node: Node) -> DriverStatus | None:

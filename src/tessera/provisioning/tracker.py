@@ -112,6 +112,9 @@ class Tracker:
             witnessed[Milestone.LABELLED] = node.registered if at_once else came
         if node.usable and not (before is not None and before.usable):
             witnessed[Milestone.ALLOCATABLE] = came
+            if came is None and not record.usable:
+                self.records[node.name] = msgspec.structs.replace(self.records[node.name], unseen=True)
+                self.changed.add(node.name)
         self._advance(node.name, witnessed)
 
     def lose_node(self, name: str, now: float) -> None:
@@ -121,7 +124,7 @@ class Tracker:
             self._providers.pop(node.provider_id, None)
         record = self.records.pop(name, None)
         self.changed.discard(name)
-        if record is not None and Milestone.ALLOCATABLE not in record.at:
+        if record is not None and not record.usable:
             self._kept.append(Keep(msgspec.structs.replace(record, lost=now)))
 
     def see_pod(self, pod: PodSighting, now: float) -> None:
@@ -170,9 +173,9 @@ class Tracker:
         self._scaled_up[pod_uid] = min(at, self._scaled_up.get(pod_uid, at))
 
     def replaced(self, name: str, now: float) -> Record | None:
-        """Notes that a node's replacement is asked for; its record, None if it has none."""
+        """Notes that a node's replacement is asked for; its record, None if it has none or says so already."""
         record = self.records.get(name)
-        if record is None:
+        if record is None or record.replaced is not None:
             return None
         self.records[name] = msgspec.structs.replace(record, replaced=now)
         self.changed.add(name)
@@ -197,14 +200,14 @@ class Tracker:
         at = dict(record.at)
         _add(at, (found for found in (*witnessed.items(), *self._stated(node)) if _counts(found, record)))
         if Milestone.ALLOCATABLE not in record.at:
-            _add(at, self._came_along(node, at))
+            _add(at, self._came_along(node, at, usable=record.usable))
         if Milestone.WORKLOAD not in record.at:
-            _add(at, self._after_all(name, at))
+            _add(at, self._after_all(name, at, unseen=record.unseen))
         new = msgspec.structs.replace(record, at=at, **self._named(node, record))
         if new != record:
             self.records[name] = new
             self.changed.add(name)
-            if Milestone.ALLOCATABLE in at:
+            if new.usable:
                 self._kept.append(Keep(new))
 
     def _stated(self, node: NodeSighting) -> Iterator[tuple[Milestone, float | None]]:
@@ -223,9 +226,11 @@ class Tracker:
         for pod in self.pods_on(node.name, Role.VALIDATION):
             yield Milestone.VALIDATED, pod.done
 
-    def _came_along(self, node: NodeSighting, at: dict[Milestone, float]) -> Iterator[tuple[Milestone, float | None]]:
+    def _came_along(
+        self, node: NodeSighting, at: Mapping[Milestone, float], *, usable: bool
+    ) -> Iterator[tuple[Milestone, float | None]]:
         """What nobody brought to a node; see rule 3."""
-        if node.agent is None and Milestone.ALLOCATABLE not in at:
+        if node.agent is None and not usable and Milestone.ALLOCATABLE not in at:
             return
         if not node.managed and not self.pods_on(node.name, Role.DRIVER):
             for milestone in (Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER):
@@ -235,9 +240,13 @@ class Tracker:
         if not self.pods_on(node.name, Role.VALIDATION):
             yield Milestone.VALIDATED, node.agent
 
-    def _after_all(self, name: str, at: dict[Milestone, float]) -> Iterator[tuple[Milestone, float | None]]:
+    def _after_all(
+        self, name: str, at: Mapping[Milestone, float], *, unseen: bool
+    ) -> Iterator[tuple[Milestone, float | None]]:
         """What only the first workload shows; see rules 4 and 6."""
-        usable, registered = at.get(Milestone.ALLOCATABLE), at.get(Milestone.REGISTERED)
+        registered = at.get(Milestone.REGISTERED)
+        # Who was there before the node waited for it, whenever its cards could be used.
+        usable = at.get(Milestone.ALLOCATABLE, registered if unseen else None)
         if usable is None:
             return
         pods = [each for each in self.pods_on(name, Role.WORKLOAD) if each.started is not None]
@@ -253,8 +262,8 @@ class Tracker:
     def _named(self, node: NodeSighting, record: Record) -> dict[str, str | bool]:
         """What the record says besides moments. The driver that counts is the one with which the cards came up."""
         request = self.request(node.name)
-        group = record.group or (request.group if request is not None else "") or node.group
-        if Milestone.ALLOCATABLE in record.at:
+        group = record.group or node.group or (request.group if request is not None else "")
+        if record.usable:
             return {"group": group}
         drivers = self.pods_on(node.name, Role.DRIVER)
         strategy = node.strategy or _strategy(drivers)

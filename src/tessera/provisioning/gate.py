@@ -1,0 +1,207 @@
+"""Carries out what is decided about nodes that start: takes taints off, tells of those that are late, replaces few.
+
+Each look judges the nodes that changed and those whose time is up, and writes one thing after the other. A write that
+failed is judged anew after a pause; by then something else may be due. What was written is remembered until the node
+shows it, so that nothing is written twice.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from tessera.clock import Clock, rfc3339
+from tessera.kube.backoff import Backoff
+from tessera.kube.cache import Cache
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.resources import NODES, Node, ObjectReference
+from tessera.provisioning.metrics import ProvisioningMetrics
+from tessera.provisioning.milestones import PROVISIONED_CONDITION
+from tessera.provisioning.options import ProvisioningOptions
+from tessera.provisioning.replacement import Answer, decide
+from tessera.provisioning.replacing import Replacer
+from tessera.provisioning.startup import Judgement, Patience, Told, judge, startup_taints
+from tessera.provisioning.store import BookStore
+from tessera.provisioning.tracker import Tracker
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a replacement that was held, or did not come through, is looked at again.
+_AGAIN = 60.0
+#: Who owns the condition: other parts of the controller apply conditions of their own to the same nodes.
+FIELD_MANAGER = "tessera-provisioning"
+
+
+class StartupGate:
+    """Looks after nodes that start.
+
+    Args:
+        client: who writes.
+        clock: the time.
+        nodes: all nodes.
+        tracker: their ways.
+        store: the book of records.
+        replacer: asks for replacements.
+        events: tells about nodes.
+        metrics: counts.
+        options: see :class:`~tessera.provisioning.options.ProvisioningOptions`.
+        rng: for jitter.
+        may_act: whether this replica still leads.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        nodes: Cache[Node],
+        tracker: Tracker,
+        store: BookStore,
+        replacer: Replacer,
+        events: EventRecorder,
+        metrics: ProvisioningMetrics,
+        options: ProvisioningOptions,
+        rng: random.Random,
+        may_act: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._nodes = nodes
+        self._tracker = tracker
+        self._store = store
+        self._replacer = replacer
+        self._events = events
+        self._metrics = metrics
+        self._options = options
+        self._may_act = may_act
+        self._backoff = Backoff(rng)
+        self._patience = Patience(deadline=options.deadline, began=clock.now(), grace=options.grace)
+        self._due: dict[str, float] = {}
+        self._freed: dict[str, str] = {}
+        self._told: dict[str, tuple[str, str]] = {}
+        self._held: dict[str, str] = {}
+
+    def next_due(self) -> float | None:
+        """When to look again at the latest, seconds since 1970; None for not before something changes."""
+        return min(self._due.values(), default=None)
+
+    def forget(self, name: str, uid: str) -> None:
+        """A node is gone."""
+        self._due.pop(name, None)
+        for known in (self._freed, self._told, self._held):
+            known.pop(uid, None)
+
+    async def look(self, changed: Collection[str]) -> None:
+        """Judges the nodes that changed and those that are due, and does what follows."""
+        now = self._clock.now()
+        late = [name for name, due in self._due.items() if due <= now]
+        for name in dict.fromkeys((*sorted(changed), *late)):
+            self._due.pop(name, None)
+            node = self._nodes.get(name)
+            if node is None or not self._may_act():
+                continue
+            try:
+                await self._look_at(node, now)
+            except (NotFound, Conflict):
+                continue  # it changed meanwhile, and that is seen
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                pause = self._backoff.next()
+                self._metrics.failed("startup")
+                self._due[name] = now + pause
+                _log.warning(
+                    "node %s: what is due at its start cannot be written, again in %.1f s: %s", name, pause, error
+                )
+            else:
+                self._backoff.reset()
+
+    async def _look_at(self, node: Node, now: float) -> None:
+        record = self._tracker.records.get(node.metadata.name)
+        if record is not None and record.uid != node.metadata.uid:
+            return  # the tracker has not seen this node yet, and tells when it has
+        found = judge(node, record, keys=self._options.startup_taints, patience=self._patience, now=now)
+        if found.due is not None and found.due > now:
+            self._due[node.metadata.name] = found.due
+        if found.free:
+            await self._free(node)
+        if found.told is not None:
+            await self._tell(node, found.told, now)
+            if not found.told.well:
+                await self._replace(node, found, now)
+
+    async def _free(self, node: Node) -> None:
+        """Takes the startup taints off, and leaves all others as they are."""
+        meta = node.metadata
+        if self._freed.get(meta.uid) == meta.resource_version:
+            return
+        keys = self._options.startup_taints
+        stay = [msgspec.to_builtins(each) for each in node.spec.taints if each.key not in keys]
+        gone = ", ".join(each.key for each in startup_taints(node, keys))
+        patch = {"spec": {"taints": stay or None}}
+        await self._client.merge_patch(NODES, meta.name, patch, uid=meta.uid, resource_version=meta.resource_version)
+        self._freed[meta.uid] = meta.resource_version
+        self._metrics.freed()
+        self._events.record(_about(node), "StartupTaintRemoved", f"offers what it should; {gone} is taken off")
+
+    async def _tell(self, node: Node, told: Told, now: float) -> None:
+        """Writes the condition if its status or reason changes, and an Event with it."""
+        meta = node.metadata
+        shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
+        if (told.status, told.reason) in {self._told.get(meta.uid), (shown.status, shown.reason) if shown else None}:
+            return
+        stands = shown is not None and shown.status == told.status and shown.last_transition_time
+        condition = {
+            "type": PROVISIONED_CONDITION,
+            "status": told.status,
+            "reason": told.reason,
+            "message": told.text,
+            "lastHeartbeatTime": rfc3339(now),
+            "lastTransitionTime": stands or rfc3339(now),
+        }
+        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
+        await self._client.apply(NODES, meta.name, body, subresource="status", field_manager=FIELD_MANAGER)
+        self._told[meta.uid] = (told.status, told.reason)
+        if not told.well:
+            self._metrics.overdue(told.reason)
+            self._events.record(_about(node), told.reason, f"overdue: {told.text}", type="Warning")
+
+    async def _replace(self, node: Node, found: Judgement, now: float) -> None:
+        """Replaces a node that is overdue, if that is allowed and there were not enough."""
+        name, record = node.metadata.name, self._tracker.records.get(node.metadata.name)
+        if record is None or found.told is None:
+            return
+        request = self._tracker.request(name)
+        decision = decide(
+            record,
+            self._store.book.nodes.values(),
+            limit=self._options.replace_failed,
+            now=now,
+            going=node.metadata.deletion_timestamp is not None or (request is not None and request.going),
+            cordoned=node.spec.unschedulable,
+            annotations=(node.metadata.annotations, *([request.annotations] if request is not None else [])),
+        )
+        why = decision.text
+        if decision.answer is Answer.REPLACE:
+            why = self._replacer.obstacle(node, request)
+        if why:
+            self._hold(node, why, now)
+        elif decision.answer is Answer.REPLACE:
+            self._due[name] = now + _AGAIN
+            what = await self._replacer.replace(node, request, now)
+            if record.replaced is None:
+                self._metrics.replaced()
+                note = f"{found.told.text}; {what} is deleted"
+                self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
+
+    def _hold(self, node: Node, why: str, now: float) -> None:
+        """Says once why a node is not replaced, and looks again later: limits are per hour, and people may agree."""
+        self._due[node.metadata.name] = now + _AGAIN
+        if self._held.get(node.metadata.uid) != why:
+            self._held[node.metadata.uid] = why
+            self._events.record(_about(node), "GpuReplacementHeld", f"is not replaced: {why}", type="Warning")
+
+
+def _about(node: Node) -> ObjectReference:
+    return reference_to(NODES, node.metadata.name, uid=node.metadata.uid)

@@ -1,0 +1,131 @@
+"""Phases as Prometheus histograms.
+
+Rules:
+
+- a phase is counted once: when a record enters the book, or when a phase of it became known there;
+- an unknown phase is not counted, so the count of a phase says how often it is known;
+- labels come from objects of others, so there are at most :data:`MOST` combinations of them; more go to ``other``.
+"""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from tessera.provisioning.milestones import Record, Step, WorkloadRecord
+from tessera.provisioning.phases import Span, added, phases_of, span
+
+#: Seconds; from a marker file that is seen at once to a node that nobody would wait for any longer.
+BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
+#: Combinations of pool, strategy and image.
+MOST = 64
+_OTHER = ("other", "other", "other")
+#: Characters of a label's value.
+_LONGEST = 80
+
+#: Name of the sum of all phases among the phases, and of the parts of the way that have a name.
+TOTALS = {
+    "total": Span.TOTAL,
+    "total-provisioned": Span.PROVISIONED,
+    "total-startup": Span.STARTUP,
+    "total-after-ready": Span.READY_TO_WORKLOAD,
+}
+
+
+class ProvisioningMetrics:
+    """Metrics of provisioning.
+
+    Args:
+        registry: where they are shown.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._phases = Histogram(
+            "tessera_provisioning_phase_seconds",
+            "Phases of nodes on their way to usable cards; total and total-* are sums of phases.",
+            ["phase", "pool", "strategy", "image"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._workloads = Histogram(
+            "tessera_provisioning_workload_seconds",
+            "Steps of pods that ask for cards, from their creation to their first container's start.",
+            ["step", "node", "strategy"],
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._lost = Counter(
+            "tessera_provisioning_lost_nodes",
+            "Nodes that went away before their cards could be used.",
+            ["strategy"],
+            registry=registry,
+        )
+        self._taints = Counter(
+            "tessera_startup_taints_removed", "Startup taints taken off nodes that had started.", registry=registry
+        )
+        self._overdue = Counter(
+            "tessera_startup_overdue_nodes",
+            "Nodes that did not offer their cards at the deadline.",
+            ["reason"],
+            registry=registry,
+        )
+        self._replaced = Counter("tessera_replaced_nodes", "Nodes whose replacement was asked for.", registry=registry)
+        self._under_way = Gauge("tessera_provisioning_nodes", "Nodes on their way to usable cards.", registry=registry)
+        self._failures = Counter(
+            "tessera_provisioning_write_failures", "Writes of provisioning that failed.", ["kind"], registry=registry
+        )
+        self._combinations: set[tuple[str, str, str]] = set()
+
+    def recorded(self, record: Record, before: Record | None) -> None:
+        """A record entered the book, or took the place of one."""
+        old = _durations(before) if before is not None else {}
+        labels = self._bounded((record.pool or "unknown", record.strategy or "unknown", short_image(record.image)))
+        for phase, seconds in _durations(record).items():
+            if seconds is not None and old.get(phase) is None:
+                self._phases.labels(phase, *labels).observe(seconds)
+        if record.lost is not None and (before is None or before.lost is None):
+            self._lost.labels(labels[1]).inc()
+
+    def started(self, record: WorkloadRecord) -> None:
+        """A pod's record entered the book."""
+        node = "new" if record.fresh else "there"
+        order = tuple(step for step in Step if step in record.at)  # what did not happen, took no time
+        for step, seconds in added(record.at, order).items() if order else ():
+            if seconds is not None:
+                self._workloads.labels(step.value, node, record.strategy or "unknown").observe(seconds)
+
+    def freed(self) -> None:
+        """A startup taint was taken off."""
+        self._taints.inc()
+
+    def overdue(self, reason: str) -> None:
+        """A node was said to be overdue."""
+        self._overdue.labels(reason).inc()
+
+    def replaced(self) -> None:
+        """A node's replacement was asked for."""
+        self._replaced.inc()
+
+    def under_way(self, nodes: int) -> None:
+        """How many nodes are on their way."""
+        self._under_way.set(nodes)
+
+    def failed(self, kind: str) -> None:
+        """A write failed."""
+        self._failures.labels(kind).inc()
+
+    def _bounded(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
+        short = (labels[0][:_LONGEST], labels[1][:_LONGEST], labels[2][:_LONGEST])
+        if short not in self._combinations:
+            if len(self._combinations) >= MOST:
+                return _OTHER
+            self._combinations.add(short)
+        return short
+
+
+def short_image(image: str) -> str:
+    """An image without its registry and folders, and twelve digits of its digest: enough to tell two apart."""
+    name, _, digest = image.rpartition("/")[2].partition("@")
+    return f"{name}@{digest.removeprefix('sha256:')[:12]}" if digest else name or "unknown"
+
+
+def _durations(record: Record) -> dict[str, float | None]:
+    phases = {milestone.value: seconds for milestone, seconds in phases_of(record).seconds.items()}
+    return phases | {name: span(record, part) for name, part in TOTALS.items()}

@@ -1,0 +1,100 @@
+"""Asks for a node's replacement by deleting what it was made from: whoever scales the group makes another.
+
+A Machine or a NodeClaim is drained by its own controller before it goes. A bare Node is not, so it is deleted only
+while nothing runs on it but what belongs to every node. The record that counts a replacement is stored first: a
+controller that dies in between has replaced one node less than it counts, never more.
+"""
+
+from collections.abc import Callable, Iterable
+
+from tessera.clock import Clock
+from tessera.kube.cache import Cache
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
+from tessera.provisioning.machines import Request
+from tessera.provisioning.store import BookStore
+from tessera.provisioning.tracker import Tracker
+
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+class Replacer:
+    """Deletes what a node was made from.
+
+    Args:
+        client: who deletes.
+        clock: the time.
+        pods: all pods.
+        tracker: the nodes' ways.
+        store: where replacements are counted.
+        served: a kind of machine at the version at which it is served; see
+            :class:`~tessera.provisioning.watching.Followed`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        pods: Cache[Pod],
+        tracker: Tracker,
+        store: BookStore,
+        served: Callable[[Resource[Machine]], Resource[Machine]],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._pods = pods
+        self._tracker = tracker
+        self._store = store
+        self._served = served
+
+    def obstacle(self, node: Node, request: Request | None) -> str:
+        """Why a node must not be deleted now; empty if it may be."""
+        if request is not None:
+            return ""
+        found = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self._running_on(node.metadata.name))
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        return f"no Machine or NodeClaim is known, and pods run on it: {', '.join(found[:3])}{more}" if found else ""
+
+    async def replace(self, node: Node, request: Request | None, now: float) -> str:
+        """Counts the replacement and asks for it.
+
+        Returns:
+            What was deleted.
+
+        Raises:
+            ApiError: it could not be counted or deleted.
+            ConnectionError: there was no answer.
+        """
+        name = node.metadata.name
+        record = self._tracker.replaced(name, now)
+        if record is not None:  # else it counts already
+            self._store.book.nodes.put(record)
+            await self._store.flush()
+        try:
+            return await self._delete(node, request)
+        except NotFound:
+            return f"Node {name}, which is gone already"
+
+    async def _delete(self, node: Node, request: Request | None) -> str:
+        if request is None:
+            await self._client.delete(NODES, node.metadata.name, uid=node.metadata.uid)
+            return f"Node {node.metadata.name}"
+        if request.resource == NODECLAIMS.label:
+            await self._client.delete(self._served(NODECLAIMS), request.name, uid=request.uid)
+        elif request.resource == OPENSHIFT_MACHINES.label:
+            await self._client.delete(
+                self._served(OPENSHIFT_MACHINES), request.name, request.namespace, uid=request.uid
+            )
+        else:
+            await self._client.delete(self._served(CAPI_MACHINES), request.name, request.namespace, uid=request.uid)
+        return f"{request.resource} {request.namespace}/{request.name}".replace(" /", " ")
+
+    def _running_on(self, node: str) -> Iterable[Pod]:
+        for pod in self._pods.values():
+            daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
+            own = pod.metadata.labels.get("app.kubernetes.io/name", "").startswith("tessera-")
+            over = pod.status.phase in {"Succeeded", "Failed"}
+            if pod.spec.node_name == node and not (daemon or own or over or _MIRROR in pod.metadata.annotations):
+                yield pod

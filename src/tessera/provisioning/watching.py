@@ -1,0 +1,84 @@
+"""Kinds of objects that need not be on a cluster: looked for, and followed once they are there.
+
+Whether a group is served is asked of discovery, which everybody may read, so a cluster without Cluster API costs one
+small request a minute and no line in the log.
+"""
+
+import dataclasses
+import logging
+import random
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import Event, Informer
+from tessera.kube.resources import Resource
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two looks whether a group is served by now.
+LOOK_EVERY = 60.0
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: str = ""
+
+
+class _Group(msgspec.Struct, frozen=True, rename="camel"):
+    """``metav1.APIGroup``."""
+
+    preferred_version: _Version = _Version()
+
+
+class Followed(Generic[T]):
+    """One kind that may be there.
+
+    Args:
+        client: who asks.
+        resource: the kind; of its versions the one that the server prefers is read.
+        clock: for pauses.
+        rng: for jitter.
+        on_event: see :meth:`~tessera.kube.informer.Informer.add_handler`.
+
+    Attributes:
+        resource: the kind at the version that is read.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        on_event: Callable[[Event[T]], None],
+    ) -> None:
+        self.resource = resource
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._on_event = on_event
+
+    async def run(self) -> None:
+        """Waits for the kind and follows it, until cancelled."""
+        while (version := await self._version()) is None:
+            await self._clock.sleep(LOOK_EVERY)
+        self.resource = dataclasses.replace(self.resource, version=version)
+        _log.info("follows %s at %s", self.resource.label, version)
+        informer = Informer(self._client, self.resource, clock=self._clock, rng=self._rng)
+        informer.add_handler(self._on_event)
+        await informer.run()
+
+    async def _version(self) -> str | None:
+        """The version that the server prefers; None while the group is not served or nobody answers."""
+        try:
+            answer = await self._client.request("GET", f"/apis/{self.resource.group}")
+            return msgspec.json.decode(answer.body, type=_Group).preferred_version.version or self.resource.version
+        except (ApiError, ConnectionError, TimeoutError, msgspec.DecodeError):
+            return None

@@ -1,0 +1,83 @@
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.replacement import HOUR, Answer, Decision, decide
+
+NOW = 1_800_000_000.0
+LATE = Record(node="n", uid="u", group="a", at={Milestone.REGISTERED: NOW - 900})
+
+
+def asked(record: Record = LATE, kept: tuple[Record, ...] = (), **more: Any) -> Decision:
+    given: dict[str, Any] = {"limit": 1, "now": NOW, "going": False, "cordoned": False, "annotations": ({},)}
+    return decide(record, kept, **{**given, **more})
+
+
+def gone(seconds_ago: float, group: str = "a") -> Record:
+    return Record(node="x", uid=f"x{seconds_ago}{group}", group=group, replaced=NOW - seconds_ago)
+
+
+def test_by_default_no_node_is_replaced() -> None:
+    assert asked(limit=0).answer is Answer.NOTHING
+
+
+def test_a_node_within_the_limit_is_replaced() -> None:
+    assert asked().answer is Answer.REPLACE
+    assert asked(kept=(gone(HOUR + 1), gone(5, group="b"))).answer is Answer.REPLACE
+
+
+def test_at_the_limit_no_more_nodes_of_the_group_are_replaced() -> None:
+    found = asked(kept=(gone(5), gone(3000)), limit=2)
+    assert found.answer is Answer.HELD
+    assert found.text == "2 nodes of group a in an hour were replaced already, which is the limit"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        ({"karpenter.sh/do-not-disrupt": "true"},),
+        ({}, {"cluster-autoscaler.kubernetes.io/scale-down-disabled": "true"}),
+        ({}, {"cluster.x-k8s.io/skip-remediation": ""}),
+    ],
+)
+def test_annotations_that_forbid_it_are_respected(annotations: tuple[dict[str, str], ...]) -> None:
+    found = asked(annotations=annotations)
+    assert found.answer is Answer.HELD
+    assert "forbids it" in found.text
+
+
+def test_an_annotation_that_says_no_forbids_nothing() -> None:
+    assert asked(annotations=({"karpenter.sh/do-not-disrupt": "false"},)).answer is Answer.REPLACE
+
+
+def test_a_node_that_a_person_cordoned_is_left_alone() -> None:
+    assert asked(cordoned=True) == Decision(answer=Answer.HELD, text="somebody cordoned it")
+
+
+def test_a_replacement_under_way_is_not_asked_for_again() -> None:
+    assert asked(going=True).answer is Answer.NOTHING
+
+
+def test_one_that_was_counted_and_did_not_come_through_is_asked_for_again() -> None:
+    counted = Record(node="n", uid="u", group="a", replaced=NOW - 60)
+    assert asked(counted, kept=(counted,)).answer is Answer.REPLACE
+
+
+def test_a_node_whose_cards_could_be_used_is_never_replaced() -> None:
+    used = Record(node="n", uid="u", at={Milestone.ALLOCATABLE: 1.0})
+    assert asked(used).answer is Answer.NOTHING
+
+
+@given(st.lists(st.floats(0, 4 * HOUR), max_size=40), st.integers(1, 5))
+def test_in_no_hour_are_more_nodes_replaced_than_the_limit(times: list[float], limit: int) -> None:
+    book: list[Record] = []
+    for number, seconds in enumerate(sorted(times)):
+        late = Record(node=f"n{number}", uid=f"u{number}", group="a")
+        if asked(late, tuple(book), limit=limit, now=NOW + seconds).answer is Answer.REPLACE:
+            book.append(Record(node=late.node, uid=late.uid, group="a", replaced=NOW + seconds))
+    replaced = [each.replaced for each in book if each.replaced is not None]
+    for start in replaced:
+        assert sum(1 for each in replaced if start <= each < start + HOUR) <= limit

@@ -1,0 +1,232 @@
+"""When a startup taint goes, and what is said of nodes that do not come that far."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node, offering
+
+from tessera.api.driver.status import Strategy
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.startup import PREFIXES, STARTUP_TAINT, Patience, judge, lack, startup_taints
+
+M = Milestone
+READY = condition("Ready")
+SHARED = condition("GpuSharingApplied")
+LAYOUT = condition("GpuMigLayoutApplied")
+PATIENCE = Patience(deadline=900, began=T0 - 86400, grace=60)
+KEYS = (STARTUP_TAINT,)
+SLICE = msgspec.structs.replace(
+    WHOLE, resource="nvidia.com/mig-1g.5gb", kind=OfferKind.SLICE, profile="1g.5gb", count=7
+)
+LARGE = msgspec.structs.replace(SLICE, resource="nvidia.com/mig-3g.20gb", profile="3g.20gb", count=1)
+ON_DEMAND = msgspec.structs.replace(SLICE, kind=OfferKind.DYNAMIC_SLICE)
+GPU = {"nvidia.com/gpu": "1"}
+
+
+def node(**more: Any) -> Any:
+    """A node that has come up, unless it is said otherwise."""
+    given: dict[str, Any] = {
+        "annotations": offering(),
+        "conditions": (READY, SHARED),
+        "allocatable": GPU,
+        "taints": KEYS,
+    }
+    return make_node(**{**given, **more})
+
+
+RECORD = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.READY: T0 + 10, M.LABELLED: T0})
+
+
+def with_(**at: float) -> Record:
+    return msgspec.structs.replace(RECORD, at={**RECORD.at, **{M(name): T0 + seconds for name, seconds in at.items()}})
+
+
+def test_a_node_that_offers_what_it_should_is_freed() -> None:
+    assert lack(node()) == ""
+    found = judge(node(), with_(allocatable=130), keys=KEYS, patience=PATIENCE, now=T0 + 132)
+    assert found.free
+    assert found.told is not None
+    assert (found.told.status, found.told.text) == (
+        "True",
+        "132 s after it was registered, kubelet gives 1 nvidia.com/gpu",
+    )
+
+
+@pytest.mark.parametrize(
+    ("unlike", "says"),
+    [
+        ({"conditions": (condition("Ready", "False"), SHARED)}, "the node is not Ready"),
+        ({"annotations": {}}, f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"),
+        ({"annotations": {OFFERS_ANNOTATION: "x"}}, f"annotation {OFFERS_ANNOTATION}: "),
+        ({"annotations": {OFFERS_ANNOTATION: "[]"}}, "its cards offer nothing"),
+        ({"conditions": (READY,)}, "its agent has not said how its cards are shared (condition GpuSharingApplied)"),
+        (
+            {"conditions": (READY, condition("GpuSharingApplied", "Unknown", reason="ProfilePending", message="m"))},
+            "condition GpuSharingApplied is Unknown (ProfilePending): m",
+        ),
+        (
+            {"conditions": (READY, SHARED, condition("GpuMigLayoutApplied", "False", reason="LayoutFailed"))},
+            "condition GpuMigLayoutApplied is False (LayoutFailed): ",
+        ),
+        (
+            {"labels": {"nvidia.com/mig.config": "all-1g.5gb"}},
+            "its MIG layout all-1g.5gb is asked for, and the agent says nothing of it",
+        ),
+        ({"allocatable": {}}, "kubelet gives 0 of 1 nvidia.com/gpu"),
+        ({"allocatable": {"nvidia.com/gpu": "many"}}, "kubelet gives 0 of 1 nvidia.com/gpu"),
+    ],
+)
+def test_what_is_missing_keeps_the_taint(unlike: dict[str, Any], says: str) -> None:
+    assert lack(node(**unlike)).startswith(says)
+    found = judge(node(**unlike), RECORD, keys=KEYS, patience=PATIENCE, now=T0 + 30)
+    assert (found.free, found.told, found.due) == (False, None, T0 + 900)
+
+
+def test_a_mig_layout_that_is_half_applied_keeps_the_taint() -> None:
+    half = node(annotations=offering(SLICE, LARGE), allocatable={"nvidia.com/mig-1g.5gb": "7"})
+    assert lack(half) == "kubelet gives 0 of 1 nvidia.com/mig-3g.20gb"
+    fewer = node(annotations=offering(SLICE), allocatable={"nvidia.com/mig-1g.5gb": "5"})
+    assert lack(fewer) == "kubelet gives 5 of 7 nvidia.com/mig-1g.5gb"
+
+
+def test_slices_on_demand_are_there_when_one_of_each_could_be_made() -> None:
+    assert lack(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "1"})) == ""
+    assert lack(node(annotations=offering(ON_DEMAND), allocatable={"nvidia.com/mig-1g.5gb": "0"})) != ""
+
+
+def test_a_dynamic_node_needs_no_layout_condition() -> None:
+    assert lack(node(labels={"nvidia.com/mig.config": "dynamic"})) == ""
+
+
+def test_startup_taints_of_others_are_theirs() -> None:
+    both = node(taints=(f"{PREFIXES[0]}network", STARTUP_TAINT))
+    assert [each.key for each in startup_taints(both, KEYS)] == [STARTUP_TAINT]
+    others = node(taints=(f"{PREFIXES[0]}network",))
+    assert not judge(others, with_(allocatable=1), keys=KEYS, patience=PATIENCE, now=T0).free
+
+
+@pytest.mark.parametrize(
+    ("at", "more", "reason", "says"),
+    [
+        ({}, {}, "DriverNotPulled", "900 s after it was registered, no container of a driver has started there"),
+        (
+            {},
+            {"annotations": driver(Strategy.BLOCKED, reason="no image for 5.15.0-69-generic")},
+            "DriverNotPulled",
+            "900 s after it was registered, no container of a driver has started there: no image for 5.15.0-69-generic",
+        ),
+        ({"pulled": 60}, {}, "DriverNotReady", "its driver is not ready"),
+        ({"driver": 60}, {}, "ToolkitNotReady", "the container toolkit is not ready"),
+        ({"toolkit": 60}, {}, "NotValidated", "no container has used the driver yet"),
+        (
+            {"validated": 60},
+            {"annotations": offering(), "conditions": (READY, SHARED)},
+            "NotAllocatable",
+            "kubelet gives 0 of 1 nvidia.com/gpu",
+        ),
+    ],
+)
+def test_at_the_deadline_the_blocking_phase_is_named(
+    at: dict[str, float], more: dict[str, Any], reason: str, says: str
+) -> None:
+    late = make_node(taints=KEYS, **{"conditions": (READY,), **more})
+    found = judge(late, with_(**at), keys=KEYS, patience=PATIENCE, now=T0 + 900)
+    assert found.told is not None
+    assert (found.told.status, found.told.reason) == ("False", reason)
+    assert says in found.told.text
+    assert not found.free
+
+
+def test_a_node_that_is_not_ready_is_told_so_first() -> None:
+    record = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.PULLED: T0 + 5})
+    found = judge(make_node(), record, keys=KEYS, patience=PATIENCE, now=T0 + 900)
+    assert found.told is not None
+    assert found.told.reason == "NodeNotReady"
+
+
+def test_a_controller_that_starts_after_the_deadline_looks_first() -> None:
+    began = Patience(deadline=900, began=T0 + 5000, grace=60)
+    late = make_node(conditions=(READY,))
+    assert judge(late, RECORD, keys=KEYS, patience=began, now=T0 + 5001).told is None
+    assert judge(late, RECORD, keys=KEYS, patience=began, now=T0 + 5060).told is not None
+
+
+def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:
+    overdue = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady")
+    found = judge(
+        node(conditions=(READY, SHARED, overdue)), with_(allocatable=1000), keys=KEYS, patience=PATIENCE, now=T0 + 1000
+    )
+    assert found.free
+    assert found.told is not None
+    assert found.told.well
+
+
+def test_nothing_is_said_of_a_node_that_lives_on() -> None:
+    told = condition(PROVISIONED_CONDITION, "True", reason="Provisioned")
+    sick = node(taints=(), conditions=(READY, SHARED, told), allocatable={"nvidia.com/gpu": "0"})
+    found = judge(sick, with_(allocatable=130), keys=KEYS, patience=PATIENCE, now=T0 + 99999)
+    assert (found.free, found.told, found.due) == (False, None, None)
+
+
+def test_where_others_give_cards_out_nothing_more_is_expected() -> None:
+    foreign = node(annotations={}, conditions=(READY,), taints=())
+    found = judge(foreign, with_(allocatable=130), keys=KEYS, patience=PATIENCE, now=T0 + 99999)
+    assert found.told is not None
+    assert found.told.well
+
+
+# Properties
+
+STATUSES = st.sampled_from(["True", "False", "Unknown", ""])
+OFFERS: st.SearchStrategy[list[NodeOffer]] = st.lists(st.sampled_from([WHOLE, SLICE, LARGE, ON_DEMAND]), max_size=3)
+
+
+@given(
+    ready=STATUSES,
+    sharing=STATUSES,
+    layout=STATUSES,
+    offers=OFFERS,
+    given_out=st.dictionaries(
+        st.sampled_from([WHOLE.resource, SLICE.resource, LARGE.resource]), st.integers(0, 8).map(str)
+    ),
+    tainted=st.booleans(),
+    now=st.floats(0, 5000),
+)
+def test_no_taint_goes_before_all_that_is_offered_is_given(
+    *,
+    ready: str,
+    sharing: str,
+    layout: str,
+    offers: list[NodeOffer],
+    given_out: dict[str, str],
+    tainted: bool,
+    now: float,
+) -> None:
+    kinds = (("Ready", ready), ("GpuSharingApplied", sharing), ("GpuMigLayoutApplied", layout))
+    some = make_node(
+        annotations=offering(*offers) if offers else {OFFERS_ANNOTATION: "[]"},
+        conditions=tuple(condition(kind, status) for kind, status in kinds if status),
+        allocatable=given_out,
+        taints=KEYS if tainted else (),
+    )
+    found = judge(some, RECORD, keys=KEYS, patience=PATIENCE, now=T0 + now)
+    whole = (
+        (ready, sharing) == ("True", "True")
+        and layout in {"True", ""}
+        and bool(offers)
+        and all(
+            int(given_out.get(each.resource, "0"))
+            >= sum(
+                one.count for one in offers if one.resource == each.resource and one.kind is not OfferKind.DYNAMIC_SLICE
+            )
+            and int(given_out.get(each.resource, "0")) >= 1
+            for each in offers
+        )
+    )
+    assert found.free == (whole and tainted)
+    assert found.told is None or found.told.well == whole
+    assert (found.told is not None) == (whole or now >= 900)
