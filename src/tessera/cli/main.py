@@ -4,15 +4,16 @@ A command's module is imported when it runs or when its own help is asked for, n
 costs Python, click and nothing else. Exit codes are kubectl's: 0, or 1 with one line on standard error.
 """
 
-import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import click
 
-#: Command name -> (module, one line for the overview). Order is the order of the overview.
-COMMANDS: Mapping[str, tuple[str, str]] = {
+from tessera.cli.lazy import LazyCommands, Table
+
+#: Order is the order of the overview.
+COMMANDS: Table = {
     "demo": ("tessera.cli.demo", "Watch a slice being made on demand, on simulated cards."),
     "map": ("tessera.cli.map", "Show the cards as tiles: which pod has which slice, and what is free."),
     "why": ("tessera.cli.why", "Say why a pod waits or how a node's cards stand, and what would help."),
@@ -22,6 +23,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "Check settings of sharing, MIG or NVIDIA's operator: what they mean, what is wrong.",
     ),
     "install": ("tessera.cli.install", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
+    "driver": ("tessera.cli.driver", "Find and mirror driver images for the kernels that nodes run."),
     "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
     "webhook": (
@@ -42,29 +44,6 @@ On a cluster (kubeconfig as for kubectl):
 """
 
 
-class LazyCommands(click.Group):
-    """Knows its commands' names and summaries; imports a command's module when it is needed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of the overview."""
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command itself, from the module's ``command``."""
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the overview without importing anything."""
-        del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
-
-
 def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
         from tessera import __version__
@@ -75,6 +54,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 
 @click.command(
     cls=LazyCommands,
+    table=COMMANDS,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,

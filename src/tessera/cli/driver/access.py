@@ -1,0 +1,108 @@
+"""How a command reaches registries: whom it trusts, who it is, and which of them it asks over plain HTTP."""
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+import click
+import msgspec
+
+from tessera.cli.connect import Failure
+
+if TYPE_CHECKING:
+    from tessera.driver.registry.client import RegistryClient
+    from tessera.driver.registry.keyring import Keyring
+    from tessera.driver.registry.pullsecrets import PullSecrets
+    from tessera.driver.resolver import RegistryResolver
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say.
+
+    Attributes:
+        auth: a file of credentials; None for the one that a login has left, if there is one.
+        ca: certificates that are trusted beside the system's.
+        plain: hosts that are asked over plain HTTP; ``*`` is all.
+    """
+
+    auth: Path | None = None
+    ca: Path | None = None
+    plain: tuple[str, ...] = ()
+
+    def keyring(self) -> "Keyring":
+        """The credentials.
+
+        Raises:
+            CredentialsError: the file is none.
+        """
+        from tessera.driver.registry.keyring import Keyring, read_docker_config, usual_docker_config
+
+        path = self.auth or usual_docker_config(os.environ)
+        return read_docker_config(path) if path else Keyring()
+
+
+class Registries(msgspec.Struct, frozen=True):
+    """What asks registries, and what remembers their answers."""
+
+    client: "RegistryClient"
+    resolver: "RegistryResolver"
+    keyring: "Keyring"
+
+
+def registry_options(function: Callable[P, T]) -> Callable[P, T]:
+    """Adds ``--auth``, ``--ca`` and ``--plain-http``."""
+    file = click.Path(path_type=Path, dir_okay=False, exists=True)
+    function = click.option(
+        "--plain-http",
+        metavar="[HOST]",
+        multiple=True,
+        is_flag=False,
+        flag_value="*",
+        help="Ask this registry, or all, over plain HTTP instead of TLS.",
+    )(function)
+    function = click.option("--ca", metavar="FILE", type=file, help="Authority that signed a registry, PEM.")(function)
+    return click.option(
+        "--auth",
+        metavar="FILE",
+        type=file,
+        help="Credentials as docker and skopeo keep them; theirs if left out.",
+    )(function)
+
+
+@asynccontextmanager
+async def registries(access: Access, secrets: "PullSecrets | None" = None) -> AsyncIterator[Registries]:
+    """A resolver and its client; with the cluster's pull secrets beside the file's credentials.
+
+    Raises:
+        Failure: the authority's file has no certificates.
+    """
+    import ssl
+
+    from tessera.clock import SystemClock
+    from tessera.driver.registry.client import RegistryClient
+    from tessera.driver.registry.keyring import Keyring
+    from tessera.driver.registry.wire import Trust, Wire
+    from tessera.driver.resolver import RegistryResolver
+
+    clock, keyring = SystemClock(), access.keyring()
+    try:
+        authorities = access.ca.read_text() if access.ca else ""
+        wire = Wire(Trust(authorities=authorities, plain=access.plain))
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise Failure(f"error: {access.ca} has no certificate in PEM") from error
+
+    async def both(names: tuple[str, ...]) -> Keyring:
+        return (await secrets(names) if secrets else Keyring()) + keyring
+
+    client = RegistryClient(wire, clock)
+    resolver = RegistryResolver(clock, client=client, secrets=both, rng=random.Random())
+    try:
+        yield Registries(client, resolver, keyring)
+    finally:
+        await resolver.close()

@@ -1,0 +1,136 @@
+"""``tessera driver images``: what ``skopeo list-tags … | grep`` is asked for, and which image Tessera would take."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.driver.access import Access, Registries, registries, registry_options
+
+if TYPE_CHECKING:
+    from tessera.api.driver.policy import ImageSource
+    from tessera.cli.driver.answers import Images
+    from tessera.cli.driver.subject import Seen, Subject
+
+#: Where NVIDIA publishes drivers.
+REPOSITORY, IMAGE = "nvcr.io/nvidia", "driver"
+
+
+@click.command()
+@click.option("--kernel", metavar="NAME", help="What uname -r says on the nodes.")
+@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of their os-release: ubuntu22.04, rhcos4.15.")
+@click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: what the kernel's name says, or amd64]")
+@click.option("--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525.")
+@click.option("--repository", default=REPOSITORY, show_default=True, help="As in the ClusterPolicy.")
+@click.option("--image", default=IMAGE, show_default=True, help="As in the ClusterPolicy.")
+@click.option("--cluster", is_flag=True, help="For the nodes and the policy of the cluster instead.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer.")
+@registry_options
+@cluster_options
+@reported
+def command(
+    *,
+    kernel: str | None,
+    system: str | None,
+    arch: str | None,
+    driver: str,
+    repository: str,
+    image: str,
+    cluster: bool,
+    output: str,
+    auth: Path | None,
+    ca: Path | None,
+    plain_http: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
+    """Say which driver images a registry has for a kernel, and which one Tessera would take.
+
+    With --kernel, --os and --version: every name that is tried, what the registry answers to it, the image that is
+    taken, its digest and size. Without --version: all images for that kernel. With neither: the repository's tags.
+    With --cluster: for every kind of node and the policy that is there.
+
+    The exit code is 1 if there is no image.
+
+    \b
+    Examples:
+      tessera driver images --version 510.47.03
+      tessera driver images --kernel 5.15.0-69-generic --os ubuntu22.04
+      tessera driver images --kernel 5.15.0-69-generic --os ubuntu22.04 --version 525 -o json
+      tessera driver images --repository registry.redhat.io/nvidia --image gpu-driver-rhel9 --version 580
+      tessera driver images --cluster
+    """
+    from tessera.api.driver.policy import ImageSource
+    from tessera.cli.driver.listing import listed
+
+    access = Access(auth=auth, ca=ca, plain=plain_http)
+    source = ImageSource(repository=repository, image=image, version=driver)
+    if cluster:
+        if kernel or system:
+            raise click.UsageError("--cluster takes kernels and systems from the nodes; leave --kernel and --os out")
+        return asyncio.run(_of_cluster(access, output, kubeconfig, context))
+    if kernel and not system:
+        raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
+    if kernel and system and driver:
+        return asyncio.run(_of_kernel(access, source, (kernel, system, arch), output))
+    return asyncio.run(listed(access, source, (kernel, system, arch), output))
+
+
+async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str, str | None], output: str) -> int:
+    from tessera.cli.driver.subject import Seen, Subject, command_line, pool
+
+    subject = Subject(policy=command_line(source), pool=pool(*node))
+    async with registries(access) as there:
+        return _told([await _looked(there, subject)], Seen(subjects=(subject,)), output)
+
+
+async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
+    from tessera.cli.driver.subject import NAMESPACE, in_cluster
+    from tessera.driver.registry.pullsecrets import PullSecrets
+
+    async with (
+        connected("tessera-driver", kubeconfig, context) as client,
+        registries(access, PullSecrets(client, NAMESPACE)) as there,
+    ):
+        seen = await in_cluster(client)
+        found = await asyncio.gather(*(_looked(there, each) for each in seen.subjects))
+    return _told(found, seen, output)
+
+
+async def _looked(there: Registries, subject: "Subject") -> "Images":
+    """All names of one pool, asked at once."""
+    from tessera.cli.driver.answers import judged, questions
+    from tessera.cli.driver.listing import tags_of
+    from tessera.driver.registry.errors import RegistryError
+
+    asked = questions(subject)
+    answers = dict(zip(asked, await asyncio.gather(*map(there.resolver.resolve, asked)), strict=True))
+    tags: Sequence[str] = ()
+    notes = []
+    if not subject.policy.source.verbatim and not subject.nodes:
+        try:
+            tags = await tags_of(there, subject.policy.source)
+        except RegistryError as error:
+            notes.append(f"The tags could not be listed: {error}")
+    return judged(subject, answers, tags, notes)
+
+
+def _told(found: Sequence["Images"], seen: "Seen", output: str) -> int:
+    import msgspec
+
+    from tessera.cli.driver.answers import table
+
+    if output == "json":
+        document = {"images": found, "others": [{"node": node, "reason": why} for node, why in seen.others]}
+        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+    else:
+        for subject, each in zip(seen.subjects, found, strict=True):
+            source = subject.policy.source
+            name = source.image if source.verbatim else f"{source.repository}/{source.image}"
+            print("\n".join(table(each, name)), end="\n\n" if each is not found[-1] or seen.others else "\n")
+        for node, why in seen.others:
+            print(f"{node}: needs no image: {why}" if why else f"{node}: no policy is for it")
+    return 0 if all(each.image for each in found) else 1

@@ -1,0 +1,160 @@
+"""For which nodes images are looked for: a kernel and a system from the command line, or the nodes of a cluster."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.cli.connect import Failure
+from tessera.driver.coverage.kernels import kernel as kernel_line
+from tessera.driver.coverage.kernels import lines
+from tessera.driver.nodes import NodeFacts
+from tessera.driver.pool import PoolKey
+from tessera.kube.client import Client
+
+Obj = Mapping[str, Any]
+
+#: Where Tessera's own objects are, pull secrets among them.
+NAMESPACE = "tessera-system"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """Nodes that share an image, and the policy they are under.
+
+    Attributes:
+        policy: says which image is wanted.
+        pool: which one fits.
+        nodes: their names; empty where a kernel was named on the command line.
+    """
+
+    policy: DriverPolicy
+    pool: PoolKey
+    nodes: tuple[str, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cluster's nodes need.
+
+    Attributes:
+        subjects: nodes that share an image.
+        others: nodes that need none, or of which a fact is missing: name and why.
+    """
+
+    subjects: tuple[Subject, ...] = ()
+    others: tuple[tuple[str, str], ...] = ()
+
+
+def command_line(source: ImageSource, *, build: bool = False) -> DriverPolicy:
+    """A policy that says no more than which image is wanted."""
+    return DriverPolicy(kind="command", name="line", use_precompiled=not build, source=source)
+
+
+def pool(kernel: str, os_name: str, architecture: str | None) -> PoolKey:
+    """The pool of nodes with a kernel.
+
+    Args:
+        kernel: ``uname -r``.
+        os_name: ``ubuntu22.04``.
+        architecture: amd64 or arm64 (or as uname has it); None: what the kernel's name says, else amd64.
+
+    Raises:
+        ValueError: one of them is not of its form.
+    """
+    return kernel_line(os_name, f"{kernel} {architecture or ''}").pool("amd64")
+
+
+def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
+    """The pools of a file of kernels, one a line: ``[SYSTEM] KERNEL [ARCHITECTURE]``.
+
+    Raises:
+        ValueError: a line is none.
+    """
+    found = []
+    for line in lines(path.read_text()):
+        first, _, rest = line.partition(" ")
+        system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
+        if system is None:
+            raise ValueError(f"{path}: kernel {first[:60]!r}: write its system before it, or give --os")
+        found.append(kernel_line(system, text).pool("amd64"))
+    return found
+
+
+async def in_cluster(client: Client, *, coming: bool = False) -> Seen:
+    """The nodes with cards, by policy and pool.
+
+    Args:
+        client: reads nodes and policies.
+        coming: also the kernels of ConfigMap ``driver-next-kernels``, for the policies of nodes of their system.
+
+    Raises:
+        Failure: no policy of the cluster manages drivers.
+    """
+    from tessera.driver.governance import Objects, govern
+    from tessera.driver.nodes import node_facts
+    from tessera.kube.resources import NODES
+
+    nodes = [facts for node in (await client.list(NODES)).items if (facts := node_facts(node)).is_gpu]
+    policies, drivers = await _policies(client)
+    governed = govern(
+        Objects(cluster_policies=policies, nvidia_drivers=drivers), {each.name: each.labels for each in nodes}
+    )
+    if governed.frozen or governed.cluster is None:
+        said = governed.frozen or "No ClusterPolicy has driver.enabled."
+        raise Failure(f"error: nobody asks for drivers in this cluster: {said} Give --kernel and --os instead")
+    seen = _grouped(nodes, governed.nodes, governed.unassigned)
+    return await _with_coming(client, seen) if coming else seen
+
+
+async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj] | None]:
+    """ClusterPolicies and NVIDIADrivers; None for a kind that the API server does not have."""
+    from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+    from tessera.kube.errors import NotFound
+
+    found: list[Sequence[Obj] | None] = []
+    for kind in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        try:
+            found.append((await client.list(kind)).items)
+        except NotFound:
+            found.append(None)
+    return found[0], found[1]
+
+
+def _grouped(nodes: list[NodeFacts], policies: Mapping[str, DriverPolicy], unassigned: Mapping[str, str]) -> Seen:
+    groups: dict[tuple[str, PoolKey], list[str]] = {}
+    others: list[tuple[str, str]] = []
+    for node in nodes:
+        why = node.preinstalled or node.opted_out or "; ".join(node.missing) or unassigned.get(node.name, "")
+        if why or node.pool is None or node.name not in policies:
+            others.append((node.name, why))
+        else:
+            policy = policies[node.name]
+            groups.setdefault((f"{policy.kind}/{policy.name}", node.pool), []).append(node.name)
+    subjects = [
+        Subject(policy=policies[names[0]], pool=key[1], nodes=tuple(sorted(names))) for key, names in groups.items()
+    ]
+    return Seen(subjects=tuple(sorted(subjects, key=lambda each: (each.policy.name, each.pool))), others=tuple(others))
+
+
+async def _with_coming(client: Client, seen: Seen) -> Seen:
+    from tessera.driver.coverage.kernels import CONFIG_MAP, listed
+    from tessera.kube.errors import NotFound
+    from tessera.kube.resources import CONFIGMAPS
+
+    try:
+        data = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data
+    except NotFound:
+        return seen
+    kernels, problems = listed(data)
+    if problems:
+        raise Failure(f"error: ConfigMap {NAMESPACE}/{CONFIG_MAP}: {problems[0]}")
+    coming = {
+        (subject.policy.name, pool): Subject(policy=subject.policy, pool=pool)
+        for kernel in kernels
+        for subject in seen.subjects
+        if (subject.pool.os_id, subject.pool.os_version) == (kernel.os_id, kernel.os_version)
+        and kernel.architecture in ("", subject.pool.architecture)
+        and (pool := kernel.pool(subject.pool.architecture)) not in {each.pool for each in seen.subjects}
+    }
+    return msgspec.structs.replace(seen, subjects=(*seen.subjects, *coming.values()))
