@@ -18,7 +18,12 @@ SOURCE = Path(tessera.__file__).parent
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/events.py"),
-    "tessera-controller": ("controller", "provisioning", "kube/events.py", "kube/lease.py"),
+    "tessera-controller": (
+        "controller",
+        *(f"provisioning/{room}.py" for room in ("run", "gate", "replacing", "store")),
+        "kube/events.py",
+        "kube/lease.py",
+    ),
     "tessera-webhook": ("webhook",),
 }
 #: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
