@@ -109,3 +109,46 @@ def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.Cap
     told = " ".join(capsys.readouterr().out.split())
     assert "Each run sets everything anew, and nothing is kept of the run before" in told
     assert "repeat all that was given before" in told
+
+
+def of_kind(text: str, kind: str) -> list[Any]:
+    return [each for each in yaml.safe_load_all(text) if each["kind"] == kind]
+
+
+def test_values_that_name_a_driver_become_a_cluster_policy_the_last_of_all(
+    values: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["install", "--values", str(values), "-n", "kube-system", "-o", "yaml"]) == 0
+    printed = list(yaml.safe_load_all(capsys.readouterr().out))
+    assert (printed[-1]["kind"], printed[-1]["metadata"]["name"]) == ("ClusterPolicy", "cluster-policy")
+    assert printed[-1]["spec"]["driver"]["version"] == "510.47.03"
+
+
+def test_no_drivers_makes_none_and_says_that_the_hosts_have_theirs(
+    values: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["install", "--values", str(values), "--no-drivers", "-o", "yaml"]) == 0
+    told = capsys.readouterr()
+    assert of_kind(told.out, "ClusterPolicy") == []
+    assert "note: driver: no effect: drivers are used as the hosts have them\n" in told.err
+
+
+def test_drivers_can_be_asked_for_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "--drivers", "-o", "yaml"]) == 0
+    (found,) = of_kind(capsys.readouterr().out, "ClusterPolicy")
+    assert found["metadata"]["annotations"] == {"tessera.dev/drivers": "managed"}
+    assert found["spec"]["driver"]["repository"] == "nvcr.io/nvidia"
+
+
+def test_drivers_that_the_file_declines_are_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text("driver: {enabled: false}\n")
+    assert main(["install", "--values", str(file), "--drivers", "-o", "yaml"]) == 1
+    assert "driver.enabled: is false, while --drivers asks for drivers" in capsys.readouterr().err
+
+
+def test_the_articles_policy_is_applied_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(__file__).parents[2] / "examples" / "drivers" / "cluster-policy.yaml"
+    assert main(["install", "--values", str(file), "-o", "yaml"]) == 0
+    (found,) = of_kind(capsys.readouterr().out, "ClusterPolicy")
+    assert found["spec"] == yaml.safe_load(file.read_text())["spec"]

@@ -1,5 +1,6 @@
 """``tessera install --values``: an installation takes over the settings of NVIDIA's operator, and gives them back."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,45 @@ def test_a_namespace_that_is_not_there_is_told_before_anything_changes(cluster: 
     assert arguments(cluster) == before
 
 
+def warned(cluster: Any, *arguments: str) -> str:
+    return str(cluster.run(sys.executable, "-m", "tessera", *arguments).stderr)
+
+
+def test_values_become_a_cluster_policy_that_stays_until_it_is_taken_away(cluster: Any, values: str) -> None:
+    cluster.tessera("install", "--no-drivers")
+    said = cluster.tessera("install", "--values", values, "-n", "kube-system")
+    assert "clusterpolicy.nvidia.com/cluster-policy created" in said
+    found = cluster.get("clusterpolicy", "cluster-policy")
+    assert found["spec"]["driver"]["version"] == "510.47.03-fedora35-5.16.13-200.fc35.x86_64"
+    assert cluster.kubectl("get", "clusterpolicies").split()[:3] == ["NAME", "STATUS", "AGE"]
+    assert "cluster-policy of an earlier installation stays" in warned(cluster, "install")
+    assert cluster.get("clusterpolicy", "cluster-policy")["metadata"]["uid"] == found["metadata"]["uid"]
+    assert "clusterpolicy.nvidia.com/cluster-policy deleted" in cluster.tessera("install", "--no-drivers")
+    assert cluster.get("clusterpolicies")["items"] == []
+
+
+def test_a_cluster_policy_of_somebody_else_is_left_alone(cluster: Any, values: str) -> None:
+    cluster.tessera("install", "--no-drivers")
+    theirs = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "cluster-policy"}}
+    cluster.kubectl("create", "-f", "-", manifest={**theirs, "spec": {"driver": {"enabled": False}}})
+    said = cluster.tessera("install", "--values", values, "-n", "kube-system")
+    assert "clusterpolicy.nvidia.com/cluster-policy is somebody else's, and left as it is" in said
+    assert cluster.get("clusterpolicy", "cluster-policy")["spec"] == {"driver": {"enabled": False}}
+    cluster.kubectl("delete", "clusterpolicy", "cluster-policy")
+    cluster.tessera("install")
+
+
+def test_kubectl_knows_the_kinds_by_their_names(cluster: Any) -> None:
+    for name in ("nvd", "nvdriver", "nvdrivers", "nvidiadrivers"):
+        assert cluster.get(name)["items"] == []
+    assert "finished kernel modules" in cluster.kubectl("explain", "clusterpolicy.spec.driver.usePrecompiled")
+    wrong = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "a"}}
+    told = cluster.kubectl(
+        "create", "-f", "-", manifest={**wrong, "spec": {"driver": {"kernelModuleType": "opne"}}}, fails=True
+    )
+    assert "spec.driver.kernelModuleType" in told
+
+
 def replicas(name: str, count: int, resource: str) -> dict[str, Any]:
     """A ReplicaSet like those of the article."""
     labels = {"app": name}
@@ -152,7 +192,7 @@ def test_the_article_is_followed_to_its_end(cluster: Any, values: str) -> None:
     assert allocatable(cluster, "node-1") == {"nvidia.com/gpu.shared": "16"}
     for name in ("nvidia-test-time-slice", "nvidia-test-mig-a100"):
         cluster.kubectl("delete", "replicaset", name)
-    cluster.tessera("install")
+    cluster.tessera("install", "--no-drivers")
 
 
 def test_a_node_that_is_not_there_is_said_as_kubectl_says_it(cluster: Any) -> None:

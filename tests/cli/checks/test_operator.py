@@ -35,8 +35,10 @@ def test_a_values_file_says_which_config_maps_count_and_what_is_ignored() -> Non
         "MIG layouts: ConfigMap nvidia-mig-config in the namespace of the installation",
         "  the node label nvidia.com/mig.config names one; without it all-disabled",
         "driver: nvcr.io/nvidia/driver:510.47.03-<os>, whose kernel modules are built on the node",
-        "  another driver comes to nodes that serve: 1 node first, then 1 at a time, at most 25% out of service;"
-        " 1 node that fails ends it",
+        (
+            "  another driver comes to nodes that serve: 1 node first, then 1 at a time, at most 25% out of service;"
+            " 1 node that fails ends it"
+        ),
         "container toolkit: nvcr.io/nvidia/k8s/container-toolkit:v1.20.0 below /usr/local/nvidia",
     )
     assert part.notices == ()
@@ -117,3 +119,57 @@ def test_what_is_no_xid_in_the_lists_of_the_health_check_is_noted() -> None:
         'DP_DISABLE_HEALTHCHECKS: "13;31" is passed over: it is no XID; write numbers with commas, or all'
     ]
     assert part.problems == ()
+
+
+def test_a_policy_says_which_driver_comes_how() -> None:
+    part = only("""
+      apiVersion: nvidia.com/v1
+      kind: ClusterPolicy
+      metadata:
+        name: cluster-policy
+        annotations:
+          tessera.dev/driver-canary: "2"
+          tessera.dev/driver-mirrors: mirror.local/nvidia
+          tessera.dev/driver-build-repository: registry.local/built
+      spec:
+        driver: {usePrecompiled: true, repository: quay.io/vemporop, image: nvidia-gpu-driver, version: 525.125.06,
+                 upgradePolicy: {autoUpgrade: true, maxParallelUpgrades: 0}}
+        toolkit: {enabled: false}
+    """)
+    assert part.means[5:] == (
+        (
+            "driver: quay.io/vemporop/nvidia-gpu-driver:525.125.06-<kernel>-<os>, with finished kernel modules;"
+            " built where there is none"
+        ),
+        (
+            "  another driver comes to nodes that serve: 2 nodes first, then all at a time, at most 25% out of service;"
+            " 1 node that fails ends it"
+        ),
+        "  asked too: mirror.local/nvidia",
+        "  built once for each kernel that has no image, and pushed to registry.local/built",
+        "container toolkit: the hosts have it",
+    )
+
+
+def test_an_nvidia_driver_says_for_which_nodes() -> None:
+    manifest = """
+      apiVersion: nvidia.com/v1alpha1
+      kind: NVIDIADriver
+      metadata: {{name: fast}}
+      spec: {{repository: nvcr.io/nvidia, image: driver, version: "580", {0}}}
+    """
+    part = only(manifest.format("nodeSelector: {pool: a100}"))
+    assert (part.name, part.kind, part.problems) == ("fast", "NVIDIADriver", ())
+    assert part.means == (
+        "for nodes with pool=a100",
+        "driver: nvcr.io/nvidia/driver:580-<os>, whose kernel modules are built on the node",
+    )
+    assert only(manifest.format("default: true")).means[0] == "for the nodes that no other NVIDIADriver selects"
+    assert only(manifest.format("nodeSelector: {}")).means[0] == "for all nodes"
+    wrong = only(manifest.format("default: true, nodeSelector: {a: b}"))
+    assert wrong.problems[0].startswith("spec.nodeSelector: cannot be set together with default")
+
+
+def test_what_is_asked_of_images_together_is_judged() -> None:
+    part = only("driver: {usePrecompiled: true, version: '580'}\ngdrcopy: {enabled: true}")
+    assert part.problems[0].startswith("driver.usePrecompiled: cannot be true together with gdrcopy")

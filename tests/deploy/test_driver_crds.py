@@ -1,0 +1,225 @@
+"""The definitions of ClusterPolicy and NVIDIADriver: what they let pass, what they refuse, how kubectl shows it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.deploy.conftest import ROOT, rendered
+
+from tessera.api.documents import FileRefused
+from tessera.api.driver.cluster_policy import read_cluster_policy
+from tessera.api.driver.nvidia_driver import read_nvidia_driver
+from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.policy_status import of_nodes, status_patch
+from tessera.api.operator.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
+from tessera.clock import SystemClock
+from tessera.kube.client import Client
+from tessera.kube.errors import Invalid
+from tessera.kube.meta import Resource
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.install import apply
+
+FOLDER = ROOT / "deploy" / "crds"
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+KINDS = [(CLUSTER_POLICIES, POLICY, ("driver",)), (NVIDIA_DRIVERS, NVIDIA_DRIVER, ())]
+
+#: Values that the definitions judge, and NVIDIA's have too.
+JUDGED: dict[str, Any] = {
+    "version": "580.65.06",
+    "imagePullPolicy": "Always",
+    "imagePullSecrets": ["pull"],
+    "kernelModuleType": "open",
+    "driverType": "gpu",
+    "args": ["init"],
+    "tolerations": [{"key": "a", "operator": "Exists"}],
+    "labels": {"a": "b"},
+    "annotations": {"a": "b"},
+    "nodeSelector": {"a": "b"},
+    "maxUnavailable": "25%",
+    "maxParallelUpgrades": 2,
+    "podSelector": "a=b",
+    "priorityClassName": "high",
+}
+
+
+def definition(resource: Resource[Any]) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / f"{resource.plural}.yaml").read_text())
+    return found
+
+
+def served(story: Callable[[Client], Awaitable[None]]) -> None:
+    """A server that has the definitions."""
+
+    async def run() -> None:
+        clock = SystemClock()
+        client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="admin", clock=clock)
+        await apply(client, [definition(resource) for resource, _, _ in KINDS])
+        await story(client)
+
+    asyncio.run(run())
+
+
+def example(shape: Shape, key: str = "") -> Any:
+    """A value with every key that upstream has, each in turn where it is a mapping."""
+    if key in JUDGED:
+        return JUDGED[key]
+    if key.endswith(("Seconds", "Threshold")):
+        return 1
+    match shape:
+        case Leaf.FLAG:
+            return True
+        case Leaf.TEXT:
+            return "text"
+        case Leaf.ENV:
+            return [{"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]
+        case Leaf.ANY:
+            return {"any": [{"thing": 1}]}
+        case _:
+            return {name: example(below, name) for name, below in shape.items()}
+
+
+def obj(resource: Resource[Any], spec: Any) -> dict[str, Any]:
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "a"}, "spec": spec}
+
+
+@pytest.mark.parametrize(("resource", "shape", "_at"), KINDS)
+def test_the_definition_is_of_what_the_client_asks_for(resource: Resource[Any], shape: Shape, _at: Any) -> None:
+    crd = definition(resource)
+    assert crd["metadata"]["name"] == f"{resource.plural}.{resource.group}"
+    assert (crd["spec"]["group"], crd["spec"]["scope"]) == (resource.group, "Cluster")
+    assert crd["spec"]["names"]["kind"] == resource.kind
+    (version,) = crd["spec"]["versions"]
+    assert (version["name"], version["subresources"]) == (resource.version, {"status": {}})
+    columns = [each["name"] for each in version["additionalPrinterColumns"]]
+    assert (columns[0], columns[-1]) == ("Status", "Age")
+    assert crd["metadata"]["labels"]["app.kubernetes.io/part-of"] == "tessera"
+
+
+def test_short_names_are_nvidias() -> None:
+    assert definition(NVIDIA_DRIVERS)["spec"]["names"]["shortNames"] == ["nvd", "nvdriver", "nvdrivers"]
+
+
+@pytest.mark.parametrize(("resource", "shape", "_at"), KINDS)
+def test_every_key_that_upstream_has_is_kept(resource: Resource[Any], shape: Shape, _at: Any) -> None:
+    spec = example(shape)
+
+    async def story(client: Client) -> None:
+        made = await client.create(resource, obj(resource, spec))
+        assert made["spec"] == spec
+
+    served(story)
+
+
+def test_keys_that_nobody_has_are_kept_so_that_they_can_be_told() -> None:
+    spec = {"drievr": {"enabled": False}, "driver": {"vresion": "1", "upgradePolicy": {"drain": {"froce": True}}}}
+
+    async def story(client: Client) -> None:
+        made = await client.create(CLUSTER_POLICIES, obj(CLUSTER_POLICIES, spec))
+        assert made["spec"] == spec
+        paths = {each.path for each in read_cluster_policy(made).notices}
+        assert {"spec.drievr", "spec.driver.vresion", "spec.driver.upgradePolicy.drain.froce"} <= paths
+
+    served(story)
+
+
+@pytest.mark.parametrize("branch", [525, "525", "525.125.06"])
+def test_a_branch_may_be_a_number(branch: Any) -> None:
+    named = {"repository": "quay.io/vemporop", "image": "nvidia-gpu-driver", "version": branch}
+
+    async def story(client: Client) -> None:
+        made = await client.create(CLUSTER_POLICIES, obj(CLUSTER_POLICIES, {"driver": named}))
+        assert read_cluster_policy(made).policy.source.version == str(branch)
+
+    served(story)
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"usePrecompiled": "yes"}, "usePrecompiled"),
+    ({"kernelModuleType": "opne"}, "kernelModuleType"),
+    ({"imagePullPolicy": "always"}, "imagePullPolicy"),
+    ({"imagePullSecrets": [{"name": "a"}]}, "imagePullSecrets"),
+    ({"version": 525.6}, "version"),
+    ({"startupProbe": {"periodSeconds": 0}}, "startupProbe.periodSeconds"),
+    ({"upgradePolicy": {"maxParallelUpgrades": -1}}, "upgradePolicy.maxParallelUpgrades"),
+    ({"upgradePolicy": {"drain": {"enable": 1}}}, "upgradePolicy.drain.enable"),
+    ({"env": [{"value": "a"}]}, "env"),
+    ({"rdma": {"enabled": "true"}}, "rdma.enabled"),
+    ({"args": "init"}, "args"),
+]
+
+
+@pytest.mark.parametrize(("fields", "path"), WRONG, ids=[path for _, path in WRONG])
+@pytest.mark.parametrize(("resource", "_shape", "at"), KINDS)
+def test_what_the_server_can_judge_it_refuses_and_so_does_the_reader(
+    resource: Resource[Any], _shape: Shape, at: tuple[str, ...], fields: dict[str, Any], path: str
+) -> None:
+    named = {"repository": "r.io", "image": "driver", "version": "580", **fields}
+    written = obj(resource, {at[0]: named} if at else named)
+    where = ".".join(("spec", *at, path))
+
+    async def story(client: Client) -> None:
+        with pytest.raises(Invalid) as refused:
+            await client.create(resource, written)
+        assert where in str(refused.value)
+
+    served(story)
+    with pytest.raises(FileRefused) as refused:
+        (read_cluster_policy if at else read_nvidia_driver)(written)
+    assert all(each.path.startswith(where) for each in refused.value.problems)
+
+
+@pytest.mark.parametrize(("resource", "_shape", "_at"), KINDS)
+def test_the_status_is_written_by_itself(resource: Resource[Any], _shape: Shape, _at: Any) -> None:
+    async def story(client: Client) -> None:
+        made = await client.create(resource, obj(resource, {"driver": {}}))
+        patch = status_patch(made, of_nodes({}), namespace="tessera-system", now="2026-01-01T00:00:00Z")
+        assert patch is not None
+        told = await client.merge_patch(resource, "a", patch, subresource="status")
+        assert (told["status"]["state"], told["spec"]) == ("ready", {"driver": {}})
+        assert status_patch(told, of_nodes({}), namespace="tessera-system", now="2026-01-02T00:00:00Z") is None
+
+    served(story)
+
+
+def schemas(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    yield path, schema
+    for name, below in schema.get("properties", {}).items():
+        yield from schemas(below, f"{path}.{name}")
+    if "items" in schema:
+        yield from schemas(schema["items"], f"{path}[]")
+
+
+@pytest.mark.parametrize(("resource", "_shape", "_at"), KINDS)
+def test_every_mapping_below_spec_keeps_what_it_does_not_know_and_every_key_says_what_it_is(
+    resource: Resource[Any], _shape: Shape, _at: Any
+) -> None:
+    (version,) = definition(resource)["spec"]["versions"]
+    spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for path, schema in schemas(spec, "spec"):
+        if schema.get("type") == "object" and "additionalProperties" not in schema:
+            assert schema.get("x-kubernetes-preserve-unknown-fields") is True, path
+        for name, below in schema.get("properties", {}).items():
+            known = name.endswith(("Seconds", "Threshold")) or path.endswith(("[]", "Config", "virtualTopology"))
+            assert known or below.get("description") or path.endswith(("gds", "gdrcopy")), f"{path}.{name}"
+
+
+@pytest.mark.parametrize("name", ["deploy", "examples/openshift"])
+def test_an_installation_has_both(name: str) -> None:
+    for resource, _, _ in KINDS:
+        assert rendered(name).one("CustomResourceDefinition", f"{resource.plural}.{resource.group}")
+
+
+def test_the_articles_example_is_taken_as_written() -> None:
+    written = yaml.safe_load(Path(ROOT / "examples" / "drivers" / "cluster-policy.yaml").read_text())
+
+    async def story(client: Client) -> None:
+        made = await client.create(CLUSTER_POLICIES, written)
+        policy = read_cluster_policy(made).policy
+        assert (policy.use_precompiled, policy.source.version) == (True, "525.125.06")
+
+    served(story)
