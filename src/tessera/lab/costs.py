@@ -40,17 +40,17 @@ class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     workload_mib: Annotated[float, _cost("the workload's image, compressed", "MiB")] = 120.0
 
     prepare_seconds: Annotated[float, _cost("a builder fetches and unpacks headers and sources", "s")] = 25.0
-    compile_seconds: Annotated[float, _cost("the kernel modules are compiled on the node", "s")] = 190.0
+    compile_seconds: Annotated[float, _cost("the kernel modules are compiled on the node", "s")] = 170.0
     install_seconds: Annotated[float, _cost("a driver container installs what it has", "s")] = 12.0
     load_seconds: Annotated[float, _cost("modules are loaded and daemons started", "s")] = 10.0
     unload_seconds: Annotated[float, _cost("daemons are stopped and modules unloaded", "s")] = 4.0
-    manager_seconds: Annotated[float, _cost("the driver manager looks at a node without a driver", "s")] = 2.0
-    toolkit_seconds: Annotated[float, _cost("the toolkit is installed and the runtime configured", "s")] = 4.0
+    manager_seconds: Annotated[float, _cost("the driver manager looks at a node without a driver", "s")] = 10.0
+    toolkit_seconds: Annotated[float, _cost("the toolkit is installed and the runtime configured", "s")] = 22.0
     reconcile_seconds: Annotated[
         float, _cost("the reference operator goes through its states and makes their objects", "s")
-    ] = 5.0
-    plugin_seconds: Annotated[float, _cost("a device plugin starts and registers", "s")] = 1.0
-    nvml_seconds: Annotated[float, _cost("a container asks NVML for the cards", "s")] = 1.0
+    ] = 13.0
+    plugin_seconds: Annotated[float, _cost("a device plugin starts and registers", "s")] = 3.0
+    nvml_seconds: Annotated[float, _cost("a container asks NVML for the cards", "s")] = 2.0
     cuda_seconds: Annotated[float, _cost("a container adds two vectors on a card", "s")] = 2.0
 
     build_seconds: Annotated[

@@ -7,6 +7,8 @@ also for precompiled drivers, in the chart and in the operator's own assets; OnD
 from collections.abc import Mapping
 from typing import Any
 
+from tessera.lab.upstream.waits import REFERENCE, Waits
+
 Json = dict[str, Any]
 
 NAMESPACE = "gpu-operator"
@@ -22,16 +24,10 @@ OTHERS = {
 #: Label of nodes with cards, set by the operator once node feature discovery has labelled them.
 PRESENT = "nvidia.com/gpu.present"
 
-_PROBE = {
-    "exec": {"command": ["sh", "/usr/local/bin/startup-probe.sh"]},
-    "initialDelaySeconds": 60,
-    "periodSeconds": 10,
-    "timeoutSeconds": 60,
-    "failureThreshold": 120,
-}
 
-
-def driver(name: str, image: str, selector: Mapping[str, str], *, driver_toolkit: str = "") -> Json:
+def driver(
+    name: str, image: str, selector: Mapping[str, str], *, driver_toolkit: str = "", waits: Waits = REFERENCE
+) -> Json:
     """The driver's DaemonSet.
 
     Args:
@@ -39,11 +35,20 @@ def driver(name: str, image: str, selector: Mapping[str, str], *, driver_toolkit
         image: the driver's image.
         selector: the nodes that it is for.
         driver_toolkit: image of OpenShift's Driver Toolkit, which compiles; empty for finished modules.
+        waits: its probe's and its builder's.
     """
+    probe = {
+        "exec": {"command": ["sh", "/usr/local/bin/startup-probe.sh"]},
+        "initialDelaySeconds": round(waits.probe_delay),
+        "periodSeconds": round(waits.probe_period),
+        "timeoutSeconds": 60,
+        "failureThreshold": round(1200 / waits.probe_period),
+    }
     argv = ["ocp_dtk_entrypoint", "nv-ctr-run-with-dtk"] if driver_toolkit else ["nvidia-driver", "init"]
-    containers = [{"name": "nvidia-driver-ctr", "image": image, "command": argv, "startupProbe": _PROBE}]
+    containers = [{"name": "nvidia-driver-ctr", "image": image, "command": argv, "startupProbe": probe}]
     if driver_toolkit:
-        script = "until [ -f /mnt/shared-nvidia-driver-toolkit/dir_prepared ]; do echo Waiting; sleep 10; done"
+        flag, seconds = "/mnt/shared-nvidia-driver-toolkit/dir_prepared", round(waits.builder_poll)
+        script = f"until [ -f {flag} ]; do echo Waiting; sleep {seconds}; done"
         containers.append(
             {
                 "name": "openshift-driver-toolkit-ctr",
@@ -54,10 +59,10 @@ def driver(name: str, image: str, selector: Mapping[str, str], *, driver_toolkit
     init = [
         {"name": "k8s-driver-manager", "image": MANAGER, "command": ["driver-manager"], "args": ["uninstall_driver"]}
     ]
-    return _daemonset(name, containers, init=init, selector=selector)
+    return _daemonset(name, containers, init=init, selector=selector, waits=waits)
 
 
-def operands() -> list[Json]:
+def operands(waits: Waits = REFERENCE) -> list[Json]:
     """All other DaemonSets, in the order in which the operator makes them."""
     nodes = {PRESENT: "true"}
     return [
@@ -66,21 +71,24 @@ def operands() -> list[Json]:
             [{"name": "nvidia-container-toolkit-ctr", "image": TOOLKIT}],
             init=[_validation("driver")],
             selector=nodes,
+            waits=waits,
         ),
         _daemonset(
             "nvidia-operator-validator",
             [{"name": "nvidia-operator-validator", "image": VALIDATOR}],
             init=[_validation("driver"), _validation("toolkit"), _validation("cuda")],
             selector=nodes,
+            waits=waits,
         ),
         _daemonset(
             "nvidia-device-plugin-daemonset",
             [{"name": "nvidia-device-plugin", "image": PLUGIN}],
             init=[_validation("wait")],
             selector=nodes,
+            waits=waits,
         ),
         *(
-            _daemonset(name, [{"name": name, "image": image}], init=[_validation("wait")], selector=nodes)
+            _daemonset(name, [{"name": name, "image": image}], init=[_validation("wait")], selector=nodes, waits=waits)
             for name, image in OTHERS.items()
         ),
     ]
@@ -96,7 +104,9 @@ def _validation(component: str) -> Json:
     }
 
 
-def _daemonset(name: str, containers: list[Json], *, init: list[Json], selector: Mapping[str, str]) -> Json:
+def _daemonset(
+    name: str, containers: list[Json], *, init: list[Json], selector: Mapping[str, str], waits: Waits
+) -> Json:
     labels = {"app": name}
     return {
         "apiVersion": "apps/v1",
@@ -109,7 +119,12 @@ def _daemonset(name: str, containers: list[Json], *, init: list[Json], selector:
                 "metadata": {"labels": labels},
                 "spec": {
                     "nodeSelector": dict(selector),
-                    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+                    **({} if waits.after_ready else {"hostNetwork": True}),
+                    "tolerations": [
+                        {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+                        if waits.after_ready
+                        else {"operator": "Exists"}
+                    ],
                     "terminationGracePeriodSeconds": 30,
                     "initContainers": init,
                     "containers": containers,

@@ -22,6 +22,7 @@ from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES
 from tessera.lab.costs import CostModel
 from tessera.lab.drivers.containers import Draw, exact
 from tessera.lab.upstream.manifests import NAMESPACE, PRESENT, driver, operands
+from tessera.lab.upstream.waits import REFERENCE, Waits
 
 _NFD = "feature.node.kubernetes.io/"
 _CARDS = (f"{_NFD}pci-10de.present", f"{_NFD}pci-0302_10de.present")
@@ -35,16 +36,25 @@ class UpstreamOperator:
         clock: the time.
         costs: how long a reconcile takes.
         driver_toolkit: image of OpenShift's Driver Toolkit, for drivers that are built; empty elsewhere.
+        waits: what it waits for.
         draw: chance.
     """
 
     def __init__(
-        self, client: Client, clock: Clock, costs: CostModel, *, driver_toolkit: str = "", draw: Draw = exact
+        self,
+        client: Client,
+        clock: Clock,
+        costs: CostModel,
+        *,
+        driver_toolkit: str = "",
+        waits: Waits = REFERENCE,
+        draw: Draw = exact,
     ) -> None:
         self._client = client
         self._clock = clock
         self._costs = costs
         self._driver_toolkit = driver_toolkit
+        self._waits = waits
         self._draw = draw
         rng = random.Random(0)
         self._policies = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
@@ -90,7 +100,7 @@ class UpstreamOperator:
     async def _reconcile(self, policy: DriverPolicy | None, nodes: tuple[tuple[str, str, str, bool], ...]) -> None:
         wanted = self._objects(policy, nodes) if policy is not None else []
         names = {each["metadata"]["name"] for each in wanted}
-        if not names <= self._made or any(not labelled for *_, labelled in nodes):
+        if self._waits.reconcile and (not names <= self._made or any(not labelled for *_, labelled in nodes)):
             await self._clock.sleep(self._draw(self._costs.reconcile_seconds))
         for name, *_, labelled in nodes:
             if not labelled:
@@ -113,11 +123,17 @@ class UpstreamOperator:
                 name = "nvidia-driver-daemonset-" + kernel.replace("_", ".").lower()[:40]
                 image = f"{repository}:{source.version}-{kernel}-{tag}"
                 selector = {PRESENT: "true", f"{_NFD}kernel-version.full": kernel}
-                drivers.append(driver(name, image, selector))
+                drivers.append(driver(name, image, selector, waits=self._waits))
             else:
                 image = f"{repository}:{source.version}-{tag}"
                 drivers.append(
-                    driver("nvidia-driver-daemonset", image, {PRESENT: "true"}, driver_toolkit=self._driver_toolkit)
+                    driver(
+                        "nvidia-driver-daemonset",
+                        image,
+                        {PRESENT: "true"},
+                        driver_toolkit=self._driver_toolkit,
+                        waits=self._waits,
+                    )
                 )
         unique = {each["metadata"]["name"]: each for each in drivers}
-        return [*unique.values(), *operands()] if unique else []
+        return [*unique.values(), *operands(self._waits)] if unique else []

@@ -1,7 +1,7 @@
-"""What the containers of the reference operator do: look for a marker every five seconds, then their work.
+"""What the containers of the reference operator do: look for a marker now and then, and their work.
 
-Waits are those of gpu-operator v23 to v26, read in its source: the driver's startup probe is in its DaemonSet
-(:mod:`tessera.lab.upstream.manifests`); here are the polls. The validator's last check, that the node counts its cards,
+Waits are in :mod:`tessera.lab.upstream.waits`; here are the polls, the driver's startup probe is in its DaemonSet
+(:mod:`tessera.lab.upstream.manifests`). The validator's last check, that the node counts its cards,
 and its CUDA pod are on nobody's way to a card, and are left out.
 """
 
@@ -16,18 +16,15 @@ from tessera.lab.drivers.containers import Draw, exact
 from tessera.lab.kubelet.context import Direct
 from tessera.lab.kubelet.images import ImageProgram
 from tessera.lab.kubelet.programs import FAILED_EXIT, ProgramContext
+from tessera.lab.upstream.waits import REFERENCE, Waits
 
-#: The toolkit, the validator and their clients look for a marker so often, seconds.
-POLL = 5.0
-#: The toolkit's container sleeps so long after it has found the driver's marker, seconds.
-TOOLKIT_SLEEP = 5.0
 #: Written by the toolkit's container here; with the real one a container of the runtime class starts.
 _CONFIGURED = ".runtime-configured"
 
 RESOURCE = "nvidia.com/gpu"
 
 
-def validator(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
+def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
     """The validator's image, by ``COMPONENT``; ``wait`` for a client's init container that looks for one marker."""
 
     async def run(context: ProgramContext) -> int:
@@ -36,18 +33,18 @@ def validator(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
         markers = Markers(context.markers)
         match context.env.get("COMPONENT"):
             case "driver":
-                await _poll(context, markers, DRIVER_CONTAINER_READY)
+                await _poll(context, markers, DRIVER_CONTAINER_READY, waits.validator_poll)
                 await context.clock.sleep(draw(costs.nvml_seconds))
                 markers.write(DRIVER_READY, "simulated\n")
             case "toolkit":
-                await _poll(context, markers, _CONFIGURED)
+                await _poll(context, markers, _CONFIGURED, waits.validator_poll)
                 await context.clock.sleep(draw(costs.nvml_seconds))
                 markers.write(TOOLKIT_READY, "simulated\n")
             case "cuda":
                 await context.clock.sleep(draw(costs.cuda_seconds))
                 markers.write(CUDA_READY, "simulated\n")
             case "wait":
-                await _poll(context, markers, TOOLKIT_READY)
+                await _poll(context, markers, TOOLKIT_READY, waits.validator_poll)
             case _:
                 return await _stay(context, markers, CUDA_READY, TOOLKIT_READY, DRIVER_READY)
         return 0
@@ -55,15 +52,15 @@ def validator(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
     return run
 
 
-def toolkit(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
+def toolkit(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
     """The container toolkit under upstream's entry point: poll, sleep, install."""
 
     async def run(context: ProgramContext) -> int:
         if context.markers is None:
             return FAILED_EXIT
         markers = Markers(context.markers)
-        await _poll(context, markers, DRIVER_READY)
-        await context.clock.sleep(TOOLKIT_SLEEP)
+        await _poll(context, markers, DRIVER_READY, waits.toolkit_poll)
+        await context.clock.sleep(waits.toolkit_sleep)
         await context.clock.sleep(draw(costs.toolkit_seconds))
         markers.write(_CONFIGURED, "simulated\n")
         return await _stay(context, markers, _CONFIGURED)
@@ -94,9 +91,9 @@ async def other(context: ProgramContext) -> int:
     raise AssertionError("waits until it is cancelled")
 
 
-async def _poll(context: ProgramContext, markers: Markers, name: str) -> None:
+async def _poll(context: ProgramContext, markers: Markers, name: str, seconds: float) -> None:
     while not markers.present(name):
-        await context.clock.sleep(POLL)
+        await context.clock.sleep(seconds)
 
 
 async def _stay(context: ProgramContext, markers: Markers, *written: str) -> int:
