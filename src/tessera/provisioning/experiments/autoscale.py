@@ -1,0 +1,116 @@
+"""How long it takes from a new node's Ready to a workload that runs on its card: add a workload, remove it, again.
+
+As Red Hat measured it: a pod that needs a card has the autoscaler make a node; the time runs from the moment when the
+node is Ready to the moment when the pod's container runs. Then the pod goes, and the autoscaler takes the node away.
+"""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.until import Watched
+
+#: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.
+PATIENCE = 4 * 3600.0
+NAME = "tessera-bench"
+
+
+class Autoscale:
+    """The experiment.
+
+    Args:
+        client: the cluster.
+        clock: the time that is measured.
+        namespace: where the workload runs.
+        rng: for the watch's jitter.
+        patience: seconds that a step may take before the experiment fails.
+    """
+
+    def __init__(
+        self, client: Client, clock: Clock, *, namespace: str, rng: random.Random, patience: float = PATIENCE
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._namespace = namespace
+        self._patience = patience
+        self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng)
+        self._pods: Informer[Pod] = Informer(
+            client, PODS, clock=clock, rng=rng, namespace=namespace, field_selector=f"metadata.name={NAME}"
+        )
+        self._watched = Watched(self._nodes, self._pods)
+        self._ready: dict[str, float] = {}
+
+    async def run(
+        self, workload: Mapping[str, Any], repeats: int, *, each: Callable[[float], None] = lambda _seconds: None
+    ) -> list[float]:
+        """The samples: Ready to running, seconds.
+
+        Args:
+            workload: the spec of a pod that asks for a card.
+            repeats: how many samples.
+            each: told each sample as it comes.
+
+        Raises:
+            ValueError: the pod fitted on a node that was there already: nothing is measured then.
+            TimeoutError: a step took too long; the text says which.
+        """
+        samples = []
+        self._nodes.add_handler(lambda event: self._note(event.object))
+        async with self._watched.running():
+            for _ in range(repeats):
+                samples.append(await self._once(workload))
+                each(samples[-1])
+        return samples
+
+    async def _once(self, workload: Mapping[str, Any]) -> float:
+        before = set(self._nodes.cache.keys())
+        pod = {"metadata": {"name": NAME}, "spec": dict(workload)}
+        await self._client.create(PODS.untyped(), pod, self._namespace)
+        try:
+            await self._until(self._runs, f"pod {self._namespace}/{NAME} runs")
+            now = self._clock.monotonic()
+            node = self._node()
+            if node in before:
+                raise ValueError(
+                    f"pod {self._namespace}/{NAME} ran on node {node}, which was there before: there was a free card, "
+                    "so no node was made; let the autoscaler take free nodes away first"
+                )
+            taken = now - self._ready[node]
+        finally:
+            await self._remove()
+        await self._until(lambda: node not in self._nodes.cache, f"the autoscaler has removed node {node}")
+        return taken
+
+    async def _remove(self) -> None:
+        try:
+            await self._client.delete(PODS, NAME, self._namespace, grace_seconds=0)
+        except NotFound:
+            return
+        await self._until(lambda: self._pod() is None, f"pod {self._namespace}/{NAME} is gone")
+
+    def _note(self, node: Node) -> None:
+        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+        if ready:
+            self._ready.setdefault(node.metadata.name, self._clock.monotonic())
+        else:
+            self._ready.pop(node.metadata.name, None)
+
+    def _pod(self) -> Pod | None:
+        return self._pods.cache.get(f"{self._namespace}/{NAME}")
+
+    def _runs(self) -> bool:
+        pod = self._pod()
+        statuses = pod.status.container_statuses if pod is not None else ()
+        return any(each.state is not None and each.state.running is not None for each in statuses)
+
+    def _node(self) -> str:
+        pod = self._pod()
+        return pod.spec.node_name if pod is not None else ""
+
+    async def _until(self, found: Callable[[], bool], what: str) -> None:
+        await self._watched.until(found, self._patience, what)

@@ -1,0 +1,123 @@
+"""How long it takes from a ClusterPolicy to a node that counts its cards: apply, wait, delete, again.
+
+As Red Hat measured it: the node's capacity is made sure to be clear, the policy is applied, and the time runs until the
+node lists at least one card. Nothing asks again and again: the node is watched.
+
+The policy is deleted in between, and with it the driver of **every** node that it is for. Pods that use cards there
+must be gone before; the experiment refuses to begin while there are some.
+"""
+
+import copy
+import random
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.until import Watched
+
+#: Seconds that one step may take; kubelet forgets the devices of a plugin that is gone after 5 minutes.
+PATIENCE = 3600.0
+
+
+class PolicyReset:
+    """The experiment.
+
+    Args:
+        client: the cluster.
+        clock: the time that is measured.
+        node: the node that is watched.
+        resource: what its capacity must list.
+        rng: for the watch's jitter.
+        patience: seconds that a step may take before the experiment fails.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        node: str,
+        resource: str = "nvidia.com/gpu",
+        rng: random.Random,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._node = node
+        self._resource = resource
+        self._patience = patience
+        selector = f"metadata.name={node}"
+        self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng, field_selector=selector)
+        self._pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=rng, field_selector=f"spec.nodeName={node}")
+        self._watched = Watched(self._nodes, self._pods)
+
+    async def run(
+        self, policy: Mapping[str, Any], repeats: int, *, each: Callable[[float], None] = lambda _seconds: None
+    ) -> list[float]:
+        """The samples, one more than asked for: the first is to be dropped.
+
+        Args:
+            policy: the ClusterPolicy; its name is taken, its status and uid are not.
+            repeats: samples that count.
+            each: told each sample as it comes.
+
+        Raises:
+            ValueError: pods use cards of the node, or there is no such node.
+            TimeoutError: a step took too long; the text says which.
+        """
+        samples = []
+        async with self._watched.running():
+            self._refuse()
+            for _ in range(repeats + 1):
+                await self._clear(policy["metadata"]["name"])
+                began = self._clock.monotonic()
+                await self._client.create(CLUSTER_POLICIES, _fresh(policy))
+                await self._until(lambda: self._count() > 0, f"node {self._node} lists {self._resource}")
+                samples.append(self._clock.monotonic() - began)
+                each(samples[-1])
+            await self._clear(policy["metadata"]["name"])
+        return samples
+
+    def _refuse(self) -> None:
+        if self._nodes.cache.get(self._node) is None:
+            raise ValueError(f"node {self._node}: there is none of that name; kubectl get nodes lists them")
+        using = sorted(
+            f"{pod.metadata.namespace}/{pod.metadata.name}"
+            for pod in self._pods.cache.values()
+            if pod.status.phase not in {"Succeeded", "Failed"} and _uses_cards(pod)
+        )
+        if using:
+            raise ValueError(
+                f"node {self._node}: pods use its cards ({', '.join(using[:5])}); the experiment takes the driver "
+                "away under them, so delete them or take another node"
+            )
+
+    async def _clear(self, name: str) -> None:
+        with suppress(NotFound):
+            await self._client.delete(CLUSTER_POLICIES, name)
+        await self._until(lambda: self._count() == 0, f"capacity of node {self._node} is clear of {self._resource}")
+
+    def _count(self) -> int:
+        node = self._nodes.cache.get(self._node)
+        text = "0" if node is None else node.status.capacity.get(self._resource, "0")
+        return int(text) if text.isdecimal() else 0
+
+    async def _until(self, found: Callable[[], bool], what: str) -> None:
+        await self._watched.until(found, self._patience, what)
+
+
+def _uses_cards(pod: Pod) -> bool:
+    return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)
+
+
+def _fresh(policy: Mapping[str, Any]) -> dict[str, Any]:
+    """The object as its author wrote it."""
+    made = {key: copy.deepcopy(policy[key]) for key in ("apiVersion", "kind", "spec") if key in policy}
+    metadata = {key: policy["metadata"][key] for key in ("name", "labels", "annotations") if key in policy["metadata"]}
+    return {**made, "metadata": metadata}

@@ -1,0 +1,86 @@
+"""Samples of an experiment by scenario, and their comparison.
+
+The first sample of a scenario is kept apart: it pulls images that later ones find on the node, so it is shown and not
+counted, as in Red Hat's article.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.api.documents import FileRefused, Problem
+from tessera.provisioning.statistics import Comparison, Summary, compare, summary
+
+POLICY_RESET = "policy-reset"
+AUTOSCALE = "autoscale"
+
+
+class Samples(msgspec.Struct, frozen=True, kw_only=True):
+    """What one scenario took, seconds.
+
+    Attributes:
+        experiment: :data:`POLICY_RESET` or :data:`AUTOSCALE`.
+        scenario: what was tried: built, precompiled from a public registry …
+        operator: whose order of steps: tessera, or the reference.
+        first: the sample that is shown and not counted; None where all count.
+        samples: those that count.
+        simulated: it happened in the lab.
+        parts: of the counted samples: mean seconds by part, where the parts are known.
+    """
+
+    experiment: str
+    scenario: str
+    operator: str = "tessera"
+    first: float | None = None
+    samples: tuple[float, ...] = ()
+    simulated: bool = False
+    parts: dict[str, float] = {}
+
+    @property
+    def summary(self) -> Summary:
+        """Mean, median, interval and n of what counts."""
+        return summary(self.samples)
+
+
+class Contrast(msgspec.Struct, frozen=True, kw_only=True):
+    """One scenario against another.
+
+    Attributes:
+        slower: name of the first.
+        faster: name of the second.
+        comparison: how much less the second is.
+    """
+
+    slower: str
+    faster: str
+    comparison: Comparison
+
+
+def contrast(first: Samples, second: Samples) -> Contrast:
+    """How two scenarios differ."""
+    return Contrast(
+        slower=f"{first.scenario} ({first.operator})",
+        faster=f"{second.scenario} ({second.operator})",
+        comparison=compare(first.samples, second.samples),
+    )
+
+
+def read_results(text: str) -> tuple[Samples, ...]:
+    """Results as a file holds them: the JSON that ``tessera bench … --json FILE`` writes.
+
+    Raises:
+        FileRefused: it is none.
+    """
+    try:
+        return tuple(msgspec.json.decode(text, type=_File).results)
+    except msgspec.DecodeError as error:
+        raise FileRefused([Problem("", f"is no file of results: {error}")]) from None
+
+
+def write_results(results: Sequence[Samples]) -> bytes:
+    """Results as a file holds them."""
+    return msgspec.json.format(msgspec.json.encode(_File(results=list(results))), indent=2) + b"\n"
+
+
+class _File(msgspec.Struct, kw_only=True):
+    results: list[Samples]
