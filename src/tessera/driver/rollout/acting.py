@@ -1,16 +1,16 @@
 """The hands of the rollout: each instruction is one request, and may be cut off before or after it.
 
-Nothing is repeated here. What came of a request is answered in one of four words, and the next round of decisions
+Nothing is repeated here. What came of a request is answered in one of three words, and the next round of decisions
 starts from what is then seen.
 """
 
 import logging
 from collections.abc import Callable, Collection
-from enum import Enum
 
 from tessera.clock import Clock
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP, SetFailures, read_failures, with_failure, written
 from tessera.driver.rollout.instructions import (
+    Answer,
     DeletePull,
     EvictPod,
     Forget,
@@ -27,16 +27,6 @@ from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 
 _log = logging.getLogger(__name__)
-
-
-class Answer(Enum):
-    """What became of an instruction."""
-
-    DONE = "done"
-    #: The object is not as it was when this was decided, or is gone; what is seen will change.
-    OUTDATED = "outdated"
-    #: The server refuses for now, or did not answer.
-    REFUSED = "refused"
 
 
 class Hands:

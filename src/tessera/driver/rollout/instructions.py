@@ -1,6 +1,7 @@
 """What the machine asks the hands to do, as values. Each can be lost or done twice without harm."""
 
 from collections.abc import Mapping
+from enum import Enum
 
 import msgspec
 
@@ -89,3 +90,13 @@ class Forget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Instruction = PatchNode | EvictPod | PullImage | DeletePull | Remember | Forget
+
+
+class Answer(Enum):
+    """What became of an instruction."""
+
+    DONE = "done"
+    #: The object is not as it was when this was decided, or is gone; what is seen will change.
+    OUTDATED = "outdated"
+    #: The server refuses for now, or did not answer.
+    REFUSED = "refused"

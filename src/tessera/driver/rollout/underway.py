@@ -6,10 +6,10 @@ lost with the process, since the next one lists everything before it decides.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tessera.driver.rollout.acting import Answer
 from tessera.driver.rollout.instructions import (
+    Answer,
     DeletePull,
     EvictPod,
     Forget,
