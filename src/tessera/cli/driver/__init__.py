@@ -7,6 +7,8 @@ from tessera.cli.lazy import LazyCommands, Table
 #: A command a file.
 COMMANDS: Table = {
     "images": ("tessera.cli.driver.images", "Say which driver images a registry has for a kernel, and which is taken."),
+    "build": ("tessera.cli.driver.build", "Build a driver image with finished modules for one kernel, in the cluster."),
+    "coverage": ("tessera.cli.driver.coverage", "Say whether kernels that are to come have a driver image; a gate."),
     "mirror": ("tessera.cli.driver.mirror", "Copy the driver images that kernels need into another registry."),
 }
 

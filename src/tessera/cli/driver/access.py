@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tessera.driver.registry.client import RegistryClient
     from tessera.driver.registry.keyring import Keyring
     from tessera.driver.registry.pullsecrets import PullSecrets
-    from tessera.driver.resolver import RegistryResolver
+    from tessera.driver.resolver import RegistryResolver, Secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,11 +48,19 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registries(msgspec.Struct, frozen=True):
-    """What asks registries, and what remembers their answers."""
+    """What asks registries.
+
+    Attributes:
+        client: asks them anew each time.
+        resolver: remembers.
+        keyring: credentials of this machine.
+        secrets: those, behind the ones in pull secrets of the cluster.
+    """
 
     client: "RegistryClient"
     resolver: "RegistryResolver"
     keyring: "Keyring"
+    secrets: "Secrets"
 
 
 def registry_options(function: Callable[P, T]) -> Callable[P, T]:
@@ -103,6 +111,6 @@ async def registries(access: Access, secrets: "PullSecrets | None" = None) -> As
     client = RegistryClient(wire, clock)
     resolver = RegistryResolver(clock, client=client, secrets=both, rng=random.Random())
     try:
-        yield Registries(client, resolver, keyring)
+        yield Registries(client, resolver, keyring, both)
     finally:
         await resolver.close()

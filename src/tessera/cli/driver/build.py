@@ -1,0 +1,261 @@
+"""``tessera driver build``: an image with finished kernel modules for one kernel, built by a Job of the cluster."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import Failure, cluster_options, connected, reported
+
+if TYPE_CHECKING:
+    from tessera.driver.build.builds import Builds
+    from tessera.driver.build.orders import BuildOrder
+    from tessera.driver.build.states import BuildState
+
+
+@click.command()
+@click.option("--kernel", required=True, metavar="NAME", help="What uname -r says on the nodes.")
+@click.option(
+    "--os", "system", required=True, metavar="NAME", help="ID and VERSION_ID: ubuntu22.04, rhcos4.15, rhel9.4."
+)
+@click.option("--version", "driver", required=True, metavar="NAME", help="Driver version, 550.54.14; on Ubuntu or 550.")
+@click.option("--to", "repository", required=True, metavar="REPO", help="registry/path/image to push to; no tag.")
+@click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: what the kernel's name says, or amd64]")
+@click.option("--open/--proprietary", "open_modules", default=None, help="Kernel modules.  [default: by the branch]")
+@click.option("--rhcos", metavar="NAME", default="", help="Version of RHCOS, 415.92.202402201450-0: finds its toolkit.")
+@click.option("--dtk-image", metavar="IMAGE", default="", help="The Driver Toolkit, or what else has the headers.")
+@click.option("--base-image", metavar="IMAGE", default="", help="What the image stands on.  [default: Ubuntu's or UBI]")
+@click.option("--buildah-image", metavar="IMAGE", help="What the Job runs.")
+@click.option("--downloads", metavar="URL", help="Where NVIDIA's .run files are found.")
+@click.option("--nvswitch/--no-nvswitch", default=True, help="Put fabric manager in, for nodes with NVSwitches.")
+@click.option(
+    "--push-secret", metavar="NAME", default="", help="Secret (dockerconfigjson) in tessera-system to push with."
+)
+@click.option("--ca-config-map", metavar="NAME", default="", help="ConfigMap of *.crt that signed the registries.")
+@click.option("--tls-verify/--no-tls-verify", default=True, help="Check the registries' certificates.")
+@click.option("--dry-run", is_flag=True, help="Print what would run, as YAML that kubectl takes, and do nothing.")
+@click.option("--local", is_flag=True, help="Print only the commands that do the same without a cluster.")
+@click.option("--tool", type=click.Choice(["buildah", "podman"]), default="buildah", help="For --local.")
+@click.option(
+    "--files",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Write the Containerfile and its scripts there; for --local.",
+)
+@click.option("--wait", is_flag=True, help="Follow the build to its end.")
+@cluster_options
+@reported
+def command(
+    *,
+    kernel: str,
+    system: str,
+    driver: str,
+    repository: str,
+    arch: str | None,
+    open_modules: bool | None,
+    rhcos: str,
+    dtk_image: str,
+    base_image: str,
+    buildah_image: str | None,
+    downloads: str | None,
+    nvswitch: bool,
+    push_secret: str,
+    ca_config_map: str,
+    tls_verify: bool,
+    dry_run: bool,
+    local: bool,
+    tool: str,
+    files: Path | None,
+    wait: bool,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Build a driver image with finished modules for one kernel, and push it under the tag that nodes look for.
+
+    On Ubuntu nothing is compiled: Canonical's signed modules are put in. On RHEL, RHCOS and their relatives the modules
+    are compiled in the Driver Toolkit of that kernel. The build runs as a Job in namespace tessera-system, on a node of
+    the image's architecture, without root. One that runs already is followed and not begun a second time.
+
+    Secrets in tessera-system that are used if they are there: driver-build-pull (dockerconfigjson: base images, Driver
+    Toolkit), driver-build-rhsm (org, activationkey), driver-build-signing-key (private_key.priv, public_key.der).
+
+    \b
+    Examples:
+      tessera driver build --kernel 5.15.0-119-generic --os ubuntu22.04 --version 535 \\
+        --to registry.local/nvidia/driver --dry-run
+      tessera driver build --kernel 5.14.0-284.55.1.el9_2.x86_64 --os rhcos4.15 --version 550.54.14 \\
+        --rhcos 415.92.202403191241-0 --to quay.io/me/driver --push-secret quay --wait
+      tessera driver build ... --local --tool podman --files driver-build
+    """
+    import msgspec
+
+    from tessera.cli.driver.subject import pool
+    from tessera.driver.build.orders import BuildSettings, order, target
+
+    nodes = msgspec.structs.replace(pool(kernel, system, arch), ostree=rhcos)
+    if ":" in repository.rpartition("/")[2]:
+        raise click.UsageError(f"--to {repository}: leave the tag out; it follows from version, kernel and system")
+    chosen = BuildSettings(
+        nvswitch=nvswitch, push_secret=push_secret, ca_config_map=ca_config_map, tls_verify=tls_verify
+    )
+    given = {"buildah_image": buildah_image, "downloads": downloads}
+    chosen = msgspec.structs.replace(chosen, **{name: value for name, value in given.items() if value})
+    wanted = order(
+        nodes,
+        version=driver,
+        target=target(repository.rstrip("/"), driver, nodes),
+        module_type={None: "auto", True: "open", False: "proprietary"}[open_modules],
+        settings=chosen,
+        base_image=base_image,
+        builder_image=dtk_image,
+    )
+    if files is not None:
+        _write(wanted, files)
+    if local:
+        print(_local(wanted, tool, files))
+    elif dry_run:
+        print(_what_would_run(wanted, tool), end="")
+    else:
+        asyncio.run(_built(wanted, kubeconfig, context, wait=wait))
+
+
+def _write(order: "BuildOrder", folder: Path) -> None:
+    from tessera.driver.build.containerfiles import context
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in context(order.family).items():
+        (folder / name).write_text(text)
+
+
+def _local(order: "BuildOrder", tool: str, files: Path | None) -> str:
+    from tessera.driver.build.containerfiles import local_commands
+
+    commands = local_commands(order, tool=tool, folder=str(files or "driver-build"))
+    hint = "" if files else "# Add --files driver-build to have the Containerfile and its scripts written there.\n"
+    return f"# On a machine of architecture {order.pool.architecture}:\n{hint}{commands}"
+
+
+def _what_would_run(order: "BuildOrder", tool: str) -> str:
+    """The ConfigMap with the Containerfile, and the Job, as kubectl takes them; the local commands as a remark."""
+    import yaml
+
+    from tessera.driver.build.builds import NAMESPACE
+    from tessera.driver.build.job import config_map, job
+    from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
+
+    class Dumper(yaml.SafeDumper):
+        """Texts of several lines as they are."""
+
+    Dumper.add_representer(
+        str,
+        lambda dumper, text: dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+        ),
+    )
+    objects = [
+        manifest(CONFIGMAPS.untyped(), config_map(order.family)),
+        manifest(JOBS.untyped(), job(order, 1)),
+    ]
+    for each in objects:
+        each["metadata"] = {"namespace": NAMESPACE, **each["metadata"]}
+    remarks = [
+        f"{order.target}",
+        f"for {order.pool.text}. Without the cluster:",
+        *_local(order, tool, None).splitlines(),
+    ]
+    head = "".join(f"# {line}\n" for line in remarks)
+    return head + "".join(
+        "---\n" + yaml.dump(each, Dumper=Dumper, sort_keys=False, width=4096, allow_unicode=True) for each in objects
+    )
+
+
+async def _built(order: "BuildOrder", kubeconfig: Path | None, context: str | None, *, wait: bool) -> None:
+    """Has the Job made, or finds the one that there is; follows it if asked to."""
+    import random
+
+    from tessera.clock import SystemClock
+    from tessera.driver.build.builds import Builds
+    from tessera.driver.build.states import Retries
+
+    async with connected("tessera-driver", kubeconfig, context) as client:
+        # Who asks by hand does not wait for a pause after somebody's failure.
+        builds = Builds(client, SystemClock(), rng=random.Random(), retries=Retries(pause=0.0, attempts=9999))
+        changed = asyncio.Event()
+        builds.listen(lambda _target, _phase: changed.set())
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(builds.run())
+            try:
+                await _followed(builds, order, changed, wait=wait)
+            finally:
+                running.cancel()
+
+
+async def _followed(builds: "Builds", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
+    from tessera.driver.build.job import job_name
+    from tessera.driver.build.states import BuildPhase
+
+    before = await _first(builds, order)
+    if before.phase is not BuildPhase.DONE:
+        builds.want([order])
+    found = await _until(
+        builds, order, changed, lambda state: state.phase is not BuildPhase.NONE and state.attempts > _failed(before)
+    )
+    name = f"Job tessera-system/{job_name(order, max(found.attempts, 1))}"
+    print(f"{name}: {order.target} for {order.pool.text}", flush=True)
+    builds.want([])  # a failure is the user's to judge
+    told = ""
+    while wait and found.phase is BuildPhase.RUNNING:
+        if found.text and found.text != told:
+            print(found.text, flush=True)
+            told = found.text
+        changed.clear()
+        await changed.wait()
+        found = builds.state(order)
+    _told(order, name, found)
+
+
+async def _first(builds: "Builds", order: "BuildOrder") -> "BuildState":
+    """What there is before anything is asked for."""
+    await builds.wait_synced()
+    return builds.state(order)
+
+
+def _failed(before: "BuildState") -> int:
+    """Attempts that count no more."""
+    from tessera.driver.build.states import BuildPhase
+
+    return before.attempts if before.phase is BuildPhase.FAILED else 0
+
+
+async def _until(
+    builds: "Builds", order: "BuildOrder", changed: asyncio.Event, enough: Callable[["BuildState"], bool]
+) -> "BuildState":
+    """The first state that is enough.
+
+    Raises:
+        Failure: the API server refuses the Job.
+    """
+    while True:
+        changed.clear()
+        refusal = builds.refusal(order)
+        if refusal:
+            raise Failure(f"error: {refusal}")
+        found = builds.state(order)
+        if enough(found):
+            return found
+        await changed.wait()
+
+
+def _told(order: "BuildOrder", name: str, found: "BuildState") -> None:
+    from tessera.driver.build.states import BuildPhase
+
+    if found.phase is BuildPhase.DONE:
+        print(f"pushed {order.target}" + (f" as {found.digest}" if found.digest else ""))
+    elif found.phase is BuildPhase.FAILED:
+        raise Failure(f"error: {name} failed: {found.text}")
+    elif found.phase is BuildPhase.NONE:
+        raise Failure(f"error: {name} was deleted")
+    else:
+        print(f"kubectl logs -n tessera-system -f job/{name.rpartition('/')[2]}")

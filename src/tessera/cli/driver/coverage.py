@@ -1,0 +1,216 @@
+"""``tessera driver coverage``: whether kernels that are to come have a driver image, as a gate for reboots."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.driver.access import Access, registries, registry_options
+
+if TYPE_CHECKING:
+    from tessera.api.driver.policy import DriverPolicy
+    from tessera.driver.coverage.kernels import NextKernel
+    from tessera.driver.coverage.report import Expected, Report
+    from tessera.kube.client import Client
+
+#: Exit code while a kernel has no image.
+NOT_COVERED = 3
+
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+@click.command()
+@click.option("--kernels", "named", metavar="NAME[,NAME]", multiple=True, help="Kernels that are to come; with --os.")
+@click.option("--list", "lists", type=_FILE, multiple=True, help="A file of kernels, one a line; with --os.")
+@click.option(
+    "--apt-index", "indexes", type=_FILE, multiple=True, help="Packages, .gz or .xz of an archive; with --os."
+)
+@click.option("--flavour", default="generic", show_default=True, help="Of Ubuntu's kernels, for --apt-index.")
+@click.option("--newer-than", metavar="NAME", help="All newer kernels of --apt-index instead of its newest.")
+@click.option(
+    "--toolkit-release", type=_FILE, multiple=True, help="/etc/driver-toolkit-release.json of a Driver Toolkit."
+)
+@click.option("--release-info", type=_FILE, help="What oc adm release info -o json says of that toolkit's release.")
+@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID: ubuntu22.04, rhel9.4.")
+@click.option("--arch", metavar="NAME", default="", help="amd64 or arm64.  [default: the nodes', else amd64]")
+@click.option(
+    "--cluster", is_flag=True, help="For the cluster's nodes and policies, and what driver-next-kernels lists."
+)
+@click.option("--version", "driver", metavar="NAME", default="", help="Without --cluster: driver version or branch.")
+@click.option("--repository", default="nvcr.io/nvidia", show_default=True, help="Without --cluster: of the image.")
+@click.option("--image", default="driver", show_default=True, help="Without --cluster: its name.")
+@click.option("--announce", is_flag=True, help="With --cluster: add the kernels to driver-next-kernels.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer.")
+@registry_options
+@cluster_options
+@reported
+def command(
+    *,
+    named: tuple[str, ...],
+    lists: tuple[Path, ...],
+    indexes: tuple[Path, ...],
+    flavour: str,
+    newer_than: str | None,
+    toolkit_release: tuple[Path, ...],
+    release_info: Path | None,
+    system: str | None,
+    arch: str,
+    cluster: bool,
+    driver: str,
+    repository: str,
+    image: str,
+    announce: bool,
+    output: str,
+    auth: Path | None,
+    ca: Path | None,
+    plain_http: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
+    """Say whether kernels that are to come have a driver image.
+
+    The exit code is 0 if all are covered, 3 if one is not or its registry does not answer, 1 if the question could not
+    be asked: what reboots nodes (kured, a hook before a reboot) can ask it. With --cluster the policies of the cluster say which image is wanted, and the
+    kernels listed in ConfigMap tessera-system/driver-next-kernels count too; the controller follows that list, has
+    images built for what is missing where a build repository is set, and shows the same gate as the metric
+    tessera_driver_next_kernel_covered.
+
+    \b
+    Examples:
+      tessera driver coverage --cluster
+      tessera driver coverage --cluster --apt-index Packages.xz --os ubuntu22.04 --announce
+      tessera driver coverage --kernels 5.15.0-119-generic --os ubuntu22.04 --version 535
+      tessera driver coverage --toolkit-release driver-toolkit-release.json --release-info next.json --cluster
+    """
+    if not cluster and not driver:
+        raise click.UsageError("which driver? Give --version, or --cluster for what the cluster's policies ask for")
+    if announce and not cluster:
+        raise click.UsageError("--announce writes into the cluster: give --cluster")
+    if (named or lists or indexes) and not system:
+        raise click.UsageError("--os is needed with --kernels, --list and --apt-index, for example ubuntu22.04")
+    from tessera.cli.driver.covered import as_json, table
+
+    texts = [text for each in named for text in each.split(",") if text.strip()]
+    kernels = [
+        *_written(texts, lists, system or "", arch),
+        *_of_indexes(indexes, system or "", arch, flavour, newer_than),
+        *_of_toolkits(toolkit_release, release_info),
+    ]
+    access = Access(auth=auth, ca=ca, plain=plain_http)
+    if cluster:
+        report = asyncio.run(_of_cluster(access, kernels, announce, kubeconfig, context))
+    else:
+        report = asyncio.run(_of_policy(access, kernels, _policy(repository, image, driver)))
+    print(as_json(report) if output == "json" else "\n".join(table(report)))
+    return 0 if report.open else NOT_COVERED
+
+
+def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
+    from tessera.api.driver.policy import ImageSource
+    from tessera.cli.driver.subject import command_line
+
+    return command_line(ImageSource(repository=repository, image=image, version=version))
+
+
+def _written(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str) -> Iterator["NextKernel"]:
+    from tessera.driver.coverage.kernels import kernel, lines
+
+    for text in [*texts, *(line for path in lists for line in lines(path.read_text()))]:
+        yield kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
+
+
+def _of_indexes(
+    indexes: Sequence[Path], system: str, arch: str, flavour: str, newer_than: str | None
+) -> Iterator["NextKernel"]:
+    from tessera.driver.coverage.apt import apt_kernels
+    from tessera.driver.coverage.kernels import kernel, newer, newest
+
+    images = {name for path in indexes for name in apt_kernels(path.read_bytes(), flavour).images}
+    if indexes and not images:
+        raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
+    for name in newer(images, [newer_than]) if newer_than else newest(images):
+        yield kernel(system, f"{name} {arch}")
+
+
+def _of_toolkits(releases: Sequence[Path], info: Path | None) -> Iterator["NextKernel"]:
+    from tessera.driver.coverage.openshift import release, toolkit_kernel
+
+    machine_os = release(info.read_bytes()).machine_os if info is not None else ""
+    for path in releases:
+        yield toolkit_kernel(path.read_bytes(), machine_os)
+
+
+async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "DriverPolicy") -> "Report":
+    from tessera.driver.coverage.report import expected
+
+    awaited, idle = expected(kernels, (), [policy])
+    return await _report(access, awaited, idle)
+
+
+async def _of_cluster(
+    access: Access, kernels: list["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
+) -> "Report":
+    from tessera.cli.driver.subject import in_cluster
+    from tessera.driver.coverage.kernels import listed
+    from tessera.driver.coverage.report import expected
+
+    async with connected("tessera-driver", kubeconfig, context) as client:
+        seen = await in_cluster(client)
+        in_use = [(each.pool, each.policy) for each in seen.subjects]
+        if announce:
+            await announced(client, kernels)
+        known, problems = listed(await _list(client))
+        awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use)
+        return await _report(access, awaited, idle, problems=problems, client=client)
+
+
+async def _list(client: "Client") -> dict[str, str]:
+    """The data of the ConfigMap; nothing if there is none."""
+    from tessera.cli.driver.subject import NAMESPACE
+    from tessera.driver.coverage.kernels import CONFIG_MAP
+    from tessera.kube.errors import NotFound
+    from tessera.kube.resources import CONFIGMAPS
+
+    try:
+        return dict((await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).data)
+    except NotFound:
+        return {}
+
+
+async def announced(client: "Client", kernels: Sequence["NextKernel"]) -> None:
+    """Adds kernels to the ConfigMap; what stands there stays as it is, remarks included."""
+    from tessera.cli.driver.subject import NAMESPACE
+    from tessera.driver.coverage.kernels import CONFIG_MAP, listed, with_kernels
+    from tessera.kube.errors import NotFound
+    from tessera.kube.resources import CONFIGMAPS
+
+    data = await _list(client)
+    known = set(listed(data)[0])
+    changed = with_kernels(data, [each for each in kernels if each not in known])
+    if not changed:
+        return
+    try:
+        await client.merge_patch(CONFIGMAPS, CONFIG_MAP, {"data": changed}, NAMESPACE)
+    except NotFound:
+        await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": changed}, NAMESPACE)
+
+
+async def _report(
+    access: Access,
+    awaited: Sequence["Expected"],
+    idle: tuple["NextKernel", ...],
+    *,
+    problems: tuple[str, ...] = (),
+    client: "Client | None" = None,
+) -> "Report":
+    from tessera.cli.driver.subject import NAMESPACE
+    from tessera.driver.coverage.looking import looked
+    from tessera.driver.coverage.report import Report
+    from tessera.driver.registry.pullsecrets import PullSecrets
+
+    async with registries(access, None if client is None else PullSecrets(client, NAMESPACE)) as there:
+        rows = await asyncio.gather(*(looked(each, there.resolver) for each in awaited))
+    return Report(rows=tuple(rows), problems=problems, idle=idle)

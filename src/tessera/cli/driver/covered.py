@@ -1,0 +1,52 @@
+"""What is said about kernels that are to come. Pure."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.cli.driver.answers import aligned
+from tessera.driver.coverage.report import KernelCoverage, Report
+
+
+def table(report: Report) -> Iterator[str]:
+    """The answer for people."""
+    if report.rows:
+        rows = [("KERNEL", "NODES", "COVERED", "IMAGE, OR WHY NOT")]
+        rows += [_cells(row) for row in sorted(report.rows, key=lambda row: row.pool)]
+        yield from aligned(rows)
+        yield ""
+    for group, is_open in sorted(report.gates.items()):
+        yield f"{group}: gate {'open' if is_open else 'closed'}"
+    for each in report.idle:
+        yield f"{each.kernel}: no node runs {each.os_id}{each.os_version}, and no policy is for it"
+    yield from report.problems
+    yield report.summary if report.rows else "No kernel is known to come."
+
+
+def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
+    return row.pool.kernel, row.group, "yes" if row.covered else "no", row.reason
+
+
+def as_json(report: Report) -> str:
+    """The answer for programs."""
+    document = {
+        "summary": report.summary,
+        "covered": report.covered,
+        "total": len(report.rows),
+        "open": report.open,
+        "gates": report.gates,
+        "kernels": [
+            {
+                "kernel": row.pool.kernel,
+                "pool": row.group,
+                "policy": row.policy,
+                "covered": row.covered,
+                "image": row.image,
+                "reason": row.reason,
+            }
+            for row in report.rows
+        ],
+        "idle": [f"{each.os_id}{each.os_version} {each.kernel}" for each in report.idle],
+        "problems": report.problems,
+    }
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()

@@ -1,0 +1,135 @@
+"""``tessera driver mirror``: brings the driver images that kernels need to where nodes can pull them."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.driver.access import Access, registries, registry_options
+
+if TYPE_CHECKING:
+    from tessera.cli.driver.copying import Order
+    from tessera.cli.driver.subject import Subject
+
+IMAGE = "driver"
+
+
+@click.command()
+@click.option("--from", "origin", metavar="REPOSITORY", help="Where images are: nvcr.io/nvidia. Not with --cluster.")
+@click.option("--to", "target", metavar="REPOSITORY", required=True, help="Where they shall be: registry.local/nvidia.")
+@click.option("--image", default=IMAGE, show_default=True, help="As in the ClusterPolicy.")
+@click.option("--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525.")
+@click.option("--kernel", "kernels", metavar="NAME", multiple=True, help="What uname -r says; may be repeated.")
+@click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of the nodes' os-release: ubuntu22.04.")
+@click.option("--arch", metavar="NAME", multiple=True, help="amd64 or arm64; may be repeated.")
+@click.option(
+    "--next-kernels",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Kernels that are to come, one a line: [SYSTEM] KERNEL [ARCHITECTURE].",
+)
+@click.option("--cluster", is_flag=True, help="For the cluster's nodes, policy and next kernels.")
+@click.option("--builder/--no-builder", default=True, help="Also the image that builds drivers on nodes.")
+@click.option("--all", "whole", is_flag=True, help="Copy all platforms of each image.")
+@click.option("--dry-run", is_flag=True, help="Print the skopeo commands instead of running them.")
+@registry_options
+@cluster_options
+@reported
+def command(
+    *,
+    origin: str | None,
+    target: str,
+    image: str,
+    driver: str,
+    kernels: tuple[str, ...],
+    system: str | None,
+    arch: tuple[str, ...],
+    next_kernels: Path | None,
+    cluster: bool,
+    builder: bool,
+    whole: bool,
+    dry_run: bool,
+    auth: Path | None,
+    ca: Path | None,
+    plain_http: tuple[str, ...],
+    kubeconfig: Path | None,
+    context: str | None,
+) -> int:
+    """Copy the driver images that kernels need into another registry, under the names that are looked for.
+
+    For each kernel the image with finished modules, of the version or its branch, and the image that builds drivers.
+    With --cluster: what the nodes need under their policy, what the kernels listed in ConfigMap driver-next-kernels
+    will need, and the images of toolkit and driver manager. Images are copied by digest with skopeo; what is there
+    already is left alone. Credentials come from --auth, or from the file of docker and skopeo.
+
+    Afterwards name the target in the policy: as spec.driver.repository, or beside it in the annotation
+    tessera.dev/driver-mirrors.
+
+    The exit code is 1 if an image is missing or was not copied.
+
+    \b
+    Examples:
+      tessera driver mirror --from nvcr.io/nvidia --to registry.local/nvidia --version 525 \\
+        --kernel 5.15.0-69-generic --os ubuntu22.04
+      tessera driver mirror --cluster --to registry.local/nvidia --next-kernels kernels.txt --dry-run
+    """
+    from tessera.cli.driver.copying import Order
+    from tessera.driver.registry.copies import Skopeo
+
+    access = Access(auth=auth, ca=ca, plain=plain_http)
+    skopeo = Skopeo(authfile=str(auth or ""), authority=str(ca or ""), plain=plain_http)
+    order = Order(skopeo=skopeo, target=target, builder=builder, whole=whole, dry_run=dry_run)
+    if cluster:
+        if origin or kernels or driver:
+            raise click.UsageError("--cluster takes images and kernels from the cluster; leave out what names others")
+        return asyncio.run(_cluster(access, order, (next_kernels, system), (kubeconfig, context)))
+    if not origin or not driver or not (kernels or next_kernels):
+        raise click.UsageError("give --from, --version, and --kernel with --os or --next-kernels; or --cluster alone")
+    if kernels and not system:
+        raise click.UsageError("--kernel needs --os, for example ubuntu22.04: a tag names both")
+    subjects = _named((origin, image, driver), (kernels, system, arch), next_kernels)
+    return asyncio.run(_outside(access, order, subjects))
+
+
+def _named(
+    source: tuple[str, str, str], nodes: tuple[Sequence[str], str | None, Sequence[str]], file: Path | None
+) -> list["Subject"]:
+    """The nodes that the command line names."""
+    from tessera.api.driver.policy import ImageSource
+    from tessera.cli.driver.subject import Subject, command_line, kernels_in, pool
+
+    repository, image, version = source
+    kernels, system, architectures = nodes
+    policy = command_line(ImageSource(repository=repository, image=image, version=version))
+    pools = [pool(kernel, system or "", each) for kernel in kernels for each in architectures or (None,)]
+    pools.extend(kernels_in(file, system) if file else [])
+    return [Subject(policy=policy, pool=each) for each in dict.fromkeys(pools)]
+
+
+async def _outside(access: Access, order: "Order", subjects: Sequence["Subject"]) -> int:
+    from tessera.cli.driver.copying import mirrored
+
+    async with registries(access) as there:
+        return await mirrored(there, order, subjects)
+
+
+async def _cluster(
+    access: Access, order: "Order", coming: tuple[Path | None, str | None], where: tuple[Path | None, str | None]
+) -> int:
+    from tessera.cli.driver.copying import mirrored
+    from tessera.cli.driver.subject import NAMESPACE, Subject, in_cluster, kernels_in
+    from tessera.driver.registry.pullsecrets import PullSecrets
+
+    async with (
+        connected("tessera-driver", *where) as client,
+        registries(access, PullSecrets(client, NAMESPACE)) as there,
+    ):
+        seen = await in_cluster(client, coming=True)
+        file, system = coming
+        named = kernels_in(file, system) if file else []
+        policies = {each.policy.name: each.policy for each in seen.subjects}
+        more = [Subject(policy=policy, pool=pool) for policy in policies.values() for pool in named]
+        return await mirrored(there, order, [*seen.subjects, *more])
