@@ -12,6 +12,7 @@ right after an overflow of the kernel's queue.
 import asyncio
 import ctypes
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -73,5 +74,6 @@ class FolderWatch:
     def _close(self) -> None:
         if self._descriptor is not None:
             asyncio.get_running_loop().remove_reader(self._descriptor)
-            os.close(self._descriptor)
+            # The kernel takes some 10 ms to end an inotify instance (seen on 6.x): not the loop's time.
+            threading.Thread(target=os.close, args=(self._descriptor,), name="inotify-close").start()
             self._descriptor = None

@@ -12,6 +12,9 @@ import yaml
 #: Beside the package in a wheel, at the top of the repository in a checkout.
 _PLACES = (Path(__file__).parent.parent / "_deploy", Path(__file__).parents[3] / "deploy")
 
+#: libyaml's where PyYAML has it: ten times as fast, and a lab reads all manifests at every start.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def deploy_folder() -> Path:
     """Where the manifests are.
@@ -28,11 +31,11 @@ def deploy_folder() -> Path:
 def install_manifests() -> list[dict[str, Any]]:
     """All objects of ``kubectl apply -k deploy/`` in the order of the files."""
     folder = deploy_folder()
-    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    kustomization = yaml.load((folder / "kustomization.yaml").read_text(), _LOADER)  # noqa: S506 - a safe one
     tags = {image["name"]: image["newTag"] for image in kustomization.get("images", ())}
     objects: list[dict[str, Any]] = []
     for resource in kustomization["resources"]:
-        objects += [each for each in yaml.safe_load_all((folder / resource).read_text()) if each]
+        objects += [each for each in yaml.load_all((folder / resource).read_text(), _LOADER) if each]
     for each in objects:
         for container in _containers(each):
             container["image"] = _tagged(container["image"], tags)
