@@ -184,11 +184,7 @@ class Rollouts(RuleBasedStateMachine):
     @rule(name=some_node)
     def a_person_cordons(self, name: str) -> None:
         node = self._node(name)
-        if (
-            node is not None
-            and not node.unschedulable
-            and "tessera.dev/driver-upgrade-cordoned" not in node.annotations
-        ):
+        if node is not None and not node.unschedulable and CORDONED_ANNOTATION not in node.annotations:
             node.unschedulable, node.cordoned_by = True, "person"
             node.version += 1
 
