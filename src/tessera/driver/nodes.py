@@ -14,9 +14,10 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
-from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX
 from tessera.driver.osimage import OsRelease, parse_os_image
 from tessera.driver.pool import PoolKey
+from tessera.driver.rollout.state import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
 
 #: Labels whose value ``true`` says that the node has a GPU: NVIDIA's operator, and Node Feature Discovery.
@@ -61,12 +62,14 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: the node's.
         uid: of its Node object.
+        version: its resourceVersion.
         is_gpu: something says that it has a GPU.
         pool: which images fit; None if a fact is missing.
         missing: a sentence for each fact that is missing.
         preinstalled: why its driver counts as the host's; empty if nothing says so.
         opted_out: why Tessera leaves its driver alone; empty if nothing says so.
         driver_set: the driver set that its label names; empty for none.
+        offers: its kubelet offers cards to pods.
         ready: its condition Ready is True.
         unschedulable: it is cordoned.
         boot_id: changes with every boot.
@@ -74,18 +77,21 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
         runtime: ``containerd``, ``cri-o`` or ``docker``; empty if unknown.
         labels: all labels.
         upgrade_state: the label of an upgrade under way; empty for none.
+        record: the annotation with the rollout's record, as it stands.
         told: the annotation with its driver's status, as it stands.
         condition: the condition of its driver, as it stands; None if there is none.
     """
 
     name: str
     uid: str
+    version: str = ""
     is_gpu: bool
     pool: PoolKey | None
     missing: tuple[str, ...] = ()
     preinstalled: str = ""
     opted_out: str = ""
     driver_set: str = ""
+    offers: bool = False
     ready: bool = False
     unschedulable: bool = False
     boot_id: str = ""
@@ -93,6 +99,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = ""
     labels: Mapping[str, str] = {}
     upgrade_state: str = ""
+    record: str = ""
     told: str = ""
     condition: Condition | None = None
 
@@ -107,12 +114,17 @@ def node_facts(node: Node) -> NodeFacts:
     return NodeFacts(
         name=node.metadata.name,
         uid=node.metadata.uid,
+        version=node.metadata.resource_version,
         is_gpu=is_gpu_node(labels),
         pool=pool,
         missing=missing,
         preinstalled=_preinstalled(node),
         opted_out=_opted_out(labels),
         driver_set=labels.get(DRIVER_SET_LABEL, ""),
+        offers=any(
+            name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0"
+            for name, count in node.status.allocatable.items()
+        ),
         ready=ready is not None and ready.status == "True",
         unschedulable=node.spec.unschedulable,
         boot_id=info.boot_id,
@@ -120,9 +132,15 @@ def node_facts(node: Node) -> NodeFacts:
         runtime=info.container_runtime_version.partition("://")[0],
         labels=labels,
         upgrade_state=labels.get(UPGRADE_STATE_LABEL, ""),
+        record=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
         told=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
         condition=told,
     )
+
+
+def same_but_version(first: NodeFacts, second: NodeFacts) -> bool:
+    """Whether two looks at a node tell the same; a heartbeat changes its resourceVersion and nothing that matters."""
+    return msgspec.structs.replace(first, version="") == msgspec.structs.replace(second, version="")
 
 
 def is_gpu_node(labels: Mapping[str, str]) -> bool:

@@ -74,12 +74,14 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         waiting: what is waited for, in one sentence; empty with a choice.
         ask: what must be asked for that.
         build: an image for the pool should be built.
+        silent: a registry that may have something better, or anything at all, does not answer.
     """
 
     choice: Choice | None = None
     waiting: str = ""
     ask: tuple[ImageQuery, ...] = ()
     build: bool = False
+    silent: bool = False
 
 
 class _Step(msgspec.Struct, frozen=True):
@@ -182,10 +184,9 @@ class _Chooser:
         built = [step for step in steps if step.strategy is Strategy.BUILT]
         if not self._policy.use_precompiled:
             return self._try(built) or self._try(ready) or self._blocked()
-        return self._try(ready) or self._wait_for_build() or self._wait_for_answer() or self._try(built) or self._none()
-
-    def _none(self) -> Verdict:
-        return self._wait_for_answer() or self._blocked()
+        return (
+            self._try(ready) or self._wait_for_answer() or self._wait_for_build() or self._try(built) or self._blocked()
+        )
 
     def _try(self, steps: Sequence[_Step]) -> Verdict | None:
         """The first of the steps that is possible; all of them are asked for at once."""
@@ -224,7 +225,7 @@ class _Chooser:
             reason=_WHY[step.strategy].format(reference=answer.reference) + stale,
             rejected=self._noted(),
         )
-        return Verdict(choice=choice, ask=ask, build=self._order)
+        return Verdict(choice=choice, ask=ask, build=self._order, silent=bool(self._silent))
 
     def _wait_for_build(self) -> Verdict | None:
         """Waits for the one build of the pool, where the policy says where to put it."""
@@ -241,11 +242,11 @@ class _Chooser:
     def _wait_for_answer(self) -> Verdict | None:
         if not self._silent or not self._situation.patient:
             return None
-        return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order)
+        return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order, silent=True)
 
     def _blocked(self) -> Verdict:
         if self._silent:
-            return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order)
+            return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order, silent=True)
         last = self._rejected[-1].reason
         reason = f"No image fits {self._pool.text}. {last}"
         choice = Choice(strategy=Strategy.BLOCKED, set=None, reason=reason, rejected=self._noted())

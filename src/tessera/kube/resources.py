@@ -112,6 +112,7 @@ __all__ = [
     "PODS",
     "REPLICASETS",
     "RESOURCE_QUOTAS",
+    "RUNTIME_CLASSES",
     "SECRETS",
     "SERVICES",
     "SERVICE_ACCOUNTS",
@@ -236,6 +237,7 @@ CRDS = Resource(
     False,
     CustomResourceDefinition,
 )
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False, PartialObject)
 # Of autoscalers; newer versions of the same group are read as well where the server prefers them.
 CAPI_MACHINES = Resource("cluster.x-k8s.io", "v1beta1", "machines", "Machine", True, Machine)
 OPENSHIFT_MACHINES = Resource("machine.openshift.io", "v1beta1", "machines", "Machine", True, Machine)

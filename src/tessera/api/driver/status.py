@@ -82,6 +82,7 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         reason: one sentence: why this strategy, or what is awaited.
         rejected: better strategies, best first.
         offered: a better strategy that has become possible and is taken when the node is idle or reboots.
+        boot: the boot of the node in which all this was found.
     """
 
     strategy: Strategy
@@ -95,3 +96,4 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     reason: str = ""
     rejected: tuple[Rejected, ...] = ()
     offered: str = ""
+    boot: str = ""

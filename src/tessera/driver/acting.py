@@ -1,0 +1,249 @@
+"""Carries out the machine's instructions, each as one request, and remembers which are under way.
+
+An instruction that is under way, that was just done and not seen yet, or that failed a moment ago is not begun again.
+All of that may be lost: whoever starts anew decides from what is seen.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.clock import Clock
+from tessera.driver.instructions import (
+    ApplyToolkit,
+    CreateSet,
+    DeletePod,
+    DeleteSet,
+    DeleteToolkit,
+    Instruction,
+    Label,
+    Show,
+    Tell,
+    TellPolicy,
+    Validate,
+    key_of,
+)
+from tessera.driver.manifests.configs import ConfigError, needed_config_maps
+from tessera.driver.manifests.driver import driver_daemonset
+from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
+from tessera.driver.manifests.pods import validation_pod
+from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
+from tessera.driver.told import status_text
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS, RUNTIME_CLASSES
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which what was written is seen in a watch.
+SEEN_SECONDS = 2.0
+#: Owner of the condition and of the toolkit's DaemonSet: of each it owns all that it applies.
+CONDITIONS_MANAGER = "tessera-drivers"
+
+
+class Acting:
+    """The hands.
+
+    Args:
+        client: the API server.
+        clock: the time.
+        rng: for jitter.
+        may_act: whether this process still leads; asked before each write.
+        wake: called when something may be due that no watch will tell.
+        image: Tessera's own image; empty while it is not known.
+        toolkit_spec: what the toolkit's DaemonSet was made from, as its annotation says; empty if there is none.
+
+    Attributes:
+        problems: why a set's DaemonSet cannot be made, by the set's id.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        rng: random.Random,
+        may_act: Callable[[], bool],
+        wake: Callable[[], None],
+        image: Callable[[], str],
+        toolkit_spec: Callable[[], str],
+    ) -> None:
+        self.problems: dict[str, str] = {}
+        self._client = client
+        self._owner = client.under(CONDITIONS_MANAGER)
+        self._clock = clock
+        self._rng = rng
+        self._may_act = may_act
+        self._wake = wake
+        self._image = image
+        self._toolkit_spec = toolkit_spec
+        self._running: set[str] = set()
+        self._done: dict[str, tuple[Instruction, float]] = {}
+        self._pauses: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
+
+    def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
+        """Begins an instruction unless that would be in vain now."""
+        key, now = key_of(instruction), self._clock.monotonic()
+        if key in self._running or self._pauses.get(key, now) > now or self._is_done(key, instruction, now):
+            return
+        if isinstance(instruction, Validate | ApplyToolkit) and not self._image():
+            _log.warning("Tessera's own image is not known: its pod was not found; name it with --image")
+            self._pauses[key] = now + 30.0
+            return
+        if isinstance(instruction, ApplyToolkit) and self._stands(instruction):
+            return
+        self._running.add(key)
+        group.create_task(self._do(key, instruction))
+
+    def seen(self, *keys: str) -> None:
+        """An object changed: what was written to it lately may be judged anew."""
+        for key in keys:
+            self._done.pop(key, None)
+
+    def due(self) -> float | None:
+        """Seconds until something that was put off may be begun; None if nothing was."""
+        now = self._clock.monotonic()
+        self._pauses = {key: when for key, when in self._pauses.items() if when > now}
+        self._done = {key: done for key, done in self._done.items() if done[1] > now}
+        times = [*self._pauses.values(), *(when for _, when in self._done.values())]
+        return min(times) - now if times else None
+
+    def _is_done(self, key: str, instruction: Instruction, now: float) -> bool:
+        before = self._done.get(key)
+        return before is not None and before[1] > now and _same(before[0], instruction)
+
+    async def _do(self, key: str, instruction: Instruction) -> None:
+        try:
+            if self._may_act():
+                await self._send(instruction)
+        except Conflict:
+            self._pause(key)  # what is seen is old; a newer state is on its way
+        except ConfigError as error:
+            self._problem(instruction, str(error))
+            self._pause(key)
+        except NotFound as error:
+            if not isinstance(instruction, DeleteSet | DeletePod | DeleteToolkit):
+                _log.info("%s: %s", key, error)
+                self._pause(key)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("%s: %s", key, error)
+            self._problem(instruction, str(error))
+            self._pause(key)
+        else:
+            self._backoffs.pop(key, None)
+            self._done[key] = (instruction, self._clock.monotonic() + SEEN_SECONDS)
+            if isinstance(instruction, CreateSet):
+                self.problems.pop(instruction.set.id, None)
+        finally:
+            self._running.discard(key)
+        self._wake()
+
+    def _problem(self, instruction: Instruction, text: str) -> None:
+        if isinstance(instruction, CreateSet):
+            self.problems[instruction.set.id] = f"DaemonSet {instruction.set.name} cannot be made: {text}"
+
+    def _pause(self, key: str) -> None:
+        pause = self._backoffs.setdefault(key, Backoff(self._rng)).next()
+        self._pauses[key] = self._clock.monotonic() + pause
+
+    async def _send(self, instruction: Instruction) -> None:
+        match instruction:
+            case CreateSet():
+                await self._create_set(instruction)
+            case DeleteSet(name=name, uid=uid):
+                await self._client.delete(DAEMONSETS, name, NAMESPACE, uid=uid, propagation="Background")
+            case Label(node=node, uid=uid, version=version, set=set_):
+                patch = {"metadata": {"labels": {DRIVER_SET_LABEL: set_ or None}}}
+                await self._client.merge_patch(NODES, node, patch, uid=uid, resource_version=version)
+            case Tell(node=node, uid=uid, status=status):
+                text = None if status is None else status_text(status)
+                patch = {"metadata": {"annotations": {DRIVER_ANNOTATION: text}}}
+                await self._client.merge_patch(NODES, node, patch, uid=uid)
+            case Show(node=node, uid=uid, condition=condition):
+                # Applied under a manager of its own: a condition that is not named goes away.
+                conditions = [] if condition is None else [condition]
+                body = {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
+                await self._owner.apply(NODES.untyped(), node, body, subresource="status")
+            case Validate(node=node, uid=uid, set=set_):
+                pod = validation_pod(self._image(), node=node, node_uid=uid, driver_set=set_)
+                await self._create_pod(pod)
+            case DeletePod(name=name, uid=uid):
+                await self._client.delete(PODS, name, NAMESPACE, uid=uid, grace_seconds=0)
+            case ApplyToolkit():
+                await self._apply_toolkit(instruction)
+            case DeleteToolkit():
+                await self._client.delete(DAEMONSETS, TOOLKIT_APP, NAMESPACE, propagation="Background")
+            case TellPolicy():
+                await self._tell_policy(instruction)
+
+    async def _create_pod(self, pod: dict[str, object]) -> None:
+        try:
+            await self._client.create(PODS.untyped(), pod, NAMESPACE)
+        except AlreadyExists:
+            return
+
+    async def _create_set(self, instruction: CreateSet) -> None:
+        made = instruction.set
+        keys = await self._config_keys(instruction)
+        body = driver_daemonset(instruction.policy, made, keys)
+        try:
+            await self._client.create(DAEMONSETS.untyped(), body, NAMESPACE)
+        except AlreadyExists:
+            # Of that name but not recognised: somebody took away what says what it is for.
+            metadata = {key: body["metadata"][key] for key in ("labels", "annotations")}
+            await self._client.merge_patch(DAEMONSETS, made.name, {"metadata": metadata}, NAMESPACE)
+
+    async def _config_keys(self, instruction: CreateSet) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for name in dict.fromkeys(needed_config_maps(instruction.policy, instruction.set)):
+            try:
+                config = await self._client.get(CONFIGMAPS, name, NAMESPACE)
+            except NotFound:
+                continue
+            found[name] = (*config.data, *config.binary_data)
+        return found
+
+    # The toolkit
+
+    def _toolkit_body(self, instruction: ApplyToolkit) -> dict[str, object]:
+        body = toolkit_daemonset(instruction.policy, self._image(), instruction.runtime)
+        body["metadata"]["annotations"] = {SPEC_ANNOTATION: _digest(body["spec"])}
+        return body
+
+    def _stands(self, instruction: ApplyToolkit) -> bool:
+        return self._toolkit_spec() == _digest(
+            toolkit_daemonset(instruction.policy, self._image(), instruction.runtime)["spec"]
+        )
+
+    async def _apply_toolkit(self, instruction: ApplyToolkit) -> None:
+        body = runtime_class()
+        await self._owner.apply(RUNTIME_CLASSES.untyped(), body["metadata"]["name"], body)
+        if self._may_act():
+            await self._owner.apply(DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE)
+
+    # Administrators' objects
+
+    async def _tell_policy(self, told: TellPolicy) -> None:
+        if told.resource is CLUSTER_POLICIES:
+            await self._client.merge_patch(CLUSTER_POLICIES, told.name, told.patch, uid=told.uid, subresource="status")
+        else:
+            await self._client.merge_patch(NVIDIA_DRIVERS, told.name, told.patch, uid=told.uid, subresource="status")
+
+
+def _same(first: Instruction, second: Instruction) -> bool:
+    """Whether two instructions are one, on whatever version of the node they were decided."""
+    if isinstance(first, Label) and isinstance(second, Label):
+        return (first.uid, first.set) == (second.uid, second.set)
+    return first == second
+
+
+def _digest(spec: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest()[:16]

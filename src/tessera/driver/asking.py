@@ -1,0 +1,114 @@
+"""What registries said, asked again when it may have changed.
+
+The resolver remembers answers by reference and paces itself; this keeps the answer to each question for decisions,
+which cannot wait, and says when one changed. A question that no pool has any more is forgotten.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+
+from tessera.clock import Clock
+from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Resolver
+from tessera.kube.backoff import Backoff
+
+#: Seconds after which an answer is asked for again: what was found rarely changes, what was not may come any moment.
+FOUND_FOR = 1800.0
+MISSING_FOR = 120.0
+#: Pauses while a registry does not answer, seconds.
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 60.0
+
+
+class Asking:
+    """Questions and their latest answers.
+
+    Args:
+        resolver: who is asked.
+        clock: the time.
+        rng: spreads questions over time.
+        changed: called when an answer is another one.
+    """
+
+    def __init__(self, resolver: Resolver, clock: Clock, *, rng: random.Random, changed: Callable[[], None]) -> None:
+        self._resolver = resolver
+        self._clock = clock
+        self._rng = rng
+        self._changed = changed
+        self._answers: dict[ImageQuery, Resolution] = {}
+        self._due: dict[ImageQuery, float] = {}  # on the monotonic clock
+        self._silent: dict[ImageQuery, float] = {}
+        self._backoffs: dict[ImageQuery, Backoff] = {}
+        self._running: set[ImageQuery] = set()
+
+    def answer(self, query: ImageQuery) -> Resolution | None:
+        """The latest answer; None if there was none yet."""
+        return self._answers.get(query)
+
+    def silent_for(self, queries: Iterable[ImageQuery]) -> float:
+        """Seconds for which at least one of the questions has had no answer from its registry; 0 if all have one."""
+        since = [self._silent[query] for query in queries if query in self._silent]
+        return self._clock.monotonic() - min(since) if since else 0.0
+
+    def keep(self, queries: Iterable[ImageQuery]) -> None:
+        """Forgets all other questions."""
+        kept = set(queries)
+        for memory in (self._answers, self._due, self._silent, self._backoffs):
+            for query in memory.keys() - kept:
+                del memory[query]
+
+    def start(self, queries: Iterable[ImageQuery], group: asyncio.TaskGroup) -> None:
+        """Asks what was never asked, and what is due to be asked again."""
+        now = self._clock.monotonic()
+        due = [query for query, when in self._due.items() if when <= now]
+        for query in dict.fromkeys([*queries, *due]):
+            if query not in self._running and self._due.get(query, now) <= now:
+                self._running.add(query)
+                group.create_task(self._ask(query, fresh=query in self._answers))
+
+    def doubt_image(self, image: str) -> None:
+        """Has the answers that led to an image asked for again at once."""
+        self._doubt(query for query, answer in self._answers.items() if image in {answer.pinned, answer.reference})
+
+    def doubt_repository(self, repository: str) -> None:
+        """Has all answers about a repository asked for again at once."""
+        self._doubt(query for query in self._answers if query.source.repository == repository)
+
+    def _doubt(self, queries: Iterable[ImageQuery]) -> None:
+        for query in list(queries):
+            self._due[query] = self._clock.monotonic()
+
+    def due(self) -> float | None:
+        """Seconds until something is to be asked again; None if nothing is."""
+        times = [when for query, when in self._due.items() if query not in self._running]
+        return max(0.0, min(times) - self._clock.monotonic()) if times else None
+
+    async def _ask(self, query: ImageQuery, *, fresh: bool) -> None:
+        try:
+            answer = await self._resolver.resolve(query, fresh=fresh)
+        finally:
+            self._running.discard(query)
+        before = self._answers.get(query)
+        self._answers[query] = answer
+        self._schedule(query, answer)
+        if before is None or _heart(before) != _heart(answer):
+            self._changed()
+
+    def _schedule(self, query: ImageQuery, answer: Resolution) -> None:
+        now = self._clock.monotonic()
+        if answer.outcome is Outcome.UNREACHABLE or answer.stale:
+            self._silent.setdefault(query, now)
+            backoff = self._backoffs.setdefault(
+                query, Backoff(self._rng, shortest=_FIRST_PAUSE, longest=_LONGEST_PAUSE)
+            )
+            self._due[query] = now + backoff.next()
+            return
+        self._silent.pop(query, None)
+        self._backoffs.pop(query, None)
+        seconds = FOUND_FOR if answer.outcome is Outcome.FOUND else MISSING_FOR
+        self._due[query] = now + seconds * self._rng.uniform(0.9, 1.1)
+
+
+def _heart(answer: Resolution) -> tuple[object, ...]:
+    """What of an answer decides; when it came does not."""
+    told = tuple((each.reference, each.outcome) for each in answer.tried)
+    return answer.outcome, answer.reference, answer.digest, answer.stale, told

@@ -1,0 +1,113 @@
+"""What the machine asks the hands to do, as values. Each may be lost, or done twice, without harm."""
+
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.status import DriverStatus
+from tessera.driver.manifests.toolkit import Runtime
+from tessera.driver.sets import DriverSet
+from tessera.kube.meta import Resource
+
+
+class CreateSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes a driver set's DaemonSet."""
+
+    set: DriverSet
+    policy: DriverPolicy
+
+
+class DeleteSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Deletes the DaemonSet of a set that no node refers to."""
+
+    name: str
+    uid: str
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen."""
+
+    node: str
+    uid: str
+    version: str
+    set: str
+
+
+class Tell(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes a node's annotation; None takes it away."""
+
+    node: str
+    uid: str
+    status: DriverStatus | None
+
+
+class Show(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes the condition of a node's driver, as JSON; None takes it away."""
+
+    node: str
+    uid: str
+    condition: dict[str, Any] | None
+
+
+class Validate(msgspec.Struct, frozen=True, kw_only=True):
+    """Has a node's driver proven to work."""
+
+    node: str
+    uid: str
+    set: str
+
+
+class DeletePod(msgspec.Struct, frozen=True, kw_only=True):
+    """Removes a validation that is about another driver, or cannot go on."""
+
+    name: str
+    uid: str
+
+
+class ApplyToolkit(msgspec.Struct, frozen=True, kw_only=True):
+    """Has the container toolkit on managed nodes."""
+
+    policy: DriverPolicy
+    runtime: Runtime
+
+
+class DeleteToolkit(msgspec.Struct, frozen=True):
+    """Removes it."""
+
+
+class TellPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes the status of an administrator's object: a merge patch."""
+
+    resource: Resource[dict[str, Any]]
+    name: str
+    uid: str
+    patch: dict[str, Any]
+
+
+Instruction = (
+    CreateSet | DeleteSet | Label | Tell | Show | Validate | DeletePod | ApplyToolkit | DeleteToolkit | TellPolicy
+)
+
+
+def key_of(instruction: Instruction) -> str:
+    """What is never written twice at a time."""
+    match instruction:
+        case CreateSet(set=made):
+            return f"set/{made.name}"
+        case DeleteSet(name=name):
+            return f"set/{name}"
+        case Label(node=node):
+            return f"label/{node}"
+        case Tell(node=node):
+            return f"told/{node}"
+        case Show(node=node):
+            return f"condition/{node}"
+        case Validate(node=node):
+            return f"validation/{node}"
+        case DeletePod(uid=uid):
+            return f"pod/{uid}"
+        case ApplyToolkit() | DeleteToolkit():
+            return "toolkit"
+        case TellPolicy(resource=resource, name=name):
+            return f"policy/{resource.kind}/{name}"

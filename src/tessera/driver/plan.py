@@ -1,0 +1,366 @@
+"""What one node should have, given what it has. Pure.
+
+:mod:`tessera.driver.strategy` says what would be best now. This module decides whether the node is to have that, at
+once, by the rollout, or not yet. Rules:
+
+1. A set on a node always fits its pool. A node whose kernel changed gets what fits its new one at once: nothing serves
+   there, and its pods wait.
+2. Two drivers never run on one node: between two sets the label says that it changes, until the old pod is gone.
+3. What serves is changed by the rollout only. A driver serves from the moment at which it was proven to work until the
+   node boots.
+4. A better way to the same driver is offered: the rollout takes it when the node is idle, or this module at the next
+   boot. A worse way is never taken instead of one that is there.
+5. Where no choice can be made now, or none is left, the node keeps what fits it.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.status import DriverStatus, Phase, Rejected, Strategy
+from tessera.driver.nodes import NodeFacts
+from tessera.driver.podfacts import DriverPod, NodePods, Progress
+from tessera.driver.rollout.state import CHANGING, Record
+from tessera.driver.rollout.views import Wanted
+from tessera.driver.sets import Choice, DriverSet
+from tessera.driver.strategy import Verdict
+
+#: Orders of strategies, best first; the second is that of a policy that wants built drivers.
+_PRECOMPILED_FIRST = (
+    Strategy.PREINSTALLED,
+    Strategy.PRECOMPILED,
+    Strategy.PRECOMPILED_BRANCH,
+    Strategy.MIRROR,
+    Strategy.BUILT,
+    Strategy.BLOCKED,
+)
+_BUILT_FIRST = (
+    Strategy.PREINSTALLED,
+    Strategy.BUILT,
+    Strategy.PRECOMPILED,
+    Strategy.PRECOMPILED_BRANCH,
+    Strategy.MIRROR,
+    Strategy.BLOCKED,
+)
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One node and what stands on it.
+
+    Attributes:
+        facts: what the node says.
+        pods: what its pods say.
+        told: its status as it was told last.
+        record: of the rollout, if it has not finished with the node.
+        rollout: what the rollout says of the node; empty if nothing.
+        sets: all driver sets by id that have a DaemonSet.
+        toolkit: the container toolkit is Tessera's to run.
+    """
+
+    facts: NodeFacts
+    pods: NodePods = NodePods()
+    told: DriverStatus | None = None
+    record: Record | None = None
+    rollout: str = ""
+    sets: Mapping[str, DriverSet] = {}
+    toolkit: bool = True
+
+    @property
+    def current(self) -> DriverSet | None:
+        """The set that the node's label names, if there is such a one."""
+        return self.sets.get(self.facts.driver_set)
+
+    @property
+    def fitting(self) -> DriverSet | None:
+        """The current set, if it fits the node."""
+        current = self.current
+        return current if current is not None and current.pool == self.facts.pool else None
+
+    @property
+    def begun(self) -> DriverSet | None:
+        """The set that the rollout set out to bring to the node."""
+        return self.sets.get(self.record.target) if self.record is not None else None
+
+    @property
+    def upgrading(self) -> DriverSet | None:
+        """The set that the rollout is bringing to the node, or back, if it is one that fits the node."""
+        if self.record is None:
+            return None
+        if self.facts.driver_set == CHANGING:
+            return self.begun if self.begun is not None and self.begun.pool == self.facts.pool else None
+        return self.fitting
+
+    @property
+    def driver(self) -> DriverPod | None:
+        """The pod of the current set."""
+        return self.pods.driver(self.facts.driver_set)
+
+    @property
+    def rebooted(self) -> bool:
+        """Whether the node booted since it was last told something."""
+        return self.told is not None and self.told.boot != self.facts.boot_id
+
+    @property
+    def boot(self) -> str:
+        """The boot that the node is told of: the old one, as long as its pods may be those of before."""
+        if self.rebooted and self.told is not None and self.pods.validated(self.facts.driver_set):
+            return self.told.boot
+        return self.facts.boot_id
+
+    @property
+    def serves(self) -> bool:
+        """Whether pods may be using the driver of the current set."""
+        if self.fitting is None:
+            return False
+        if self.pods.validated(self.facts.driver_set):
+            return True  # also after a boot: these may be its pods, or still those of before
+        told = self.told
+        if told is None or told.set != self.facts.driver_set or self.rebooted:
+            return False
+        return told.phase in {Phase.READY, Phase.UPGRADING}
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done about a node.
+
+    Attributes:
+        label: what its label should name; empty for no label.
+        status: what it is told, without its date; None takes back what it was told.
+        wanted: what the rollout should make of it.
+        needs: the sets that must have a DaemonSet for this.
+        validate: its driver is to be proven now.
+    """
+
+    label: str
+    status: DriverStatus | None
+    wanted: Wanted
+    needs: tuple[DriverSet, ...] = ()
+    validate: bool = False
+
+
+def unmanaged() -> NodePlan:
+    """A node whose drivers are nobody's business here: what Tessera put there is taken away."""
+    return NodePlan(label="", status=None, wanted=Wanted(policy=""))
+
+
+def without(seen: Seen, reason: str) -> NodePlan:
+    """A managed node that is to have no driver of Tessera's, for a reason that people gave."""
+    return _none(seen, Strategy.BLOCKED, Phase.BLOCKED, reason)
+
+
+def plan(seen: Seen, policy: DriverPolicy, verdict: Verdict) -> NodePlan:
+    """A node that a policy governs.
+
+    Args:
+        seen: the node.
+        policy: what governs it.
+        verdict: what would be best now.
+    """
+    choice = verdict.choice
+    if choice is None:
+        return _keep(seen, policy, Phase.WAITING, verdict.waiting)
+    if choice.strategy is Strategy.PREINSTALLED:
+        phase = Phase.READY if seen.facts.offers else Phase.WAITING
+        waits = "" if seen.facts.offers else " The node offers no cards yet."
+        return _none(seen, Strategy.PREINSTALLED, phase, choice.reason + waits)
+    if choice.set is None:
+        return _keep(seen, policy, Phase.BLOCKED, choice.reason, choice)
+    return _towards(seen, policy, choice, choice.set)
+
+
+def _towards(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet) -> NodePlan:
+    coming = seen.upgrading
+    if coming is not None:
+        begun = seen.begun
+        if begun is not None and begun.same_driver(target):
+            target = begun
+        return _told(seen, coming, _rollout(policy, target), needs=(target,), choice=choice)
+    current = seen.fitting
+    if current is None:
+        return _change(seen, policy, choice, target)
+    if current.id == target.id or current.same_driver(target):
+        return _stay(seen, policy, current, choice)
+    updated = _is_update(current, target)
+    better = _rank(policy, target.strategy) < _rank(policy, current.strategy)
+    if not seen.serves:
+        if updated or _is_broken(seen) or (better and seen.rebooted):
+            return _change(seen, policy, choice, target)
+        return _stay(seen, policy, current, choice, offered=target if better else None)
+    if updated:
+        return _told(seen, current, _rollout(policy, target), needs=(target,), choice=choice)
+    if not better and _rank(policy, target.strategy) > _rank(policy, current.strategy):
+        return _stay(seen, policy, current, choice)
+    wanted = _rollout(policy, target, when_idle=True)
+    return _told(seen, current, wanted, needs=(target,), choice=choice, offered=target)
+
+
+def _is_update(current: DriverSet, target: DriverSet) -> bool:
+    """Whether the administrator asked for something else, rather than a registry having something else."""
+    return (current.settings, current.version) != (target.settings, target.version)
+
+
+def _is_broken(seen: Seen) -> bool:
+    driver = seen.driver
+    return driver is not None and driver.progress is Progress.FAILED
+
+
+def _rank(policy: DriverPolicy, strategy: Strategy) -> int:
+    return (_PRECOMPILED_FIRST if policy.use_precompiled else _BUILT_FIRST).index(strategy)
+
+
+# Plans
+
+
+def _change(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet) -> NodePlan:
+    """Another set now: nothing serves. The old pod goes first."""
+    others = [each for each in seen.pods.drivers if each.set != target.id]
+    label = CHANGING if others else target.id
+    reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
+    phase, more = (Phase.STARTING, "") if others else _progress(seen, target)
+    status = _status(seen, target, phase, f"{reason} {more}".strip(), choice.rejected)
+    left_alone = Wanted(policy=_name(policy))  # what the rollout began with another kernel is over
+    return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
+
+
+def _stay(
+    seen: Seen, policy: DriverPolicy, current: DriverSet, choice: Choice, offered: DriverSet | None = None
+) -> NodePlan:
+    wanted = Wanted(policy=_name(policy), set=current.id)
+    return _told(seen, current, wanted, choice=choice, offered=offered)
+
+
+def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: Choice | None = None) -> NodePlan:
+    """Nothing better is known: what fits stays, and what does not is taken away."""
+    current = seen.upgrading or seen.fitting
+    rejected = choice.rejected if choice is not None else ()
+    if current is None:
+        strategy = Strategy.BLOCKED
+        status = DriverStatus(
+            strategy=strategy,
+            phase=phase,
+            since="",
+            version=policy.source.version,
+            pool=seen.facts.pool.text if seen.facts.pool is not None else "",
+            reason=reason,
+            rejected=rejected,
+            boot=seen.boot,
+        )
+        return NodePlan(label="", status=status, wanted=Wanted(policy=_name(policy)))
+    begun = seen.begun if seen.upgrading is not None else None
+    wanted = Wanted(policy=_name(policy), set=current.id) if begun is None else _rollout(policy, begun)
+    if seen.record is None and _is_broken(seen):
+        status = _status(seen, current, Phase.FAILED, f"{_fault(seen)} {reason}", rejected)
+        return NodePlan(label=current.id, status=status, wanted=wanted)
+    return _told(seen, current, wanted, choice=choice, more=reason)
+
+
+def _told(
+    seen: Seen,
+    current: DriverSet,
+    wanted: Wanted,
+    *,
+    needs: tuple[DriverSet, ...] = (),
+    choice: Choice | None,
+    offered: DriverSet | None = None,
+    more: str = "",
+) -> NodePlan:
+    """A node that has a set, which goes on."""
+    phase, progress = _progress(seen, current)
+    if seen.record is not None:
+        phase = Phase.UPGRADING
+    progress = " ".join(each for each in (_sentence(seen.rollout), progress) if each)
+    same = choice is not None and choice.set is not None and choice.set.strategy is current.strategy
+    chosen = choice.reason if choice is not None and same else more
+    before = seen.told.rejected if seen.told is not None and seen.told.set == current.id else ()
+    rejected = choice.rejected if choice is not None and same else before
+    reason = " ".join(each for each in (progress, chosen) if each)
+    status = _status(seen, current, phase, reason, rejected)
+    if offered is not None:
+        status = msgspec.structs.replace(status, offered=f"{offered.strategy.value}: {offered.image}")
+    validate = seen.facts.driver_set == current.id and _may_validate(seen, current)
+    return NodePlan(label=seen.facts.driver_set, status=status, wanted=wanted, needs=needs, validate=validate)
+
+
+def _none(seen: Seen, strategy: Strategy, phase: Phase, reason: str) -> NodePlan:
+    status = DriverStatus(
+        strategy=strategy,
+        phase=phase,
+        since="",
+        pool=seen.facts.pool.text if seen.facts.pool is not None else "",
+        reason=reason,
+        boot=seen.boot,
+    )
+    return NodePlan(label="", status=status, wanted=Wanted(policy=""))
+
+
+def _status(seen: Seen, of: DriverSet, phase: Phase, reason: str, rejected: tuple[Rejected, ...]) -> DriverStatus:
+    return DriverStatus(
+        strategy=of.strategy,
+        phase=phase,
+        since="",
+        image=of.image,
+        tag=of.tag,
+        version=of.version,
+        pool=of.pool.text,
+        set=of.id,
+        reason=reason,
+        rejected=rejected,
+        boot=seen.boot,
+    )
+
+
+def _rollout(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False) -> Wanted:
+    return Wanted(
+        policy=_name(policy),
+        set=target.id,
+        image=target.image,
+        pull_secrets=policy.source.pull_secrets,
+        when_idle=when_idle,
+    )
+
+
+def _name(policy: DriverPolicy) -> str:
+    return f"{policy.kind}/{policy.name}"
+
+
+# How far it is
+
+
+def _progress(seen: Seen, current: DriverSet) -> tuple[Phase, str]:
+    """How far the driver of a set is on the node, and what is awaited."""
+    driver = seen.pods.driver(current.id)
+    if driver is None:
+        return Phase.PULLING, "Its pod is not there yet."
+    if driver.progress is Progress.FAILED:
+        return Phase.FAILED, _fault(seen)
+    if driver.fault:
+        return Phase.FAILED, f"{driver.fault}."
+    if driver.progress is Progress.PULLING:
+        return Phase.PULLING, ""
+    if driver.progress is Progress.STARTING:
+        what = "It is built and loaded." if current.strategy is Strategy.BUILT else "It is loaded."
+        return Phase.STARTING, what
+    if seen.pods.validated(current.id):
+        return Phase.READY, ""
+    if seen.toolkit and not seen.pods.toolkit_ready:
+        return Phase.STARTING, seen.pods.toolkit_fault or "The container toolkit is not ready yet."
+    proof = seen.pods.validation
+    if proof is not None and proof.set == current.id and proof.fault:
+        return Phase.FAILED, f"{proof.fault}."
+    return Phase.STARTING, "No program has run on its cards yet."
+
+
+def _may_validate(seen: Seen, current: DriverSet) -> bool:
+    driver = seen.pods.driver(current.id)
+    ready = driver is not None and driver.progress is Progress.READY
+    return ready and not seen.pods.validated(current.id) and (seen.pods.toolkit_ready or not seen.toolkit)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def _fault(seen: Seen) -> str:
+    driver = seen.driver
+    return f"{driver.fault}." if driver is not None and driver.fault else ""

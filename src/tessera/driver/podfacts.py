@@ -1,0 +1,217 @@
+"""What the pods on a node say about its driver. Pure."""
+
+from collections.abc import Iterable, Iterator
+from enum import Enum
+
+import msgspec
+
+from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
+from tessera.clock import parse_rfc3339
+from tessera.driver.manifests.names import APP_LABEL, COMPONENT, DRIVER_CONTAINER, NAMESPACE
+from tessera.kube.resources import ContainerStatus, Pod
+
+#: Labels of the driver pods that NVIDIA's operator makes.
+_FOREIGN_APP = "nvidia-driver-daemonset"
+
+#: Kubelet's reasons of a container whose image does not come.
+NOT_PULLED = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+)
+
+#: Starts of a container after which it is told that something is wrong with it.
+_MANY_RESTARTS = 3
+#: Longest piece of kubelet's words that is told on, characters.
+_SHOWN = 300
+
+
+class Progress(Enum):
+    """How far a driver pod is."""
+
+    PULLING = "pulling"  # its images are on their way, or it waits for its turn
+    STARTING = "starting"  # the driver container runs
+    READY = "ready"
+    FAILED = "failed"
+
+
+class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver pod of ours.
+
+    Attributes:
+        name: its name.
+        set: the driver set.
+        progress: how far it is.
+        ready_since: seconds since 1970 at which it became ready; 0 if it is not.
+        terminating: its end was asked for.
+        unpullable: images that kubelet cannot pull, and kubelet's words.
+        fault: what is wrong, in a sentence; empty if nothing is known.
+    """
+
+    name: str
+    set: str
+    progress: Progress
+    ready_since: float = 0.0
+    terminating: bool = False
+    unpullable: tuple[tuple[str, str], ...] = ()
+    fault: str = ""
+
+
+class ValidationPod(msgspec.Struct, frozen=True, kw_only=True):
+    """A validation of a driver: which, when it was begun, and whether it went well or can go on."""
+
+    name: str
+    uid: str
+    set: str
+    created: float
+    succeeded: bool = False
+    failed: bool = False
+    terminating: bool = False
+    fault: str = ""
+
+
+class NodePods(msgspec.Struct, frozen=True, kw_only=True):
+    """The pods on one node that have to do with its driver.
+
+    Attributes:
+        drivers: driver pods of ours.
+        toolkit_ready: the container toolkit's pod is.
+        toolkit_fault: what is wrong with it; empty if nothing is known.
+        validation: the node's validation pod; None if there is none.
+        foreign: a driver pod of somebody else, ``namespace/name``; empty if there is none.
+    """
+
+    drivers: tuple[DriverPod, ...] = ()
+    toolkit_ready: bool = False
+    toolkit_fault: str = ""
+    validation: ValidationPod | None = None
+    foreign: str = ""
+
+    def driver(self, driver_set: str) -> DriverPod | None:
+        """The pod of a set; one that is not ending before one that is."""
+        found = sorted((each for each in self.drivers if each.set == driver_set), key=lambda each: each.terminating)
+        return found[0] if found else None
+
+    def validated(self, driver_set: str) -> bool:
+        """Whether the driver of a set was proven to work as it runs now."""
+        driver, proof = self.driver(driver_set), self.validation
+        if driver is None or driver.progress is not Progress.READY or proof is None:
+            return False
+        return proof.succeeded and proof.set == driver_set and proof.created >= driver.ready_since
+
+
+def is_relevant(pod: Pod) -> bool:
+    """Whether a pod has to do with drivers."""
+    return _app(pod) in {DRIVER_APP, TOOLKIT_APP, VALIDATION_APP} or _is_foreign(pod)
+
+
+def node_pods(pods: Iterable[Pod]) -> NodePods:
+    """Reads the pods of one node."""
+    drivers: list[DriverPod] = []
+    found = NodePods()
+    for pod in pods:
+        if pod.metadata.namespace != NAMESPACE or _app(pod) not in {DRIVER_APP, TOOLKIT_APP, VALIDATION_APP}:
+            if _is_foreign(pod) and not _ended(pod):
+                name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+                found = msgspec.structs.replace(found, foreign=name)
+        elif _app(pod) == DRIVER_APP:
+            if not _ended(pod):
+                drivers.append(_driver_pod(pod))
+        elif _app(pod) == TOOLKIT_APP:
+            ready = found.toolkit_ready or _is_ready(pod)
+            found = msgspec.structs.replace(found, toolkit_ready=ready, toolkit_fault=_fault(pod))
+        else:
+            found = msgspec.structs.replace(found, validation=_validation(pod))
+    return msgspec.structs.replace(found, drivers=tuple(sorted(drivers, key=lambda each: each.name)))
+
+
+def _driver_pod(pod: Pod) -> DriverPod:
+    ready = _is_ready(pod) and pod.metadata.deletion_timestamp is None
+    unpullable = tuple(_unpullable(pod))
+    started = any(each.name == DRIVER_CONTAINER and _has_begun(each) for each in pod.status.container_statuses)
+    if ready:
+        progress = Progress.READY
+    elif unpullable:
+        progress = Progress.FAILED
+    else:
+        progress = Progress.STARTING if started else Progress.PULLING
+    return DriverPod(
+        name=pod.metadata.name,
+        set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
+        progress=progress,
+        ready_since=_ready_since(pod) if ready else 0.0,
+        terminating=pod.metadata.deletion_timestamp is not None,
+        unpullable=unpullable,
+        fault="" if ready else _fault(pod),
+    )
+
+
+def _validation(pod: Pod) -> ValidationPod:
+    return ValidationPod(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
+        created=_seconds(pod.metadata.creation_timestamp),
+        succeeded=pod.status.phase == "Succeeded",
+        failed=pod.status.phase == "Failed",
+        terminating=pod.metadata.deletion_timestamp is not None,
+        fault=_fault(pod),
+    )
+
+
+def _app(pod: Pod) -> str:
+    return pod.metadata.labels.get(APP_LABEL, "")
+
+
+def _is_foreign(pod: Pod) -> bool:
+    labels = pod.metadata.labels
+    ((component, driver),) = COMPONENT.items()
+    named = labels.get("app") == _FOREIGN_APP or labels.get(component) == driver
+    return named and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
+
+
+def _ended(pod: Pod) -> bool:
+    return pod.status.phase in {"Succeeded", "Failed"}
+
+
+def _is_ready(pod: Pod) -> bool:
+    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+
+
+def _ready_since(pod: Pod) -> float:
+    found = (each.last_transition_time for each in pod.status.conditions if each.type == "Ready")
+    return _seconds(next(found, None))
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        return parse_rfc3339(text) if text else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _statuses(pod: Pod) -> Iterator[ContainerStatus]:
+    yield from pod.status.init_container_statuses
+    yield from pod.status.container_statuses
+
+
+def _has_begun(status: ContainerStatus) -> bool:
+    state = status.state
+    return status.restart_count > 0 or (state is not None and (state.running or state.terminated) is not None)
+
+
+def _unpullable(pod: Pod) -> Iterator[tuple[str, str]]:
+    images = {each.name: each.image for each in (*pod.spec.init_containers, *pod.spec.containers)}
+    for each in _statuses(pod):
+        waiting = each.state.waiting if each.state is not None else None
+        if waiting is not None and waiting.reason in NOT_PULLED:
+            yield images.get(each.name, ""), f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": ")
+
+
+def _fault(pod: Pod) -> str:
+    for image, text in _unpullable(pod):
+        return f"pod {pod.metadata.name} cannot pull {image}: {text}"
+    for each in _statuses(pod):
+        waiting = each.state.waiting if each.state is not None else None
+        if each.restart_count >= _MANY_RESTARTS and not each.ready:
+            words = waiting.message[:_SHOWN] if waiting is not None else ""
+            return f"pod {pod.metadata.name}: container {each.name} ended {each.restart_count} times. {words}".strip()
+    return ""

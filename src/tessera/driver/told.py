@@ -1,0 +1,85 @@
+"""What a node is told about its driver: the annotation, and the condition that ``kubectl`` shows. Pure."""
+
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.status import DRIVER_CONDITION, DriverStatus, Phase
+from tessera.clock import rfc3339
+from tessera.kube.resources import Condition
+
+#: Most bytes of an annotation that are read; the longest that is written stays below.
+_MOST = 32_768
+#: Longest text of one reason, characters.
+_LONGEST = 1000
+
+_REASONS = {
+    Phase.WAITING: "Waiting",
+    Phase.PULLING: "Pulling",
+    Phase.STARTING: "Starting",
+    Phase.READY: "Ready",
+    Phase.UPGRADING: "Upgrading",
+    Phase.FAILED: "Failed",
+    Phase.BLOCKED: "Blocked",
+}
+
+
+def read_status(text: str) -> DriverStatus | None:
+    """The status in a node's annotation; None if there is none that can be read."""
+    if not text or len(text) > _MOST:
+        return None
+    try:
+        return msgspec.json.decode(text, type=DriverStatus)
+    except msgspec.DecodeError:
+        return None
+
+
+def status_text(status: DriverStatus) -> str:
+    """The annotation's value; long reasons are cut."""
+    rejected = tuple(msgspec.structs.replace(each, reason=each.reason[:_LONGEST]) for each in status.rejected)
+    return msgspec.json.encode(
+        msgspec.structs.replace(status, reason=status.reason[:_LONGEST], rejected=rejected)
+    ).decode()
+
+
+def dated(status: DriverStatus, before: DriverStatus | None, now: float) -> DriverStatus:
+    """The status with the time at which its phase began: the old one while strategy, set and phase stay."""
+    same = before is not None and (before.strategy, before.set, before.phase, before.boot) == (
+        status.strategy,
+        status.set,
+        status.phase,
+        status.boot,
+    )
+    return msgspec.structs.replace(status, since=before.since if same and before is not None else rfc3339(now))
+
+
+def condition_of(status: DriverStatus) -> Condition:
+    """The node's condition; its time is that of the change."""
+    ready = status.phase is Phase.READY
+    return Condition(
+        type=DRIVER_CONDITION,
+        status="True" if ready else "False",
+        reason=_REASONS[status.phase],
+        message=f"{status.strategy.value}: {status.reason}"[:_LONGEST],
+    )
+
+
+def says(condition: Condition | None, wanted: Condition) -> bool:
+    """Whether a node shows the condition already, whenever it began."""
+    return condition is not None and (condition.status, condition.reason, condition.message) == (
+        wanted.status,
+        wanted.reason,
+        wanted.message,
+    )
+
+
+def condition_body(wanted: Condition, shown: Condition | None, now: float) -> dict[str, Any]:
+    """What is applied to the node's status. The time moves only with the status."""
+    same = shown is not None and shown.status == wanted.status and shown.last_transition_time
+    return {
+        "type": wanted.type,
+        "status": wanted.status,
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": same or rfc3339(now),
+    }
