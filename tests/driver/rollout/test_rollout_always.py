@@ -87,8 +87,8 @@ class Controller:
 
 def settled(world: World, controller: Controller) -> Decision:
     """Gives everything time: all parts move, all is seen, and time passes where nothing moves."""
-    decision = Decision()
-    for _ in range(400):
+    decision, quiet = Decision(), 0
+    for _ in range(3000):
         for node in world.nodes.values():
             node.ready = True
             for part in world.parts():
@@ -97,7 +97,8 @@ def settled(world: World, controller: Controller) -> Decision:
             controller.deliver(name)
         before = controller.writes
         decision = controller.round()
-        if controller.writes == before:
+        quiet = quiet + 1 if controller.writes == before else 0
+        if quiet > 3:
             due = [each for each in (decision.until, controller.under_way.until) if each is not None]
             if not due:
                 return decision
