@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import kubernetes_validate
 import pytest
 
 from tessera.driver.build import containerfiles
@@ -14,6 +15,7 @@ from tessera.driver.build.containerfiles import SECRETS, build_args, containerfi
 from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, config_map, job, job_name
 from tessera.driver.build.orders import BuildOrder, BuildSettings, Family
 from tessera.driver.pool import PoolKey
+from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 
 Ordered = Callable[..., BuildOrder]
 FAMILIES = pytest.mark.parametrize("family", Family)
@@ -108,6 +110,19 @@ def test_the_job_goes_to_a_node_of_its_architecture_and_ends_in_bounded_time(
     assert spec["activeDeadlineSeconds"] == 3600
     assert spec["backoffLimit"] == 1
     assert spec["ttlSecondsAfterFinished"] == 86400
+
+
+@pytest.mark.parametrize("version", ["1.29.0", "1.31.0", "1.34.0"])
+@FAMILIES
+def test_the_api_server_s_own_schema_takes_both_objects(
+    family: Family, version: str, ordered: Ordered, rhcos: PoolKey
+) -> None:
+    order = order_of(family, ordered, rhcos, settings=BuildSettings(push_secret="push-here", ca_config_map="our-ca"))
+    made = manifest(JOBS.untyped(), job(order, 1))
+    if version == "1.29.0":  # which reads the annotation instead, and drops what it does not know
+        del made["spec"]["template"]["spec"]["containers"][0]["securityContext"]["appArmorProfile"]
+    kubernetes_validate.validate(made, version, strict=True)
+    kubernetes_validate.validate(manifest(CONFIGMAPS.untyped(), config_map(family)), version, strict=True)
 
 
 def test_the_pod_is_not_root_and_has_no_credentials_of_the_cluster(ordered: Ordered) -> None:

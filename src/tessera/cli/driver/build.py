@@ -1,7 +1,6 @@
 """``tessera driver build``: an image with finished kernel modules for one kernel, built by a Job of the cluster."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,7 +171,6 @@ def _what_would_run(order: "BuildOrder", tool: str) -> str:
 
 
 async def _built(order: "BuildOrder", kubeconfig: Path | None, context: str | None, *, wait: bool) -> None:
-    """Has the Job made, or finds the one that there is; follows it if asked to."""
     import random
 
     from tessera.clock import SystemClock
@@ -182,28 +180,43 @@ async def _built(order: "BuildOrder", kubeconfig: Path | None, context: str | No
     async with connected("tessera-driver", kubeconfig, context) as client:
         # Who asks by hand does not wait for a pause after somebody's failure.
         builds = Builds(client, SystemClock(), rng=random.Random(), retries=Retries(pause=0.0, attempts=9999))
-        changed = asyncio.Event()
-        builds.listen(lambda _target, _phase: changed.set())
-        async with asyncio.TaskGroup() as group:
-            running = group.create_task(builds.run())
-            try:
-                await _followed(builds, order, changed, wait=wait)
-            finally:
-                running.cancel()
+        await follow(builds, order, wait=wait)
+
+
+async def follow(builds: "Builds", order: "BuildOrder", *, wait: bool) -> None:
+    """Has the Job made, or finds the one that there is, and follows it if asked to.
+
+    Raises:
+        Failure: the API server refuses the Job, or the build failed.
+    """
+    changed = asyncio.Event()
+    builds.listen(lambda _target, _phase: changed.set())
+    running = asyncio.ensure_future(builds.run())
+    try:
+        following = asyncio.ensure_future(_followed(builds, order, changed, wait=wait))
+        await asyncio.wait({running, following}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            following.cancel()
+            running.result()
+        await following
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
 
 
 async def _followed(builds: "Builds", order: "BuildOrder", changed: asyncio.Event, *, wait: bool) -> None:
     from tessera.driver.build.job import job_name
     from tessera.driver.build.states import BuildPhase
 
-    before = await _first(builds, order)
-    if before.phase is not BuildPhase.DONE:
-        builds.want([order])
-    found = await _until(
-        builds, order, changed, lambda state: state.phase is not BuildPhase.NONE and state.attempts > _failed(before)
-    )
-    name = f"Job tessera-system/{job_name(order, max(found.attempts, 1))}"
+    await builds.wait_synced()
+    before = builds.state(order)
+    builds.want([order])
+    failures = before.attempts if before.phase is BuildPhase.FAILED else 0
+    found = await _begun(builds, order, changed, failures)
+    name = f"Job tessera-system/{job_name(order, found.attempts)}"
     print(f"{name}: {order.target} for {order.pool.text}", flush=True)
+    if before.phase is BuildPhase.DONE:
+        print("This Job has built it before; delete it to build again.")
     builds.want([])  # a failure is the user's to judge
     told = ""
     while wait and found.phase is BuildPhase.RUNNING:
@@ -216,23 +229,8 @@ async def _followed(builds: "Builds", order: "BuildOrder", changed: asyncio.Even
     _told(order, name, found)
 
 
-async def _first(builds: "Builds", order: "BuildOrder") -> "BuildState":
-    """What there is before anything is asked for."""
-    await builds.wait_synced()
-    return builds.state(order)
-
-
-def _failed(before: "BuildState") -> int:
-    """Attempts that count no more."""
-    from tessera.driver.build.states import BuildPhase
-
-    return before.attempts if before.phase is BuildPhase.FAILED else 0
-
-
-async def _until(
-    builds: "Builds", order: "BuildOrder", changed: asyncio.Event, enough: Callable[["BuildState"], bool]
-) -> "BuildState":
-    """The first state that is enough.
+async def _begun(builds: "Builds", order: "BuildOrder", changed: asyncio.Event, failures: int) -> "BuildState":
+    """The state once there is an attempt that has not failed before.
 
     Raises:
         Failure: the API server refuses the Job.
@@ -243,7 +241,7 @@ async def _until(
         if refusal:
             raise Failure(f"error: {refusal}")
         found = builds.state(order)
-        if enough(found):
+        if found.attempts > failures:
             return found
         await changed.wait()
 

@@ -73,10 +73,10 @@ def command(
     """Say whether kernels that are to come have a driver image.
 
     The exit code is 0 if all are covered, 3 if one is not or its registry does not answer, 1 if the question could not
-    be asked: what reboots nodes (kured, a hook before a reboot) can ask it. With --cluster the policies of the cluster say which image is wanted, and the
-    kernels listed in ConfigMap tessera-system/driver-next-kernels count too; the controller follows that list, has
-    images built for what is missing where a build repository is set, and shows the same gate as the metric
-    tessera_driver_next_kernel_covered.
+    be asked: what reboots nodes (kured, a hook before a reboot) can ask it. With --cluster the policies of the cluster
+    say which image is wanted, and the kernels listed in ConfigMap tessera-system/driver-next-kernels count too. The
+    controller follows that list, has images built for what is missing where a build repository is set, and shows the
+    same gate as the metric tessera_driver_next_kernel_covered.
 
     \b
     Examples:
@@ -101,7 +101,7 @@ def command(
     ]
     access = Access(auth=auth, ca=ca, plain=plain_http)
     if cluster:
-        report = asyncio.run(_of_cluster(access, kernels, announce, kubeconfig, context))
+        report = asyncio.run(_in_cluster(access, kernels, announce, kubeconfig, context))
     else:
         report = asyncio.run(_of_policy(access, kernels, _policy(repository, image, driver)))
     print(as_json(report) if output == "json" else "\n".join(table(report)))
@@ -150,21 +150,32 @@ async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "D
     return await _report(access, awaited, idle)
 
 
-async def _of_cluster(
-    access: Access, kernels: list["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
+async def _in_cluster(
+    access: Access, kernels: Sequence["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
 ) -> "Report":
+    async with connected("tessera-driver", kubeconfig, context) as client:
+        return await of_cluster(client, access, kernels, announce=announce)
+
+
+async def of_cluster(
+    client: "Client", access: Access, kernels: Sequence["NextKernel"], *, announce: bool = False
+) -> "Report":
+    """The report for a cluster's nodes and policies, on these kernels and those that it lists.
+
+    Raises:
+        Failure: no policy of the cluster manages drivers.
+    """
     from tessera.cli.driver.subject import in_cluster
     from tessera.driver.coverage.kernels import listed
     from tessera.driver.coverage.report import expected
 
-    async with connected("tessera-driver", kubeconfig, context) as client:
-        seen = await in_cluster(client)
-        in_use = [(each.pool, each.policy) for each in seen.subjects]
-        if announce:
-            await announced(client, kernels)
-        known, problems = listed(await _list(client))
-        awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use)
-        return await _report(access, awaited, idle, problems=problems, client=client)
+    seen = await in_cluster(client)
+    if announce:
+        await announced(client, kernels)
+    known, problems = listed(await _list(client))
+    in_use = [(each.pool, each.policy) for each in seen.subjects]
+    awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use)
+    return await _report(access, awaited, idle, problems=problems, client=client)
 
 
 async def _list(client: "Client") -> dict[str, str]:

@@ -98,10 +98,19 @@ class Builds:
     def state(self, order: BuildOrder) -> BuildState:
         """How far a build is, as far as is known; FAILED also while the API server refuses its Job."""
         found = state(order, self._attempts().values(), self._retries)
-        refused = self._refused.get(order.key)
+        refused = self.refusal(order)
         if refused and found.phase in {BuildPhase.NONE, BuildPhase.FAILED}:
             return msgspec.structs.replace(found, phase=BuildPhase.FAILED, text=refused)
         return found
+
+    def refusal(self, order: BuildOrder) -> str:
+        """Why the API server does not take a build's Job now; empty if it does, or was not asked."""
+        return self._refused.get(order.key, "")
+
+    async def wait_synced(self) -> None:
+        """Returns once what there is was listed; before that every state is NONE."""
+        await self._jobs.wait_synced()
+        await self._pods.wait_synced()
 
     async def run(self) -> None:
         """Starts what is wanted, until cancelled."""

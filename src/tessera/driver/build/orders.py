@@ -167,7 +167,14 @@ class BuildOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def order(
-    pool: PoolKey, *, version: str, target: str, module_type: str = "auto", settings: BuildSettings | None = None
+    pool: PoolKey,
+    *,
+    version: str,
+    target: str,
+    module_type: str = "auto",
+    settings: BuildSettings | None = None,
+    base_image: str = "",
+    builder_image: str = "",
 ) -> BuildOrder:
     """An order that can be carried out.
 
@@ -177,6 +184,8 @@ def order(
         target: ``repository/image:tag``, the tag being one that those nodes look for.
         module_type: auto, open or proprietary. ``auto`` is decided by the branch, as nothing is known of the cards.
         settings: what an administrator says about building; the defaults if left out.
+        base_image: what the finished image stands on, whatever the settings say.
+        builder_image: what compiles, whatever the settings say.
 
     Raises:
         UnbuildableError: a part is not what it should be, or nothing can be built for this system.
@@ -192,8 +201,8 @@ def order(
         version=version,
         target=target,
         open_modules=_open(module_type, version),
-        base_image=settings.base_images.get(_major(pool)) or _base_image(pool, family),
-        builder_image=_builder_image(pool, settings) if family is Family.RHEL else "",
+        base_image=base_image or settings.base_images.get(_major(pool)) or _base_image(pool, family),
+        builder_image=(builder_image or _builder_image(pool, settings)) if family is Family.RHEL else "",
         buildah_image=settings.buildah_image,
         downloads=settings.downloads,
         nvswitch=settings.nvswitch,

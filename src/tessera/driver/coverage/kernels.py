@@ -121,6 +121,18 @@ def listed(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, 
     return tuple(kernels)[:MOST_KERNELS], tuple(problems[:MOST_KERNELS])
 
 
+def with_kernels(data: Mapping[str, str], kernels: Iterable[NextKernel]) -> dict[str, str]:
+    """The systems' lists that change when kernels are added to a ConfigMap's data; what stands there stays."""
+    changed: dict[str, str] = {}
+    for each in kernels:
+        name = f"{each.os_id}{each.os_version}"
+        before = changed.get(name, data.get(name, ""))
+        end = "" if not before or before.endswith("\n") else "\n"
+        words = [each.kernel, each.architecture if not _named_in(each.kernel) else "", each.ostree]
+        changed[name] = f"{before}{end}{' '.join(filter(None, words))}\n"
+    return changed
+
+
 def lines(text: str) -> list[str]:
     """The lines that say something."""
     return [line for each in text.splitlines() if (line := each.split("#", 1)[0].strip())]

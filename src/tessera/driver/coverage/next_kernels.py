@@ -19,10 +19,11 @@ from tessera.driver.build.builds import NAMESPACE, Builds
 from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.coverage.kernels import CONFIG_MAP, listed
+from tessera.driver.coverage.looking import looked
 from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.coverage.report import Expected, KernelCoverage, Report, covered_by, expected, ways
+from tessera.driver.coverage.report import Expected, KernelCoverage, Report, expected
 from tessera.driver.pool import PoolKey
-from tessera.driver.resolution import Outcome, Resolution, Resolver
+from tessera.driver.resolution import Resolver
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
@@ -147,15 +148,9 @@ class NextKernels:
         return Report(rows=tuple(map(self._with_build, awaited, rows)), problems=problems, idle=idle)
 
     async def _row(self, each: Expected, fresh: set[str]) -> KernelCoverage:
-        """Asks until one answer covers it; a registry that was just pushed to is asked whatever is remembered."""
+        """A registry that was just pushed to is asked whatever is remembered."""
         order = self._ordered(each)
-        asked_anew = order is not None and order.target in fresh
-        answers: list[Resolution] = []
-        for query in ways(each):
-            answers.append(await self._resolver.resolve(query, fresh=asked_anew))
-            if answers[-1].outcome is Outcome.FOUND:
-                break
-        return covered_by(each, answers)
+        return await looked(each, self._resolver, fresh=order is not None and order.target in fresh)
 
     def _ordered(self, each: Expected) -> BuildOrder | None:
         if self._builds is None or not each.policy.use_precompiled or not each.policy.build_repository:

@@ -1,0 +1,221 @@
+"""``tessera driver build``: what it prints, what it refuses, and that it follows one Job, on a simulated cluster."""
+
+import asyncio
+import random
+import shlex
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tessera.cli.connect import Failure
+from tessera.cli.driver.build import follow
+from tessera.cli.main import main
+from tessera.clock import LoopClock
+from tessera.driver.build.builds import NAMESPACE, Builds
+from tessera.driver.build.containerfiles import context, local_commands
+from tessera.driver.build.job import SERVICE_ACCOUNT, config_map, job
+from tessera.driver.build.orders import BuildOrder, Family, order
+from tessera.driver.build.states import Retries
+from tessera.driver.pool import PoolKey
+from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.building import image_build
+from tessera.lab.drivers.world import catalogue
+from tessera.lab.kubelet.images import SimulatedImage
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.virtualtime import run_virtual
+
+UBUNTU = shlex.split(
+    "--kernel 5.15.0-119-generic --os ubuntu22.04 --version 535.183.06 --to registry.local/nvidia/driver"
+)
+RHCOS = shlex.split("--kernel 5.14.0-284.55.1.el9_2.x86_64 --os rhcos4.15 --version 550.54.14 --to quay.io/me/driver")
+ORDER = order(
+    PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-119-generic", architecture="amd64"),
+    version="535.183.06",
+    target="registry.local/nvidia/driver:535.183.06-5.15.0-119-generic-ubuntu22.04",
+)
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["driver", "build", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["driver", "build", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def test_a_dry_run_prints_exactly_the_objects_that_would_be_made(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, *UBUNTU, "--dry-run")
+    files, made = yaml.safe_load_all(shown)
+    assert files == {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        **config_map(Family.UBUNTU),
+        "metadata": {"namespace": NAMESPACE, **config_map(Family.UBUNTU)["metadata"]},
+    }
+    body = job(ORDER, 1)
+    expected = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        **body,
+        "metadata": {"namespace": NAMESPACE, **body["metadata"]},
+    }
+    assert made == expected
+
+
+def test_a_dry_run_shows_the_containerfile_as_it_is_and_the_local_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, *UBUNTU, "--dry-run")
+    assert "\n    FROM ${BASE_IMAGE}\n" in shown
+    remarks = [line[2:] for line in shown.splitlines() if line.startswith("# ")]
+    assert "\n".join(remarks).endswith(local_commands(ORDER))
+
+
+def test_local_prints_only_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, *UBUNTU, "--local", "--tool", "podman")
+    assert shown.startswith("# On a machine of architecture amd64:\n")
+    assert shown.rstrip().endswith(local_commands(ORDER, tool="podman"))
+    assert "kind:" not in shown
+
+
+def test_the_files_of_a_local_build_are_written_where_its_commands_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "driver-build"
+    shown = told(capsys, *UBUNTU, "--local", "--files", str(folder))
+    assert {path.name: path.read_text() for path in folder.iterdir()} == context(Family.UBUNTU)
+    assert f"  {folder}\n" in shown
+    done = subprocess.run(["sh", "-n"], input=shown, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_is_given_reaches_the_order(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--dtk-image", "quay.io/dtk@sha256:" + "0" * 64, "--open", "--no-nvswitch", "--base-image", "r.local/ubi:9"]
+    shown = told(capsys, *RHCOS, *more, "--push-secret", "quay", "--buildah-image", "r.local/buildah:1", "--dry-run")
+    _, made = yaml.safe_load_all(shown)
+    pod = made["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert container["image"] == "r.local/buildah:1"
+    for argument in ("MODULES=open", "NVSWITCH=no", "BASE_IMAGE=r.local/ubi:9", f"BUILDER_IMAGE={more[1]}"):
+        assert argument in container["args"]
+    assert "push-auth" in {volume["name"] for volume in pod["volumes"]}
+
+
+def test_the_version_of_rhcos_finds_the_toolkit(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, *RHCOS, "--rhcos", "415.92.202403191241-0", "--local")
+    assert "openshift/driver-toolkit:415.92.202403191241-0" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (RHCOS, "which Driver Toolkit fits is not known; name its image, or the RHCOS version"),
+        ([*UBUNTU[:-1], "registry.local/driver:535"], "--to registry.local/driver:535: leave the tag out"),
+        ([*UBUNTU, "--os", "windows"], "operating system 'windows'"),
+        ([*UBUNTU, "--kernel", "latest"], "kernel 'latest'"),
+        ([*UBUNTU, "--version", "newest"], "driver version 'newest'"),
+        ([*UBUNTU, "--os", "sles15.5"], "no way to build for 'sles' is known"),
+        (UBUNTU[:-2], "Missing option '--to'"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    assert says in refused(capsys, *arguments, "--dry-run")
+
+
+def test_without_a_cluster_nothing_is_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "none" in refused(capsys, *UBUNTU, "--kubeconfig", str(tmp_path / "none"))
+
+
+class World:
+    """A cluster with one node on which builds run, and the command in front of it."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_800_000_000.0)
+        self.catalogue = catalogue(CostModel())
+        self.cluster = Cluster(parse_nodes("0"), clock=self.clock, options=ClusterOptions(catalogue=self.catalogue))
+        self.client = self.cluster.client("test")
+
+    async def build(self, wanted: BuildOrder = ORDER, *, wait: bool = True) -> None:
+        """What the command does once it has a client."""
+        client = self.cluster.client("tessera-driver")
+        builds = Builds(client, self.clock, rng=random.Random(0), retries=Retries(pause=0.0, attempts=9999))
+        await follow(builds, wanted, wait=wait)
+
+    async def jobs(self) -> list[str]:
+        return sorted(each.metadata.name for each in (await self.client.list(JOBS, NAMESPACE)).items)
+
+
+def in_world(story: Callable[[World], Awaitable[Any]]) -> None:
+    async def whole() -> None:
+        world = World()
+        async with world.cluster.running():
+            await world.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+            await world.client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": SERVICE_ACCOUNT}}, NAMESPACE)
+            await story(world)
+
+    run_virtual(whole())
+
+
+def test_a_build_is_followed_to_its_push(capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(world: World) -> None:
+        await world.build()
+        assert world.catalogue.named(ORDER.target) is not None
+        assert await world.jobs() == [f"{ORDER.name}-1"]
+
+    in_world(story)
+    first, last = capsys.readouterr().out.splitlines()
+    assert first == f"Job tessera-system/{ORDER.name}-1: {ORDER.target} for {ORDER.pool.text}"
+    assert last.startswith(f"pushed {ORDER.target}")
+
+
+def test_without_wait_it_says_where_the_log_is(capsys: pytest.CaptureFixture[str]) -> None:
+    in_world(lambda world: world.build(wait=False))
+    assert capsys.readouterr().out.splitlines()[-1] == f"kubectl logs -n tessera-system -f job/{ORDER.name}-1"
+
+
+def test_a_second_command_follows_the_same_job(capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(world: World) -> None:
+        await asyncio.gather(world.build(), world.build())
+        await world.build()
+        assert "delete it to build again" in capsys.readouterr().out
+        assert await world.jobs() == [f"{ORDER.name}-1"]
+
+    in_world(story)
+
+
+def test_a_failure_is_told_once_and_not_tried_again_unasked() -> None:
+    async def story(world: World) -> None:
+        costs = CostModel()
+        broken = image_build(world.catalogue, costs, fails=lambda _target: "no modules for this kernel")
+        world.catalogue.name("*/buildah/*", SimulatedImage(program=broken))
+        with pytest.raises(Failure, match=rf"Job tessera-system/{ORDER.name}-1 failed: pod .* exit code 1"):
+            await world.build()
+        await world.clock.sleep(600)
+        assert await world.jobs() == [f"{ORDER.name}-1"]
+        world.catalogue.name("*/buildah/*", SimulatedImage(program=image_build(world.catalogue, costs)))
+        await world.build()
+        assert await world.jobs() == [f"{ORDER.name}-1", f"{ORDER.name}-2"]
+
+    in_world(story)
+
+
+def test_a_server_that_refuses_is_told() -> None:
+    async def story(world: World) -> None:
+        quota = {"metadata": {"name": "none"}, "spec": {"hard": {"count/jobs.batch": "0"}}}
+        await world.client.create(RESOURCE_QUOTAS.untyped(), quota, NAMESPACE)
+        await world.clock.sleep(5)
+        with pytest.raises(Failure, match=r"cannot be made: .*exceeded quota"):
+            await world.build()
+
+    in_world(story)

@@ -1,0 +1,176 @@
+"""``tessera driver coverage``: the gate and its exit code, against a real registry and an API server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.driver.registry.programs import Image, registry
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.cli.driver.access import Access
+from tessera.cli.driver.coverage import NOT_COVERED, announced, of_cluster
+from tessera.cli.main import main
+from tessera.clock import SystemClock
+from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
+from tessera.kube.client import Client
+from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.manifests import install_manifests
+
+K, K1 = "5.15.0-118-generic", "5.15.0-119-generic"
+NAMESPACE = "tessera-system"
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A registry that has the driver for the kernel of today."""
+    folder = tmp_path_factory.mktemp("registry")
+    with registry(folder / "storage") as running:
+        running.fill(folder, {f"nvidia/driver:535-{K}-ubuntu22.04": Image()})
+        yield running.host
+
+
+def asked(host: str, *arguments: str) -> int:
+    where = ["--repository", f"{host}/nvidia", "--plain-http", "--version", "535"]
+    return main(["driver", "coverage", *where, "--os", "ubuntu22.04", *arguments])
+
+
+def test_a_kernel_with_an_image_opens_the_gate(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(host, "--kernels", K) == 0
+    shown = capsys.readouterr().out
+    assert "ubuntu22.04 amd64: gate open" in shown
+    assert shown.endswith("1/1 covered\n")
+    assert f"nvidia/driver:535-{K}-ubuntu22.04" in shown
+
+
+def test_a_kernel_without_an_image_closes_it(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(host, "--kernels", K1) == NOT_COVERED == 3
+    shown = capsys.readouterr().out
+    assert "ubuntu22.04 amd64: gate closed" in shown
+    assert shown.endswith("0/1 covered\n")
+
+
+def test_a_registry_that_does_not_answer_closes_it_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked("127.0.0.1:1", "--kernels", K) == NOT_COVERED
+    assert "gate closed" in capsys.readouterr().out
+
+
+def test_programs_get_json(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(host, "--kernels", f"{K},{K1}", "-o", "json") == NOT_COVERED
+    told = json.loads(capsys.readouterr().out)
+    assert (told["summary"], told["open"], told["gates"]) == ("1/2 covered", False, {"ubuntu22.04 amd64": False})
+    assert {each["kernel"]: each["covered"] for each in told["kernels"]} == {K: True, K1: False}
+
+
+def test_the_newest_kernel_of_an_archive_is_what_is_to_come(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = tmp_path / "Packages"
+    index.write_text("".join(f"Package: linux-image-{name}\n\n" for name in ("5.15.0-69-generic", K1, K)))
+    assert asked(host, "--apt-index", str(index)) == NOT_COVERED
+    assert K1 in capsys.readouterr().out
+    assert asked(host, "--apt-index", str(index), "--newer-than", "5.15.0-69-generic", "-o", "json") == NOT_COVERED
+    assert len(json.loads(capsys.readouterr().out)["kernels"]) == 2
+
+
+def test_a_file_of_kernels_is_a_source_too(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "kernels"
+    file.write_text(f"# next week\n{K} amd64\n")
+    assert asked(host, "--list", str(file)) == 0
+    assert "1/1 covered" in capsys.readouterr().out
+
+
+def test_a_driver_toolkit_names_its_kernel(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "driver-toolkit-release.json"
+    file.write_text(json.dumps({"KERNEL_VERSION": "5.14.0-427.40.1.el9_4.x86_64", "RHEL_VERSION": "9.4"}))
+    assert asked(host, "--toolkit-release", str(file)) == NOT_COVERED
+    assert "535-5.14.0-427.40.1.el9_4.x86_64-rhel9.4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--kernels", K, "--os", "ubuntu22.04"], "which driver? Give --version, or --cluster"),
+        (["--kernels", K, "--version", "535"], "--os is needed with --kernels"),
+        (["--kernels", "latest", "--os", "ubuntu22.04", "--version", "535"], "write what uname -r says"),
+        (["--version", "535", "--announce"], "--announce writes into the cluster: give --cluster"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_in_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["driver", "coverage", *arguments]) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
+
+
+def test_an_archive_without_the_flavour_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = tmp_path / "Packages"
+    index.write_text(f"Package: linux-image-{K}\n")
+    assert asked("r.local", "--apt-index", str(index), "--flavour", "aws") == 1
+    assert "no kernel of flavour 'aws' in it" in capsys.readouterr().err
+
+
+def test_nothing_known_to_come_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked("r.local") == 0
+    assert capsys.readouterr().out == "No kernel is known to come.\n"
+
+
+@pytest.fixture
+async def cluster(host: str) -> Client:
+    """A cluster with two nodes of one system and a policy for the registry's image."""
+    clock = SystemClock()
+    admin = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+    client = Client(InProcessTransport(ApiServer(clock), admin), field_manager="test", clock=clock)
+    for each in install_manifests():
+        if each["kind"] == "CustomResourceDefinition":
+            await client.create(CRDS.untyped(), each)
+    await client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+    for name in ("a", "b"):
+        await client.create(NODES.untyped(), {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}})
+        info = {"kernelVersion": K, "osImage": "Ubuntu 22.04.4 LTS", "architecture": "amd64"}
+        await client.merge_patch(NODES, name, {"status": {"nodeInfo": info}}, subresource="status")
+    driver: dict[str, Any] = {
+        "usePrecompiled": True,
+        "repository": f"{host}/nvidia",
+        "image": "driver",
+        "version": "535",
+    }
+    policy = {"metadata": {"name": "cluster-policy"}, "spec": {"driver": driver}}
+    await client.create(CLUSTER_POLICIES, policy)
+    return client
+
+
+PLAIN = Access(plain=("*",))
+NEXT = NextKernel(os_id="ubuntu", os_version="22.04", kernel=K1)
+
+
+async def test_a_cluster_s_policy_says_which_image_is_wanted(cluster: Client) -> None:
+    report = await of_cluster(cluster, PLAIN, [NEXT])
+    assert report.summary == "0/1 covered"
+    assert report.rows[0].policy == "ClusterPolicy/cluster-policy"
+    assert report.gates == {"ubuntu22.04 amd64": False}
+
+
+async def test_what_the_cluster_lists_counts_too(cluster: Client) -> None:
+    data = {"ubuntu22.04": f"{K}\n", "rocky9.4": "5.14.0-427.40.1.el9_4.x86_64\n"}
+    await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
+    report = await of_cluster(cluster, PLAIN, [])
+    assert report.summary == "1/1 covered"
+    assert [each.os_id for each in report.idle] == ["rocky"]
+
+
+async def test_announced_kernels_stand_in_the_list_once_and_remarks_stay(cluster: Client) -> None:
+    await announced(cluster, [NEXT])
+    held = await cluster.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
+    assert held.data == {"ubuntu22.04": f"{K1}\n"}
+    await cluster.merge_patch(CONFIGMAPS, CONFIG_MAP, {"data": {"ubuntu22.04": f"# ours\n{K1}"}}, NAMESPACE)
+    arm = NextKernel(os_id="ubuntu", os_version="22.04", kernel=K1, architecture="arm64")
+    await of_cluster(cluster, PLAIN, [NEXT, arm], announce=True)
+    held = await cluster.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
+    assert held.data == {"ubuntu22.04": f"# ours\n{K1}\n{K1} arm64\n"}
