@@ -2,40 +2,17 @@
 
 from collections.abc import Callable
 
-import msgspec
-
 from tessera.api.driver.policy import DriverPolicy
-from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order
+from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
 from tessera.driver.pool import PoolKey
-from tessera.driver.resolution import ImageKind
 from tessera.driver.strategy import Build, BuildState
-from tessera.driver.tags import tags
 
 #: Seconds that nodes wait for the one build before they build for themselves. NVIDIA's CI takes about 19 min.
 BUILD_PATIENCE = 2400.0
 #: Seconds after a push in which a registry may not show the image yet.
 PUSH_PATIENCE = 120.0
-
-
-def build_order(policy: DriverPolicy, pool: PoolKey, settings: BuildSettings) -> BuildOrder:
-    """The build of an image for a pool, under the first name that its nodes look for.
-
-    Raises:
-        UnbuildableError: nothing can be built from this; the text says why.
-    """
-    found = tags(policy.source.version, pool, ImageKind.PRECOMPILED)
-    if not policy.build_repository or not policy.source.image or not found:
-        raise UnbuildableError("the policy names no repository, image and version from which a target would follow")
-    named = msgspec.structs.replace(settings, push_secret=policy.build_secret)
-    return order(
-        pool,
-        version=policy.source.version,
-        target=f"{policy.build_repository}/{policy.source.image}:{found[0]}",
-        module_type=policy.kernel_module_type,
-        settings=named,
-    )
 
 
 def build_view(
@@ -58,7 +35,7 @@ def build_view(
         now: seconds since 1970.
     """
     try:
-        made = build_order(policy, pool, settings)
+        made = order_for(policy, pool, settings=settings)
     except UnbuildableError as error:
         return Build(state=BuildState.FAILED, reason=f"Nothing can be built in the cluster: {error}."), None
     return _judged(made, state(made), wanted_since, now), made
