@@ -44,14 +44,14 @@ async def listed(
         The exit code: 1 if there are none.
     """
     kernel, system, architecture = node
+    nodes = pool(kernel, system, architecture) if kernel and system else None
     async with registries(access) as there:
         try:
             tags = await tags_of(there, source)
         except RegistryError as error:
             raise Failure(f"error: {error.outcome.value}: {error}") from error
-        if kernel is None or system is None:
+        if nodes is None:
             return _names(source, _of(tags, source.version, system), output)
-        nodes = pool(kernel, system, architecture)
         found = fitting(tags, source.version, nodes)[:MOST_LOOKED_AT]
         answers = await asyncio.gather(*(_look(there, source, nodes, tag) for tag in found))
     return _images(source, nodes, dict(zip(found, answers, strict=True)), output)
