@@ -31,6 +31,8 @@ COMMANDS: Table = {
         "Run admission: gates pods that ask for a slice, and turns requirements into resources.",
     ),
     "agent": ("tessera.cli.agent", "Run the node process: cuts and shares cards, and hands them to kubelet."),
+    "wait-for": ("tessera.cli.wait_for", "Wait on a node until its driver, toolkit or cards are ready."),
+    "validate": ("tessera.cli.validate", "Run a small program on every card of this node, through the runtime."),
 }
 
 EPILOG = """\b

@@ -1,0 +1,109 @@
+"""The steps of a validation: the cards answer NVML, then a program computes on them; each leaves its marker.
+
+Both go through what the container runtime gave to this process, so they show what any other container would find. A
+marker of the time before is removed first: a validation that fails leaves none.
+
+A card in MIG mode that nobody has cut yet has nothing to compute on. Where all cards are so, CUDA has been reached and
+refuses for that reason alone; this counts as validated, and is said.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.agent.driver.markers import Markers
+from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaError, load_cuda
+from tessera.agent.validation.vectoradd import COUNT, add_vectors
+from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
+from tessera.nvml.interface import GpuInfo, Nvml
+from tessera.nvml.real import RealNvml
+
+Say = Callable[[str], None]
+
+
+class ValidationFailed(Exception):  # noqa: N818 - says what happened
+    """The cards cannot be used; the text names the step."""
+
+
+def validate(
+    markers: Markers,
+    say: Say,
+    *,
+    open_nvml: Callable[[], Nvml] = RealNvml,
+    load: Callable[[], Any] = load_cuda,
+) -> None:
+    """Validates a node's cards and leaves the markers.
+
+    Args:
+        markers: of the node.
+        say: told of each step that is done.
+        open_nvml: opens NVML.
+        load: loads ``libcuda``.
+
+    Raises:
+        ValidationFailed: a card does not answer, or there is none.
+        NvmlError: NVML cannot be opened, or a card refuses.
+        CudaError: a program cannot compute.
+        OSError: a marker cannot be removed or written.
+    """
+    markers.remove(TOOLKIT_READY, CUDA_READY)
+    driver = markers.about_driver()
+    nvml = open_nvml()
+    try:
+        cards, usable = ask_cards(nvml, say)
+    finally:
+        nvml.close()
+    _leave(markers, TOOLKIT_READY, driver, say)
+    compute(load(), say, expected=usable, cards=cards)
+    _leave(markers, CUDA_READY, driver, say)
+
+
+def ask_cards(nvml: Nvml, say: Say) -> tuple[int, bool]:
+    """Has every card answer; returns how many there are, and whether there is anything to compute on.
+
+    Raises:
+        ValidationFailed: there is no card, or one is lost.
+        NvmlError: one refuses.
+    """
+    cards = nvml.devices()
+    if not cards:
+        raise ValidationFailed("NVML: the driver has no card")
+    for card in cards:
+        if card.lost:
+            raise ValidationFailed(f"NVML: card {card.index} ({card.uuid}) is lost; drain the node and reboot it")
+        nvml.memory(card.uuid)
+        say(f"NVML: card {card.index} {card.name} {card.uuid} answers, {card.memory_mib} MiB")
+    say(f"NVML: driver {nvml.driver_version()}, {len(cards)} cards")
+    return len(cards), any(_can_compute(nvml, card) for card in cards)
+
+
+def _can_compute(nvml: Nvml, card: GpuInfo) -> bool:
+    return not card.mig_enabled or any(each.compute_instances for each in nvml.instances(card.uuid))
+
+
+def compute(library: Any, say: Say, *, expected: bool, cards: int) -> None:
+    """Adds vectors on every device that CUDA shows.
+
+    Raises:
+        CudaError: a step failed, or there is no device though there should be one.
+    """
+    try:
+        cuda = Cuda(library)
+        devices = cuda.count()
+    except CudaError as error:
+        if error.code != NO_DEVICE or expected:
+            raise
+        devices = 0
+    if not devices and expected:
+        raise CudaError("cuDeviceGetCount: no device, though NVML has cards that can be computed on", NO_DEVICE)
+    if not devices:
+        say(f"CUDA: all {cards} cards are in MIG mode and none is cut, so no program was run on them")
+    for device in range(devices):
+        add_vectors(cuda, device)
+        say(f"CUDA {cuda.version()}: device {device} added {COUNT} numbers and all sums are right")
+
+
+def _leave(markers: Markers, name: str, driver: str, say: Say) -> None:
+    if markers.write(name, driver):
+        say(f"{name}: written to {markers.folder}")
+    else:
+        say(f"{name}: not written, {markers.folder} is not there")

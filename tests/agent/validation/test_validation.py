@@ -1,0 +1,244 @@
+# ruff: noqa: N802 - exported functions carry CUDA's names
+"""A validation: cards answer NVML, a program computes on them, markers are left; or the step that failed is named."""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.agent.driver.markers import Markers
+from tessera.agent.validation import cuda as cuda_module
+from tessera.agent.validation.cuda import CudaError, load_cuda
+from tessera.agent.validation.steps import ValidationFailed, validate
+from tessera.agent.validation.vectoradd import COUNT, KERNEL, PTX
+from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
+from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
+from tessera.nvml.simulated import SimulatedMachine
+
+
+class Libcuda:
+    """What ``libcuda.so.1`` exports, as far as it is called: one stand-in device adds what the program says.
+
+    ``fail`` names calls and the result that they answer with; ``off`` is added to every sum.
+    """
+
+    def __init__(self, devices: int = 1, *, fail: dict[str, int] | None = None, off: float = 0.0) -> None:
+        self.devices = devices
+        self.fail = fail or {}
+        self.off = off
+        self.alive: list[str] = []
+        self.ran: list[int] = []
+        self._memory: dict[int, bytearray] = {}
+        self._device = -1
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("cu") and name in (failures := object.__getattribute__(self, "fail")):
+            if failures[name] < 0:
+                raise AttributeError(name)
+            return lambda *_: failures[name]
+        return object.__getattribute__(self, name)
+
+    def cuInit(self, flags: int) -> int:
+        return 0 if flags == 0 else 1
+
+    def cuDriverGetVersion(self, number: Any) -> int:
+        number._obj.value = 12040
+        return 0
+
+    def cuDeviceGetCount(self, number: Any) -> int:
+        number._obj.value = self.devices
+        return 0
+
+    def cuGetErrorString(self, code: int, text: Any) -> int:
+        text._obj.value = b"as the driver words it"
+        return 0
+
+    def cuDeviceGet(self, handle: Any, device: int) -> int:
+        self._device = device
+        handle._obj.value = device
+        return 0
+
+    def cuCtxCreate_v2(self, context: Any, _flags: int, handle: Any) -> int:
+        context._obj.value = 0x1000 + handle.value
+        self.alive.append("context")
+        return 0
+
+    def cuCtxDestroy_v2(self, _context: Any) -> int:
+        self.alive.remove("context")
+        return 0
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        assert image == PTX
+        module._obj.value = 0x2000
+        self.alive.append("module")
+        return 0
+
+    def cuModuleGetFunction(self, kernel: Any, _module: Any, name: bytes) -> int:
+        assert name == KERNEL
+        kernel._obj.value = 0x3000
+        return 0
+
+    def cuModuleUnload(self, _module: Any) -> int:
+        self.alive.remove("module")
+        return 0
+
+    def cuMemAlloc_v2(self, place: Any, size: Any) -> int:
+        place._obj.value = 0x10_0000_0000 * (len(self._memory) + 1)
+        self._memory[place._obj.value] = bytearray(size.value)
+        self.alive.append("memory")
+        return 0
+
+    def cuMemFree_v2(self, place: Any) -> int:
+        del self._memory[place.value]
+        self.alive.remove("memory")
+        return 0
+
+    def cuMemcpyHtoD_v2(self, place: Any, source: Any, size: Any) -> int:
+        self._memory[place.value][:] = ctypes.string_at(source, size.value)
+        return 0
+
+    def cuMemcpyDtoH_v2(self, target: Any, place: Any, size: Any) -> int:
+        ctypes.memmove(target, bytes(self._memory[place.value]), size.value)
+        return 0
+
+    def cuLaunchKernel(self, _kernel: Any, *shape: Any) -> int:
+        arguments = shape[8]
+        assert shape[0] * shape[3] == ctypes.c_uint32.from_address(arguments[3]).value == COUNT
+        first, second, total = (
+            (ctypes.c_float * COUNT).from_buffer(self._memory[ctypes.c_uint64.from_address(arguments[index]).value])
+            for index in range(3)
+        )
+        for index in range(COUNT):
+            total[index] = first[index] + second[index] + self.off
+        self.ran.append(self._device)
+        return 0
+
+    def cuCtxSynchronize(self) -> int:
+        return 0
+
+
+@pytest.fixture
+def markers(tmp_path: Path) -> Markers:
+    return Markers(tmp_path)
+
+
+def run(
+    markers: Markers, machine: SimulatedMachine, library: Libcuda, *, load: Callable[[], Any] | None = None
+) -> list[str]:
+    said: list[str] = []
+    validate(markers, said.append, open_nvml=lambda: machine, load=load or (lambda: library))
+    return said
+
+
+def test_every_card_answers_and_every_device_computes(markers: Markers) -> None:
+    library = Libcuda(devices=2)
+    said = run(markers, SimulatedMachine("2xA30", seed="n"), library)
+    assert library.ran == [0, 1]
+    assert library.alive == []
+    assert markers.present(TOOLKIT_READY)
+    assert markers.present(CUDA_READY)
+    assert said[-2] == f"CUDA 12.4: device 1 added {COUNT} numbers and all sums are right"
+    assert sum(" answers, " in line for line in said) == 2
+
+
+def test_markers_say_which_driver_they_are_about(markers: Markers) -> None:
+    markers.write(DRIVER_CONTAINER_READY)
+    run(markers, SimulatedMachine("A30", seed="n"), Libcuda())
+    mark, driver = markers.mark(CUDA_READY), markers.identity(DRIVER_CONTAINER_READY)
+    assert mark is not None
+    assert driver is not None
+    assert mark.about == driver
+    markers.remove(DRIVER_CONTAINER_READY)
+    markers.write(DRIVER_CONTAINER_READY)
+    later = markers.identity(DRIVER_CONTAINER_READY)
+    assert later is not None
+    assert not mark.speaks_of(later)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cuInit",
+        "cuDeviceGetCount",
+        "cuDeviceGet",
+        "cuCtxCreate_v2",
+        "cuModuleLoadData",
+        "cuModuleGetFunction",
+        "cuMemAlloc_v2",
+        "cuMemcpyHtoD_v2",
+        "cuLaunchKernel",
+        "cuCtxSynchronize",
+        "cuMemcpyDtoH_v2",
+        "cuMemFree_v2",
+        "cuModuleUnload",
+        "cuCtxDestroy_v2",
+    ],
+)
+def test_a_step_that_fails_is_named_with_its_code_and_leaves_no_marker(markers: Markers, call: str) -> None:
+    markers.write(CUDA_READY)
+    with pytest.raises(CudaError, match=rf"^{call}: as the driver words it \(CUresult 999\)$"):
+        run(markers, SimulatedMachine("A30", seed="n"), Libcuda(fail={call: 999}))
+    assert markers.present(TOOLKIT_READY)
+    assert not markers.present(CUDA_READY)
+
+
+def test_a_driver_that_is_too_old_is_told(markers: Markers) -> None:
+    with pytest.raises(CudaError, match="cuMemAlloc_v2: this driver does not have it"):
+        run(markers, SimulatedMachine("A30", seed="n"), Libcuda(fail={"cuMemAlloc_v2": -1}))
+
+
+def test_wrong_sums_are_no_success(markers: Markers) -> None:
+    with pytest.raises(CudaError, match=f"{COUNT} of {COUNT} sums are wrong, the first at 0"):
+        run(markers, SimulatedMachine("A30", seed="n"), Libcuda(off=0.5))
+    assert not markers.present(CUDA_READY)
+
+
+def test_cards_in_mig_mode_that_nobody_has_cut_have_nothing_to_compute_on(markers: Markers) -> None:
+    said = run(markers, SimulatedMachine("2xA30", seed="n", mig=True), Libcuda(fail={"cuInit": 100}))
+    assert "all 2 cards are in MIG mode and none is cut, so no program was run on them" in said[-2]
+    assert markers.present(CUDA_READY)
+
+
+def test_a_mig_device_has_to_compute(markers: Markers) -> None:
+    machine = SimulatedMachine("A30", seed="n", mig=True)
+    gpu = machine.uuids()[0]
+    machine.create_compute_instance(gpu, machine.create_gpu_instance(gpu, "1g.6gb", 0), 0)
+    with pytest.raises(CudaError, match=r"cuInit: .*\(CUresult 100\)"):
+        run(markers, machine, Libcuda(fail={"cuInit": 100}))
+    run(markers, machine, library := Libcuda(devices=1))
+    assert library.ran == [0]
+
+
+def test_a_card_that_is_left_out_by_cuda_is_no_success(markers: Markers) -> None:
+    with pytest.raises(CudaError, match="no device, though NVML has cards"):
+        run(markers, SimulatedMachine("A30", seed="n"), Libcuda(devices=0))
+
+
+def test_a_lost_card_and_a_driver_that_is_not_there_are_told(markers: Markers) -> None:
+    machine = SimulatedMachine("A30", seed="n")
+    machine.lose(machine.uuids()[0])
+    with pytest.raises((ValidationFailed, GpuLost), match="lost"):
+        run(markers, machine, Libcuda())
+
+    def closed() -> Any:
+        raise DriverNotLoaded("nvmlInit")
+
+    with pytest.raises(NvmlError, match="not installed"):
+        validate(markers, print, open_nvml=closed)
+    assert not markers.present(TOOLKIT_READY)
+
+
+def test_a_runtime_that_gives_no_library_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(cuda_module, "CDLL", missing)
+    with pytest.raises(CudaError, match="runtimeClassName nvidia"):
+        load_cuda()
+
+
+def test_a_folder_that_is_not_there_is_told_and_does_not_fail(tmp_path: Path) -> None:
+    said = run(Markers(tmp_path / "none"), SimulatedMachine("A30", seed="n"), Libcuda())
+    assert said[-1] == f"cuda-ready: not written, {tmp_path / 'none'} is not there"
