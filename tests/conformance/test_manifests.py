@@ -17,6 +17,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE, resource_of
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+GROUP = "conformance.tessera.dev"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 PATHS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
@@ -39,9 +40,9 @@ def manifests() -> list[Obj]:
     return [each for file in files for each in yaml.safe_load_all((DEPLOY / file).read_text())]
 
 
-def shipped(kind: str) -> Obj:
-    """The installation's only object of a kind."""
-    (found,) = [each for each in manifests() if each["kind"] == kind]
+def shipped(kind: str, name: str = "") -> Obj:
+    """The installation's only object of a kind, or of a kind and name."""
+    (found,) = [each for each in manifests() if each["kind"] == kind and each["metadata"]["name"].startswith(name)]
     return found
 
 
@@ -83,7 +84,7 @@ async def test_applied_twice_they_change_nothing(
 ) -> None:
     query = "fieldManager=installer&fieldValidation=Strict"
     wanted = [each for each in manifests() if each["kind"] in PATHS]
-    assert len(wanted) == len(manifests()) - 3  # two namespaces and the definition
+    assert len(wanted) == len(manifests()) - 5  # two namespaces and the definitions
     for document in wanted:
         path, body = own(document, namespace, unique)
         cleanup(path)
@@ -160,21 +161,55 @@ RESULT = {
 @pytest.fixture
 async def record(api: Api, namespace: str, unique: str, cleanup: Callable[[str], None]) -> str:
     """Path of an empty record of the shipped definition, under a name of this test's own."""
-    definition = shipped("CustomResourceDefinition")
-    group = "conformance.tessera.dev"
+    await served(api, "instaslices", unique, cleanup)
+    path = f"/apis/{GROUP}/v1alpha1/namespaces/{namespace}/{unique}s"
+    (await api("POST", path, {**typed("v1alpha1", unique), "metadata": {"name": "n"}})).ok()
+    return f"{path}/n"
+
+
+async def served(api: Api, plural: str, unique: str, cleanup: Callable[[str], None]) -> str:
+    """Has the server know a shipped definition under a name of this test's own; its version."""
+    definition = shipped("CustomResourceDefinition", plural)
     names = {"plural": f"{unique}s", "singular": unique, "kind": unique.capitalize(), "listKind": f"{unique}List"}
-    definition["metadata"]["name"] = f"{unique}s.{group}"
-    definition["spec"] |= {"group": group, "names": names}
-    cleanup(f"{CRDS}/{unique}s.{group}")
+    definition["metadata"]["name"] = f"{unique}s.{GROUP}"
+    definition["spec"] |= {"group": GROUP, "names": names}
+    version = str(definition["spec"]["versions"][0]["name"])
+    cleanup(f"{CRDS}/{unique}s.{GROUP}")
     for wanted in (201, 200):
-        answer = await api("PATCH", f"{CRDS}/{unique}s.{group}?fieldManager=installer", definition, content=APPLY)
+        answer = await api("PATCH", f"{CRDS}/{unique}s.{GROUP}?fieldManager=installer", definition, content=APPLY)
         assert answer.status == wanted, answer.body
     assert answer.body["metadata"]["generation"] == 1
-    await api.until(f"/apis/{group}/v1alpha1/{unique}s", lambda answer: answer.status == 200)
-    path = f"/apis/{group}/v1alpha1/namespaces/{namespace}/{unique}s"
-    body = {"apiVersion": f"{group}/v1alpha1", "kind": unique.capitalize(), "metadata": {"name": "n"}}
-    (await api("POST", path, body)).ok()
-    return f"{path}/n"
+    await api.until(f"/apis/{GROUP}/{version}/{unique}s", lambda answer: answer.status == 200)
+    return version
+
+
+def typed(version: str, unique: str) -> Obj:
+    return {"apiVersion": f"{GROUP}/{version}", "kind": unique.capitalize()}
+
+
+@pytest.mark.parametrize(
+    ("plural", "driver"), [("clusterpolicies", lambda each: {"driver": each}), ("nvidiadrivers", lambda each: each)]
+)
+async def test_drivers_are_judged_and_what_is_not_known_is_kept(
+    api: Api, unique: str, cleanup: Callable[[str], None], plural: str, driver: Callable[[Obj], Obj]
+) -> None:
+    version = await served(api, plural, unique, cleanup)
+    path, head = f"/apis/{GROUP}/{version}/{unique}s", typed(version, unique)
+    good = driver({"usePrecompiled": True, "version": 525, "vresion": {"a": [1]}, "upgradePolicy": {"drain": {"b": 2}}})
+    made = (await api("POST", path, {**head, "metadata": {"name": "a"}, "spec": good})).ok()
+    assert made["spec"] == good
+    wrong = driver({"kernelModuleType": "opne", "usePrecompiled": "yes", "upgradePolicy": {"maxParallelUpgrades": -1}})
+    refused = await api("POST", path, {**head, "metadata": {"name": "b"}, "spec": wrong})
+    refused.refused(422, "Invalid")
+    assert {field.rpartition(".")[2] for field, _ in causes(refused)} == {
+        "kernelModuleType",
+        "usePrecompiled",
+        "maxParallelUpgrades",
+    }
+    status = {"status": {"state": "ready", "namespace": "tessera-system", "conditions": []}}
+    told = (await api("PATCH", f"{path}/a/status", status, content=MERGE)).ok()
+    assert (told["status"], told["metadata"]["generation"]) == (status["status"], 1)
+    (await api("PATCH", f"{path}/a/status", {"status": {"state": "done"}}, content=MERGE)).refused(422, "Invalid")
 
 
 async def test_results_come_and_go_by_merge_patches_of_the_status(api: Api, record: str) -> None:
