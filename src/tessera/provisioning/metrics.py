@@ -10,7 +10,7 @@ Rules:
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tessera.provisioning.milestones import Record, Step, WorkloadRecord
-from tessera.provisioning.phases import Span, added, phases_of, span
+from tessera.provisioning.phases import TOTALS, added, phases_of, span
 
 #: Seconds; from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
@@ -19,14 +19,6 @@ MOST = 64
 _OTHER = ("other", "other", "other")
 #: Characters of a label's value.
 _LONGEST = 80
-
-#: Name of the sum of all phases among the phases, and of the parts of the way that have a name.
-TOTALS = {
-    "total": Span.TOTAL,
-    "total-provisioned": Span.PROVISIONED,
-    "total-startup": Span.STARTUP,
-    "total-after-ready": Span.READY_TO_WORKLOAD,
-}
 
 
 class ProvisioningMetrics:
@@ -76,7 +68,7 @@ class ProvisioningMetrics:
     def recorded(self, record: Record, before: Record | None) -> None:
         """A record entered the book, or took the place of one."""
         old = _durations(before) if before is not None else {}
-        labels = self._bounded((record.pool or "unknown", record.strategy or "unknown", short_image(record.image)))
+        labels = self._bounded((record.pool or "unknown", record.strategy or "unknown", record.short_image))
         for phase, seconds in _durations(record).items():
             if seconds is not None and old.get(phase) is None:
                 self._phases.labels(phase, *labels).observe(seconds)
@@ -118,12 +110,6 @@ class ProvisioningMetrics:
                 return _OTHER
             self._combinations.add(short)
         return short
-
-
-def short_image(image: str) -> str:
-    """An image without its registry and folders, and twelve digits of its digest: enough to tell two apart."""
-    name, _, digest = image.rpartition("/")[2].partition("@")
-    return f"{name}@{digest.removeprefix('sha256:')[:12]}" if digest else name or "unknown"
 
 
 def _durations(record: Record) -> dict[str, float | None]:

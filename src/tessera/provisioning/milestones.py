@@ -65,6 +65,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether its cards could be used by now: all that an autoscaler waits for is over."""
         return self.unseen or Milestone.ALLOCATABLE in self.at
 
+    @property
+    def short_image(self) -> str:
+        """The image without registry and folders, with twelve digits of its digest: enough to tell two apart."""
+        name, _, digest = self.image.rpartition("/")[2].partition("@")
+        return f"{name}@{digest.removeprefix('sha256:')[:12]}" if digest else name or "unknown"
+
 
 class Step(Enum):
     """Moments of a pod that asks for cards, in the order in which they are expected."""

@@ -50,6 +50,15 @@ class Span(Enum):
     READY_TO_WORKLOAD = (Milestone.READY, Milestone.WORKLOAD)
 
 
+#: Names of the sums of phases, as metrics and reports have them.
+TOTALS = {
+    "total": Span.TOTAL,
+    "total-provisioned": Span.PROVISIONED,
+    "total-startup": Span.STARTUP,
+    "total-after-ready": Span.READY_TO_WORKLOAD,
+}
+
+
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
     """Durations in seconds.
 

@@ -1,0 +1,186 @@
+"""``tessera provisioning``: how long nodes took until their cards could be used, phase by phase."""
+
+import asyncio
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.connect import Failure, cluster_options, connected, reported
+
+if TYPE_CHECKING:
+    from tessera.provisioning.experiments.results import Samples
+    from tessera.provisioning.milestones import Record
+    from tessera.provisioning.report.summary import Summary
+
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@click.group()
+def command() -> None:
+    """See how long nodes took until their cards could be used, and what the time went into."""
+
+
+@command.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "html", "svg"]),
+    default="table",
+    show_default=True,
+    help="How to show it; svg is the chart of the phases, or with --experiment alone the experiment's.",
+)
+@click.option(
+    "--file", "files", type=_FILE, multiple=True, help="Records from a file instead of the cluster; see below."
+)
+@click.option("--experiment", "experiments", type=_FILE, multiple=True, help="Results that tessera bench wrote.")
+@click.option("--since", metavar="AGE|DATE", help="Only nodes since then: 90m, 24h, 7d, or 2026-01-31[T12:00:00Z].")
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this node group; repeatable.")
+@click.option(
+    "--by",
+    type=click.Choice(["strategy", "pool", "image", "group"]),
+    multiple=True,
+    default=("strategy",),
+    show_default=True,
+    help="What is told apart; repeatable.",
+)
+@click.option("-n", "--namespace", default="tessera-system", show_default=True, help="Where Tessera runs.")
+@cluster_options
+@reported
+def report(
+    *,
+    output: str,
+    files: Sequence[Path],
+    experiments: Sequence[Path],
+    since: str | None,
+    groups: Sequence[str],
+    by: Sequence[str],
+    namespace: str,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Show the phases of nodes' ways to usable cards: n, mean and quantiles of each.
+
+    The records are those that the controller keeps in the ConfigMap provisioning-records. A file may be that ConfigMap
+    as kubectl prints it, lines of JSON as it holds them, or what -o json printed; - reads standard input. With
+    --experiment and without --file no cluster is asked.
+
+    \b
+    Examples:
+      tessera provisioning report
+      tessera provisioning report --since 7d --by strategy --by group
+      tessera provisioning report -o html --experiment results.json > report.html
+      kubectl get cm -n tessera-system provisioning-records -o yaml | tessera provisioning report --file -
+    """
+    from tessera.clock import SystemClock
+    from tessera.provisioning.report.reading import since as since_moment
+    from tessera.provisioning.report.summary import By, summaries
+
+    now = SystemClock().now()
+    results = [each for path in experiments for each in _experiments(path)]
+    records: Sequence[Record] = [each for path in files for each in _records(path)]
+    if not files and not experiments:
+        records = asyncio.run(_kept(kubeconfig, context, namespace))
+    if since is not None:
+        records = since_moment(records, moment(since, now))
+    if groups:
+        records = [each for each in records if each.group in groups]
+    found = summaries(records, [By(each) for each in by])
+    print(_shown(output, found, results, records, now))
+
+
+def _shown(
+    output: str,
+    found: "Sequence[Summary]",
+    results: "Sequence[Samples]",
+    records: "Sequence[Record]",
+    now: float,
+) -> str:
+    from tessera.clock import rfc3339
+
+    if output == "table":
+        from tessera.provisioning.report.table import lines
+
+        return "\n".join(lines(found, results))
+    if output == "json":
+        return _json(found, results, records)
+    if output == "html":
+        from tessera.provisioning.report.page import page
+
+        return page(found, results, rfc3339(now)).rstrip("\n")
+    return _svg(found, results)
+
+
+def _json(found: "Sequence[Summary]", results: "Sequence[Samples]", records: "Sequence[Record]") -> str:
+    import msgspec
+
+    whole = {"summaries": found, "experiments": results, "records": records}
+    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+
+
+def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
+    from tessera.provisioning.report.charts import bars, stacked
+
+    names = list(dict.fromkeys(each.experiment for each in results))
+    if len(names) > 1 and not found:
+        raise Failure(
+            f"error: the file has the experiments {' and '.join(names)}, and an SVG shows one chart; use -o html"
+        )
+    drawn = stacked(found) if found else "".join(bars(results, name) for name in names)
+    if not drawn:
+        raise Failure("error: there is nothing to draw: no record has both ends of any part of the way")
+    return drawn
+
+
+async def _kept(kubeconfig: Path | None, context: str | None, namespace: str) -> "tuple[Record, ...]":
+    from tessera.kube.errors import NotFound
+    from tessera.kube.resources import CONFIGMAPS
+    from tessera.provisioning.records import Book
+    from tessera.provisioning.store import RECORDS_NAME
+
+    async with connected("tessera-provisioning", kubeconfig, context) as client:
+        try:
+            found = await client.get(CONFIGMAPS, RECORDS_NAME, namespace)
+        except NotFound:
+            return ()
+    book = Book(100_000)
+    for fault in book.read(found.data):
+        print(f"warning: {fault}", file=sys.stderr)
+    return book.nodes.values()
+
+
+def _records(path: Path) -> "tuple[Record, ...]":
+    from tessera.provisioning.report.reading import read_records
+
+    return read_records(_text(path), str(path))
+
+
+def _experiments(path: Path) -> "tuple[Samples, ...]":
+    from tessera.provisioning.report.reading import read_experiments
+
+    return read_experiments(_text(path), str(path))
+
+
+def _text(path: Path) -> str:
+    return sys.stdin.read() if str(path) == "-" else path.read_text()
+
+
+def moment(text: str, now: float) -> float:
+    """Seconds since 1970 of an age or a date.
+
+    Raises:
+        ValueError: it is none of both.
+    """
+    from tessera.clock import parse_rfc3339
+
+    age = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if age is not None:
+        return now - int(age[1]) * _UNITS[age[2]]
+    try:
+        return parse_rfc3339(text if "T" in text else f"{text}T00:00:00Z")
+    except ValueError:
+        raise ValueError(f'--since "{text}" is neither an age (90m, 24h, 7d) nor a date (2026-01-31)') from None

@@ -1,0 +1,172 @@
+"""The charts: how a mean time to a GPU is made up, and the two bar charts of experiments. Pure.
+
+Everything that comes from the lab is labelled "simulated", in the drawing itself, so that it stays so wherever the
+drawing goes.
+"""
+
+from collections.abc import Sequence
+
+from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
+from tessera.provisioning.phases import ORDER
+from tessera.provisioning.report.summary import Stack, Summary, part_text
+from tessera.provisioning.report.svg import (
+    PALETTE,
+    cut,
+    drawing,
+    element,
+    hatching,
+    legend,
+    number,
+    text,
+    ticks,
+    width_of,
+    wrapped,
+)
+from tessera.provisioning.report.table import seconds
+
+_WIDTH = 860.0
+_HATCH = "unknown-time"
+#: What the phases are called in legends.
+PHASES = {
+    "vm": "machine",
+    "registered": "join",
+    "ready": "Ready",
+    "labelled": "facts known",
+    "pulled": "driver image",
+    "driver": "driver",
+    "toolkit": "toolkit",
+    "validated": "validation",
+    "allocatable": "cards given out",
+    "workload": "workload",
+}
+_COLOUR = {milestone.value: colour for milestone, colour in zip(ORDER[1:], PALETTE, strict=True)}
+
+TITLES = {
+    POLICY_RESET: "Policy applied until a card is in the node's capacity",
+    AUTOSCALE: "Node Ready until the GPU workload runs",
+}
+#: Colours of the bars of who orders the steps.
+_OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
+
+
+def stacked(summaries: Sequence[Summary]) -> str:
+    """One bar for each summary, made up of its phases; empty if nothing is known of any."""
+    rows = [(each, each.stack) for each in summaries if each.stack is not None]
+    if not rows:
+        return ""
+    left, top, height = 210.0, 74.0, 46.0
+    scale = ticks(max(stack.mean for _, stack in rows))
+    room = _WIDTH - left - 90
+    unit = room / scale[-1]
+    bottom = top + height * len(rows)
+    drawn = [text("What the time to a GPU is made of", 16, 28, class_="title"), *_about(rows)]
+    for tick in scale:
+        x = left + tick * unit
+        drawn.append(element("line", x1=x, y1=top - 8, x2=x, y2=bottom, class_="line"))
+        drawn.append(text(number(tick), x, bottom + 18, anchor="middle", class_="soft"))
+    drawn.append(text("seconds (mean)", left + room / 2, bottom + 38, anchor="middle", class_="soft"))
+    for place, (summary, stack) in enumerate(rows):
+        drawn += _bar(summary, stack, left, top + place * height, unit)
+    shown = [name for name in PHASES if any(stack.phases.get(name, 0) * unit >= 0.5 for _, stack in rows)]
+    entries = [(_COLOUR[name][0], PHASES[name]) for name in shown]
+    unknown = any(stack.unknown * unit >= 0.5 for _, stack in rows)
+    entries += [(f"url(#{_HATCH})", "unknown")] if unknown else []
+    squares, last = legend(entries, 16, bottom + 68, _WIDTH - 32)
+    return drawing(_WIDTH, last + 20, "What the time to a GPU is made of", hatching(_HATCH), *drawn, *squares)
+
+
+def _about(rows: Sequence[tuple[Summary, Stack]]) -> list[str]:
+    parts = " or ".join(dict.fromkeys(part_text(stack.part) for _, stack in rows))
+    every = all(summary.simulated == summary.records for summary, _ in rows)
+    some = any(summary.simulated for summary, _ in rows)
+    told = ", simulated" if every else ", partly simulated" if some else ""
+    return [text(f"{parts}, mean of the nodes of which it is known{told}", 16, 48, class_="soft")]
+
+
+def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float) -> list[str]:
+    drawn, x, middle = [], left, top + 17
+    simulated = ", simulated" if summary.simulated else ""
+    drawn.append(text(cut(summary.title, left - 32), left - 12, middle, anchor="end"))
+    drawn.append(text(f"n = {stack.n}{simulated}", left - 12, middle + 16, anchor="end", class_="soft"))
+    parts = [(name, stack.phases.get(name, 0.0)) for name in PHASES]
+    for name, took in [*parts, ("", stack.unknown)]:
+        wide = took * unit
+        if wide <= 0:
+            continue
+        fill, dark = _COLOUR[name] if name else (f"url(#{_HATCH})", True)
+        tip = element("title", f"{PHASES.get(name, 'unknown')}: {seconds(took)}")
+        drawn.append(element("rect", tip, x=x, y=top + 2, width=wide, height=28.0, fill=fill))
+        inside = f"{took:.0f}"
+        if name and wide > width_of(inside) + 8:
+            drawn.append(text(inside, x + wide / 2, top + 21, anchor="middle", class_="dark" if dark else "light"))
+        x += wide
+    drawn.append(text(seconds(stack.mean), x + 8, top + 21, class_="text value"))
+    return drawn
+
+
+def bars(results: Sequence[Samples], experiment: str) -> str:
+    """An experiment as the article shows it: one bar for each scenario, as high as its mean; empty without samples."""
+    rows = [each for each in results if each.experiment == experiment and each.samples]
+    if not rows:
+        return ""
+    left, top, room = 64.0, 84.0, 280.0
+    found = [each.summary for each in rows]
+    scale = ticks(max(each.high if each.high is not None else each.mean for each in found))
+    unit = room / scale[-1]
+    bottom, step = top + room, (_WIDTH - left - 24) / len(rows)
+    title = TITLES.get(experiment, experiment)
+    kinds = {each.simulated for each in rows}
+    told = ", simulated" if kinds == {True} else ", partly simulated" if True in kinds else ""
+    drawn = [text(title, 16, 28, class_="title")]
+    drawn.append(text(f"mean and its 95 % interval; lower is better{told}", 16, 48, class_="soft"))
+    for tick in scale:
+        y = bottom - tick * unit
+        drawn.append(element("line", x1=left, y1=y, x2=_WIDTH - 24, y2=y, class_="line"))
+        drawn.append(text(number(tick), left - 8, y + 4, anchor="end", class_="soft"))
+    axis = text("seconds", 0, 0, anchor="middle", class_="soft")
+    drawn.append(element("g", axis, transform=f"translate(18 {top + room / 2:.0f}) rotate(-90)"))
+    deepest = bottom
+    for place, each in enumerate(rows):
+        one, below = _column(each, left + step * (place + 0.5), bottom, unit, step)
+        drawn += one
+        deepest = max(deepest, below)
+    operators = list(dict.fromkeys(each.operator for each in rows))
+    entries = [(_fill(each), _operator_text(each)) for each in operators] if len(operators) > 1 else []
+    squares, last = legend(entries, left, deepest + 30, _WIDTH - left) if entries else ([], deepest)
+    drawn.append(element("line", x1=left, y1=bottom, x2=_WIDTH - 24, y2=bottom, class_="axis"))
+    return drawing(_WIDTH, last + 20, f"{title}{told}", *drawn, *squares)
+
+
+def _column(samples: Samples, middle: float, bottom: float, unit: float, step: float) -> tuple[list[str], float]:
+    """One bar with its interval and texts, and the base line of the last of them."""
+    found, wide = samples.summary, min(110.0, step * 0.56)
+    top = bottom - found.mean * unit
+    tip = element("title", f"{samples.scenario}: mean {seconds(found.mean)}, n = {found.n}")
+    fill = _fill(samples.operator)
+    drawn = [element("rect", tip, x=middle - wide / 2, y=top, width=wide, height=bottom - top, rx=2, fill=fill)]
+    highest = top
+    if found.low is not None and found.high is not None:
+        low, highest = bottom - max(0.0, found.low) * unit, bottom - found.high * unit
+        for x1, y1, x2, y2 in (
+            (middle, highest, middle, low),
+            (middle - 7, highest, middle + 7, highest),
+            (middle - 7, low, middle + 7, low),
+        ):
+            drawn.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="axis", stroke_width=1.5))
+    drawn.append(text(seconds(found.mean), middle, highest - 8, anchor="middle", class_="text value"))
+    names = wrapped(samples.scenario, step - 12)
+    told = f"n = {found.n}{', simulated' if samples.simulated else ''}"
+    for row, line in enumerate(names):
+        drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle"))
+    last = bottom + 20 + 17 * len(names)
+    drawn.append(text(cut(told, step - 4), middle, last, anchor="middle", class_="soft"))
+    return drawn, last
+
+
+def _fill(operator: str) -> str:
+    return _OPERATORS.get(operator, "#aa3377")
+
+
+def _operator_text(operator: str) -> str:
+    words = {"tessera": "Tessera's order of steps", "reference": "the reference operator's order of steps"}
+    return words.get(operator, operator)

@@ -1,0 +1,98 @@
+"""Records and results from files, in every form in which people have them. Pure.
+
+Records: lines of JSON as the ConfigMap holds them, the ConfigMap itself as kubectl prints it (YAML or JSON), a list of
+records, or what ``tessera provisioning report -o json`` printed. Results: what ``tessera bench`` writes, or a list of
+such objects.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.provisioning.experiments.results import Samples, read_results
+from tessera.provisioning.milestones import Record
+from tessera.provisioning.records import RECORDS_KEY, decode_record
+
+#: Characters of a file that are read.
+LARGEST = 16 * 1024 * 1024
+
+
+def read_records(text: str, name: str) -> tuple[Record, ...]:
+    """The records in a file.
+
+    Args:
+        text: its content.
+        name: for messages.
+
+    Raises:
+        ValueError: it has none, or one of them is broken; the text names file, line and fault.
+    """
+    if len(text) > LARGEST:
+        raise ValueError(f"{name}: has {len(text)} characters, {LARGEST} are the most")
+    found = []
+    for place, line in _lines(text, name):
+        try:
+            found.append(decode_record(line))
+        except ValueError as error:
+            raise ValueError(f"{name}, {place}: {error}") from None
+    return tuple(found)
+
+
+def _lines(text: str, name: str) -> Iterable[tuple[str, str]]:
+    try:
+        loaded = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        loaded = None
+    if isinstance(loaded, dict) and "node" in loaded:
+        return [("line 1", text)]
+    if loaded is not None:
+        return _listed(loaded, name)
+    if text.lstrip().startswith("{"):
+        return _numbered(text)
+    return _listed(_yaml(text, name), name)
+
+
+def _numbered(text: str) -> list[tuple[str, str]]:
+    return [(f"line {number}", line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+
+
+def _listed(loaded: Any, name: str) -> list[tuple[str, str]]:
+    data = loaded.get("data") if isinstance(loaded, dict) else None
+    if isinstance(data, dict) and isinstance(data.get(RECORDS_KEY), str):
+        return [(f"{RECORDS_KEY}, {place}", line) for place, line in _numbered(data[RECORDS_KEY])]
+    records = loaded.get("records") if isinstance(loaded, dict) else loaded
+    if not isinstance(records, list):
+        raise ValueError(  # noqa: TRY004 - the file is wrong, not the call
+            f"{name}: holds no records; give the ConfigMap provisioning-records (kubectl get configmap"
+            " -n tessera-system provisioning-records -o yaml), lines of JSON, or what -o json printed"
+        )
+    return [(f"record {number}", msgspec.json.encode(each).decode()) for number, each in enumerate(records, start=1)]
+
+
+def _yaml(text: str, name: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{name}: is neither JSON nor YAML: {' '.join(str(error).split())[:200]}") from None
+
+
+def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
+    """The results of experiments in a file.
+
+    Raises:
+        ValueError: it holds none; the text names file and fault.
+    """
+    try:
+        if not text.lstrip().startswith("["):
+            return read_results(text)
+        return msgspec.json.decode(text, type=tuple[Samples, ...])
+    except (msgspec.DecodeError, ValueError) as error:
+        raise ValueError(f"{name}: holds no results of experiments: {error}") from None
+
+
+def since(records: Sequence[Record], moment: float) -> tuple[Record, ...]:
+    """The records whose node was registered at that moment or later; one that does not say when is left out."""
+    return tuple(each for each in records if max(each.at.values(), default=0.0) >= moment)

@@ -1,0 +1,184 @@
+"""Records by what they have in common, each phase in numbers. Pure.
+
+A number stands with the n that it rests on: a phase that is unknown of a record is left out of that phase's numbers and
+of nothing else. Records of nodes that were lost before their cards could be used are counted, not averaged: their times
+are lower bounds.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from statistics import fmean
+
+import msgspec
+
+from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.phases import ORDER, TOTALS, Span, phases_of, span
+from tessera.provisioning.statistics import needed, quantile
+
+#: Shares of the quantiles that are told.
+SHARES = (0.50, 0.90, 0.99)
+#: What stands for an empty name.
+UNKNOWN = "unknown"
+
+
+class By(Enum):
+    """What records may have in common."""
+
+    STRATEGY = "strategy"
+    POOL = "pool"
+    IMAGE = "image"
+    GROUP = "group"
+
+
+class Numbers(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample of seconds.
+
+    Attributes:
+        n: how many values; without any there are no numbers.
+        mean: arithmetic mean.
+        p50: half of the values are at most this, and so on; interpolated between neighbours.
+        p90: likewise.
+        p99: likewise; a guess where n is small, see ``supported``.
+        supported: n suffices to bound the 99th percentile from above with 95 % confidence.
+    """
+
+    n: int
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p99: float | None = None
+    supported: bool = False
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """How a mean time is made up.
+
+    Attributes:
+        part: from where to where, a name of :class:`~tessera.provisioning.phases.Span`.
+        n: records in which both ends are known.
+        mean: seconds.
+        phases: mean seconds by phase; with ``unknown`` they sum to the mean.
+        unknown: mean seconds that lie in phases that are unknown.
+    """
+
+    part: str
+    n: int
+    mean: float
+    phases: Mapping[str, float]
+    unknown: float
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Records that have something in common.
+
+    Attributes:
+        name: what, by what they are told apart: ``{"strategy": "built"}``.
+        records: how many.
+        lost: nodes that went away before their cards could be used.
+        simulated: how many of the records are from the lab.
+        phases: numbers by phase, in the order of the phases.
+        totals: numbers of sums of phases: ``total``, ``total-startup`` and so on.
+        stack: how the mean time is made up; None if too little is known.
+    """
+
+    name: Mapping[str, str]
+    records: int
+    lost: int
+    simulated: int
+    phases: Mapping[str, Numbers]
+    totals: Mapping[str, Numbers]
+    stack: Stack | None = None
+
+    @property
+    def title(self) -> str:
+        """The name in a line."""
+        return ", ".join(self.name.values()) or "all nodes"
+
+
+def numbers(values: Sequence[float]) -> Numbers:
+    """A sample in numbers."""
+    if not values:
+        return Numbers(n=0)
+    p50, p90, p99 = (quantile(values, share) for share in SHARES)
+    supported = len(values) >= needed(SHARES[-1])
+    return Numbers(n=len(values), mean=fmean(values), p50=p50, p90=p90, p99=p99, supported=supported)
+
+
+def summaries(records: Iterable[Record], by: Sequence[By], part: Span | None = None) -> tuple[Summary, ...]:
+    """The records in groups, the largest first.
+
+    Args:
+        records: all.
+        by: what the records of a group have in common; without any, all are one group.
+        part: of which part of the way the make-up is told; None takes the one that is known of most records.
+    """
+    groups: dict[tuple[str, ...], list[Record]] = {}
+    every = list(records)
+    for record in every:
+        groups.setdefault(tuple(_named(record, each) for each in by), []).append(record)
+    best = part or best_span(every)
+    names = [each.value for each in by]
+    found = [_summary(dict(zip(names, key, strict=True)), own, best) for key, own in groups.items()]
+    return tuple(sorted(found, key=lambda each: (-each.records, each.title)))
+
+
+def best_span(records: Sequence[Record]) -> Span:
+    """The part of the way that is known of most records; of several, the longest."""
+    order = (Span.TOTAL, Span.PROVISIONED, Span.READY_TO_WORKLOAD, Span.STARTUP)
+    return max(order, key=lambda part: sum(1 for each in records if span(each, part) is not None))
+
+
+def _named(record: Record, by: By) -> str:
+    if by is By.IMAGE:
+        return record.short_image
+    return str(getattr(record, by.value)) or UNKNOWN
+
+
+def _summary(name: Mapping[str, str], records: Sequence[Record], part: Span) -> Summary:
+    whole = [each for each in records if each.lost is None]
+    phases = [phases_of(each).seconds for each in whole]
+    return Summary(
+        name=name,
+        records=len(records),
+        lost=len(records) - len(whole),
+        simulated=sum(1 for each in records if each.simulated),
+        phases={each.value: numbers([s for one in phases if (s := one[each]) is not None]) for each in ORDER[1:]},
+        totals={
+            title: numbers([s for each in whole if (s := span(each, sums)) is not None])
+            for title, sums in TOTALS.items()
+        },
+        stack=_stack(whole, part),
+    )
+
+
+def _stack(records: Sequence[Record], part: Span) -> Stack | None:
+    took = [(each, seconds) for each in records if (seconds := span(each, part)) is not None]
+    if not took:
+        return None
+    first, last = (ORDER.index(each) for each in part.value)
+    between = ORDER[first + 1 : last + 1]
+    known = [phases_of(each).seconds for each, _ in took]
+    means = {each: sum(one[each] or 0.0 for one in known) / len(took) for each in between}
+    mean = fmean(seconds for _, seconds in took)
+    return Stack(
+        part=part.name.lower().replace("_", "-"),
+        n=len(took),
+        mean=mean,
+        phases={each.value: seconds for each, seconds in means.items()},
+        unknown=max(0.0, mean - sum(means.values())),
+    )
+
+
+def part_text(part: str) -> str:
+    """A part of the way in words: ``requested to workload``."""
+    first, last = Span[part.upper().replace("-", "_")].value
+    return f"{_WORDS[first]} to {_WORDS[last]}"
+
+
+_WORDS = {
+    Milestone.REQUESTED: "request for the node",
+    Milestone.REGISTERED: "node registered",
+    Milestone.READY: "node Ready",
+    Milestone.ALLOCATABLE: "cards given out",
+    Milestone.WORKLOAD: "workload running",
+}

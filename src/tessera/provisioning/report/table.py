@@ -1,0 +1,74 @@
+"""The numbers as text for a terminal. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tessera.provisioning.experiments.results import Samples
+from tessera.provisioning.report.summary import Numbers, Summary
+
+_COLUMNS = ("n", "mean", "p50", "p90", "p99")
+
+
+def lines(summaries: Sequence[Summary], results: Sequence[Samples] = ()) -> Iterator[str]:
+    """The report, line by line."""
+    if not summaries and not results:
+        yield "no records: nodes that come up from now on make them"
+    for number, each in enumerate(summaries):
+        if number:
+            yield ""
+        yield from _block(each)
+    if any(_guessed(each) for each in summaries):
+        yield ""
+        yield "* with fewer than 299 nodes the 99th percentile is no more than the slowest few of them"
+    if results:
+        yield from (["", *_experiments(results)] if summaries else _experiments(results))
+
+
+def _guessed(summary: Summary) -> bool:
+    return any(each.n and not each.supported for each in (*summary.phases.values(), *summary.totals.values()))
+
+
+def _block(summary: Summary) -> Iterator[str]:
+    yield f"{summary.title} ({nodes_text(summary)})"
+    yield from _rows("phase", {**summary.phases, **summary.totals})
+
+
+def _rows(title: str, named: Mapping[str, Numbers]) -> Iterator[str]:
+    yield f"  {title:<20}" + "".join(f"{column:>9}" for column in _COLUMNS)
+    for name, each in named.items():
+        yield f"  {name:<20}" + "".join(f"{cell:>9}" for cell in _cells(each))
+
+
+def _cells(each: Numbers) -> list[str]:
+    star = "" if each.supported or not each.n else "*"
+    return [str(each.n), *(seconds(value) for value in (each.mean, each.p50, each.p90)), seconds(each.p99) + star]
+
+
+def _experiments(results: Sequence[Samples]) -> Iterator[str]:
+    named = [(f"{each.scenario} ({each.operator}{', simulated' if each.simulated else ''})", each) for each in results]
+    wide = max(len(scenario) for scenario, _ in named) + 2
+    yield f"  {'experiment':<14}{'scenario':<{wide}}{'n':>4}{'mean':>9}{'median':>9}   95 % interval of the mean"
+    for scenario, each in named:
+        start = f"  {each.experiment:<14}{scenario:<{wide}}"
+        if not each.samples:
+            yield f"{start}{0:>4}"
+            continue
+        found = each.summary
+        within = f"{seconds(found.low)} to {seconds(found.high)}" if found.low is not None else "needs two values"
+        yield f"{start}{found.n:>4}{seconds(found.mean):>9}{seconds(found.median):>9}   {within}"
+
+
+def nodes_text(summary: Summary) -> str:
+    """How many nodes a summary is of, and what is to be known of them: ``13 nodes, 1 lost …, simulated``."""
+    parts = [f"{summary.records} node{'s' if summary.records != 1 else ''}"]
+    if summary.simulated:
+        parts.append("simulated" if summary.simulated == summary.records else f"{summary.simulated} of them simulated")
+    if summary.lost:
+        parts.append(f"{summary.lost} lost before their cards could be used")
+    return ", ".join(parts)
+
+
+def seconds(value: float | None) -> str:
+    """``132 s``, with a tenth below ten; ``-`` if unknown."""
+    if value is None:
+        return "-"
+    return f"{value:.1f} s" if value < 9.95 else f"{value:.0f} s"

@@ -1,0 +1,307 @@
+import itertools
+import math
+import re
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
+from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.phases import ORDER, Span
+from tessera.provisioning.report.charts import PHASES, bars, stacked
+from tessera.provisioning.report.page import page
+from tessera.provisioning.report.reading import read_experiments, read_records, since
+from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries
+from tessera.provisioning.report.svg import cut, legend, ticks, width_of, wrapped
+from tessera.provisioning.report.table import lines, seconds
+
+M = Milestone
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def record(number: int, *phases: float, strategy: str = "built", **more: object) -> Record:
+    """A node whose phases took so long, from its request on."""
+    at, moment = {ORDER[0]: 1000.0 * number}, 1000.0 * number
+    for milestone, took in zip(ORDER[1:], phases, strict=False):
+        moment += took
+        at[milestone] = moment
+    return Record(node=f"n{number}", uid=f"u{number}", at=at, strategy=strategy, **more)  # type: ignore[arg-type]
+
+
+BUILT = [record(n, 60, 40, 20, 0, 30, 200 + n, 5, 5, 5, 20) for n in range(5)]
+FAST = [record(10 + n, 60, 40, 20, 0, 30, 40, 5, 5, 5, 20, strategy="precompiled") for n in range(3)]
+
+
+def test_each_number_stands_with_what_it_rests_on() -> None:
+    (built, fast) = summaries([*BUILT, *FAST], [By.STRATEGY])
+    assert (built.title, built.records, fast.title, fast.records) == ("built", 5, "precompiled", 3)
+    assert built.phases["driver"] == Numbers(n=5, mean=202, p50=202, p90=203.6, p99=203.96)
+    assert fast.totals["total"].p50 == 225
+
+
+def test_what_is_unknown_is_left_out_of_its_own_numbers_only() -> None:
+    at = dict(BUILT[0].at)
+    del at[M.TOOLKIT]
+    (found,) = summaries([Record(node="x", uid="x", at=at, strategy="built"), BUILT[1]], [By.STRATEGY])
+    assert (found.phases["toolkit"].n, found.phases["validated"].n) == (1, 1)
+    assert (found.phases["driver"].n, found.totals["total"].n) == (2, 2)
+    assert numbers([]) == Numbers(n=0)
+
+
+def test_nodes_that_were_lost_are_counted_and_not_averaged() -> None:
+    lost = Record(node="l", uid="l", at={M.REGISTERED: 0, M.READY: 800}, strategy="built", lost=900)
+    (found,) = summaries([*BUILT, lost], [By.STRATEGY])
+    assert (found.records, found.lost, found.phases["ready"].n) == (6, 1, 5)
+
+
+def test_the_make_up_of_a_mean_sums_to_it() -> None:
+    at = dict(BUILT[0].at)
+    del at[M.DRIVER]
+    for found in summaries([*BUILT[1:], Record(node="x", uid="x", at=at, strategy="built")], []):
+        assert found.stack is not None
+        assert found.stack.mean == pytest.approx(sum(found.stack.phases.values()) + found.stack.unknown)
+        assert found.stack.unknown > 0
+
+
+def test_the_part_that_most_nodes_know_is_made_up() -> None:
+    late = [Record(node=f"r{n}", uid=f"r{n}", at={M.REGISTERED: 0.0, M.ALLOCATABLE: 90.0}) for n in range(9)]
+    found = summaries([*BUILT, *late], [By.STRATEGY])
+    assert {each.stack.part for each in found if each.stack is not None} == {"startup"}
+    assert part_text("ready-to-workload") == "node Ready to workload running"
+
+
+def test_records_are_told_apart_by_several_things() -> None:
+    found = summaries([record(1, 1, group="a"), record(2, 1, group="b"), record(3, 1)], [By.STRATEGY, By.GROUP])
+    assert [each.title for each in found] == ["built, a", "built, b", "built, unknown"]
+
+
+def test_an_image_is_named_shortly() -> None:
+    whole = record(1, 1, image="quay.io/vemporop/nvidia-gpu-driver@sha256:" + "0123456789abcdef" * 4)
+    (found,) = summaries([whole], [By.IMAGE])
+    assert found.title == "nvidia-gpu-driver@0123456789ab"
+
+
+# Text
+
+
+def test_the_table_says_n_and_marks_what_few_nodes_cannot_tell() -> None:
+    text = "\n".join(lines(summaries(FAST, [By.STRATEGY])))
+    assert text.startswith("precompiled (3 nodes)\n")
+    assert re.search(r"driver +3 +40 s +40 s +40 s +40 s\*", text)
+    assert "fewer than 299 nodes" in text
+
+
+def test_a_table_of_nothing_says_what_makes_records() -> None:
+    assert list(lines([])) == ["no records: nodes that come up from now on make them"]
+
+
+def test_what_is_simulated_is_said_to_be() -> None:
+    (found,) = summaries([record(1, 1, simulated=True)], [By.STRATEGY])
+    assert next(lines([found])) == "built (1 node, simulated)"
+
+
+# The article: the figures are Red Hat's, the samples around them are made for this test.
+
+ARTICLE = {
+    (POLICY_RESET, "built on the fly"): 308,
+    (POLICY_RESET, "precompiled"): 132,
+    (AUTOSCALE, "built on the fly"): 369,
+    (AUTOSCALE, "precompiled, public registry"): 217,
+    (AUTOSCALE, "precompiled, cluster's registry"): 207,
+}
+RESULTS = [
+    Samples(
+        experiment=experiment,
+        scenario=scenario,
+        operator="reference",
+        first=mean * 1.5,
+        samples=tuple(mean + wobble for wobble in (-9.0, -4.0, 1.0, 4.0, 8.0)),
+        simulated=True,
+    )
+    for (experiment, scenario), mean in ARTICLE.items()
+]
+
+
+def test_a_replay_of_the_articles_figures_shows_them_within_a_second() -> None:
+    shown = [line for line in lines([], RESULTS) if "simulated" in line]
+    for line, mean in zip(shown, ARTICLE.values(), strict=True):
+        told = float(re.findall(r"5 +(\d+) s", line)[0])
+        assert told == pytest.approx(mean, abs=1)
+    for experiment in (POLICY_RESET, AUTOSCALE):
+        drawn = texts(bars(RESULTS, experiment))
+        for mean in [value for (name, _), value in ARTICLE.items() if name == experiment]:
+            assert f"{mean} s" in drawn
+
+
+# Drawings
+
+
+def texts(svg: str) -> list[str]:
+    return [each.text or "" for each in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def boxes(svg: str) -> list[tuple[float, float, float, float]]:
+    found = (each.attrib for each in ET.fromstring(svg).iter(f"{SVG}rect") if "x" in each.attrib)
+    return [(float(b["x"]), float(b["y"]), float(b["width"]), float(b["height"])) for b in found]
+
+
+def test_bars_are_as_high_as_their_means() -> None:
+    tall = [height for x, _, width, height in boxes(bars(RESULTS, AUTOSCALE)) if width > 20]
+    assert tall[1] / tall[0] == pytest.approx(217 / 369, abs=0.005)
+    assert tall[2] / tall[0] == pytest.approx(207 / 369, abs=0.005)
+
+
+def test_a_drawing_says_that_it_is_simulated_and_what_its_axis_counts() -> None:
+    drawn = texts(bars(RESULTS, AUTOSCALE))
+    assert drawn.count("n = 5, simulated") == 3
+    assert "seconds" in drawn
+    assert "mean and its 95 % interval; lower is better, simulated" in drawn
+    real = [Samples(experiment=AUTOSCALE, scenario="built", samples=(1.0, 2.0))]
+    assert not any("simulated" in each for each in texts(bars(real, AUTOSCALE)))
+
+
+def test_parts_of_a_stacked_bar_follow_each_other_and_end_at_the_mean() -> None:
+    svg = stacked(summaries([*BUILT, *FAST], [By.STRATEGY]))
+    row = sorted(box for box in boxes(svg) if box[3] == 28 and box[1] == min(b[1] for b in boxes(svg) if b[3] == 28))
+    for (x, _, width, _), (following, *_) in itertools.pairwise(row):
+        assert x + width == pytest.approx(following, abs=0.05)
+    assert {"387 s", "225 s", "driver", "machine"} <= set(texts(svg))
+    assert "n = 5" in texts(svg)
+
+
+def test_unknown_time_has_a_place_in_the_legend() -> None:
+    at = dict(BUILT[0].at)
+    del at[M.DRIVER]
+    svg = stacked(summaries([Record(node="x", uid="x", at=at)], []))
+    assert "unknown" in texts(svg)
+    assert "url(#unknown-time)" in svg
+
+
+def test_without_anything_to_draw_nothing_is_drawn() -> None:
+    assert stacked(summaries([], [])) == ""
+    assert stacked(summaries([Record(node="x")], [])) == ""
+    assert bars(RESULTS, "another") == ""
+
+
+def test_every_phase_has_a_name_in_the_legend() -> None:
+    assert list(PHASES) == [each.value for each in ORDER[1:]]
+
+
+def test_names_of_others_cannot_leave_their_place_in_a_drawing() -> None:
+    evil = '<script>alert("x")</script>&'
+    svg = stacked(summaries([record(1, *[10] * 10, strategy=evil)], [By.STRATEGY]))
+    assert "<script" not in svg
+    ET.fromstring(svg)
+    whole = page(summaries([record(1, *[10] * 10, strategy=evil)], [By.STRATEGY]), [], "2026-01-01T00:00:00Z")
+    assert "<script" not in whole
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    whole = page(summaries([*BUILT, *FAST], [By.STRATEGY]), RESULTS, "2026-01-31T12:00:00Z")
+    assert not re.search(r"(src|href)=|@import|<script|url\((?!#)", whole)
+    assert whole.count("<svg") == 3
+    assert "prefers-color-scheme:dark" in whole
+    assert "What is simulated says so." in whole
+
+
+def test_a_page_of_the_lab_alone_says_so_at_once() -> None:
+    assert "Everything here is simulated." in page([], RESULTS, "now")
+
+
+# Small parts
+
+
+@pytest.mark.parametrize(
+    ("highest", "found"),
+    [(369, [0, 100, 200, 300, 400]), (7, [0, 2, 4, 6, 8]), (0, [0, 1]), (1000, [0, 200, 400, 600, 800, 1000])],
+)
+def test_ticks_are_round(highest: float, found: list[float]) -> None:
+    assert ticks(highest) == found
+
+
+@given(st.floats(0.001, 1e6))
+def test_ticks_reach_over_the_highest_value_and_are_few(highest: float) -> None:
+    found = ticks(highest)
+    assert found[0] == 0
+    assert found[-1] >= highest * (1 - 1e-9)
+    assert 3 <= len(found) <= 12
+    steps = [b - a for a, b in itertools.pairwise(found)]
+    assert all(math.isclose(each, steps[0], rel_tol=1e-6) for each in steps)
+
+
+@given(st.text(st.characters(codec="ascii", categories=["L", "P"]), max_size=80), st.floats(30, 400))
+def test_texts_are_cut_to_their_room(content: str, room: float) -> None:
+    assert width_of(cut(content, room)) <= max(room, width_of("x"))
+    assert all(width_of(line) <= max(room, width_of("x")) for line in wrapped(content, room))
+
+
+def test_a_legend_breaks_into_rows() -> None:
+    entries = [("#000000", "a name of some length")] * 6
+    squares, last = legend(entries, 0, 10, 400)
+    assert len(squares) == 12
+    assert last > 10
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "-"), (0.0, "0.0 s"), (9.94, "9.9 s"), (9.96, "10 s"), (368.6, "369 s")]
+)
+def test_seconds_are_shown_as_they_are_known(value: float | None, shown: str) -> None:
+    assert seconds(value) == shown
+
+
+# Files
+
+LINES = '{"node":"a","uid":"1","at":{"registered":5}}\n{"node":"b","uid":"2"}\n'
+CONFIG_MAP = "apiVersion: v1\nkind: ConfigMap\ndata:\n  records.jsonl: |\n    " + LINES.replace("\n", "\n    ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINES,
+        CONFIG_MAP,
+        '[{"node":"a","uid":"1","at":{"registered":5}},{"node":"b","uid":"2"}]',
+        '{"summaries":[],"records":[{"node":"a","uid":"1","at":{"registered":5}},{"node":"b","uid":"2"}]}',
+    ],
+)
+def test_records_are_read_in_every_form_in_which_people_have_them(text: str) -> None:
+    assert [each.node for each in read_records(text, "f")] == ["a", "b"]
+
+
+def test_one_record_alone_is_read() -> None:
+    assert [each.node for each in read_records('{"node":"a"}', "f")] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("just words", "f: holds no records; give the ConfigMap provisioning-records"),
+        ('{"node":"a"}\n{"node":1}\n', "f, line 2: record of provisioning: Expected `str`"),
+        ("a: [", "f: is neither JSON nor YAML: "),
+        ('[{"node":"a"},{}]', "f, record 2: record of provisioning: "),
+    ],
+)
+def test_a_file_that_holds_none_is_refused_with_its_fault(text: str, says: str) -> None:
+    with pytest.raises(ValueError, match="f") as caught:
+        read_records(text, "f")
+    assert str(caught.value).startswith(says)
+
+
+def test_results_of_experiments_are_read_as_bench_writes_them_and_as_a_list() -> None:
+    one = '{"experiment":"autoscale","scenario":"built","samples":[369.5],"simulated":true}'
+    for text in (f"[{one}]", f'{{"results":[{one}]}}'):
+        (found,) = read_experiments(text, "f")
+        assert (found.experiment, found.samples, found.simulated) == ("autoscale", (369.5,), True)
+    with pytest.raises(ValueError, match="f: holds no results of experiments"):
+        read_experiments("{}", "f")
+
+
+def test_records_since_a_moment() -> None:
+    assert [each.node for each in since(BUILT, 3000)] == ["n3", "n4"]
+    assert since([Record(node="x")], 1) == ()
+
+
+def test_parts_of_the_way_have_names() -> None:
+    assert {part_text(each.name.lower().replace("_", "-")) for each in Span}
