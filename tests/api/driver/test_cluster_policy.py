@@ -256,6 +256,7 @@ def test_precompiled_images_have_no_modules_of_other_features(part: str) -> None
         ({"startupProbe": {"successThreshold": 2}}, "must be 1"),
         ({"upgradePolicy": {"maxUnavailable": "a few"}}, "must be a number of nodes such as 2"),
         ({"upgradePolicy": {"maxUnavailable": "101%"}}, "must be a number of nodes such as 2"),
+        ({"upgradePolicy": {"waitForCompletion": {"podSelector": "app in"}}}, "waitForCompletion.podSelector: "),
         ({"upgradePolicy": {"maxParallelUpgrades": -1}}, "must be 0 or more, not -1"),
         ({"upgradePolicy": {"drain": {"timeoutSeconds": 10**20}}}, "must be less than 2147483648"),
         ({"env": [{"name": "A", "value": 1}]}, "spec.driver.env[0].value: must be text, not 1; put it in quotes"),

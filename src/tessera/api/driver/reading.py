@@ -14,6 +14,7 @@ from tessera.api.documents import FileRefused, Gathered, Notice, Problem, join, 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.operator.unfollowed import asks
 from tessera.kube.quantity import parse_quantity
+from tessera.kube.selectors import parse_selector
 
 #: Longest text that is taken from an object for anything but an environment variable.
 _MOST = 1024
@@ -124,6 +125,15 @@ class Reading:
             name: self.found.text(value, join(at, name))
             for name, value in self.found.free_mapping(fields.get(key), at).items()
         }
+
+    def selector(self, fields: Mapping[str, Any], key: str, path: str) -> str:
+        """A label selector as kubectl takes it; empty where none is written."""
+        found = self.text(fields, key, path)
+        try:
+            parse_selector(found)
+        except ValueError as error:
+            self.wrong(join(path, key), str(error))
+        return found
 
     def objects(self, fields: Mapping[str, Any], key: str, path: str) -> tuple[Mapping[str, Any], ...]:
         """A list of objects of Kubernetes' own kinds, as they stand; the API server judges them where they are used."""

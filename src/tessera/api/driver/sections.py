@@ -175,14 +175,14 @@ def upgrade_policy(reading: Reading, fields: Mapping[str, Any], path: str, marks
         max_parallel=reading.whole(written, "maxParallelUpgrades", at, 1),
         max_unavailable=_part(reading, written.get("maxUnavailable", "25%"), join(at, "maxUnavailable")),
         wait_for_completion=WaitForCompletion(
-            pod_selector=reading.text(waiting, "podSelector", join(at, "waitForCompletion")),
+            pod_selector=reading.selector(waiting, "podSelector", join(at, "waitForCompletion")),
             timeout_seconds=reading.whole(waiting, "timeoutSeconds", join(at, "waitForCompletion"), 0),
         ),
         pod_deletion=PodDeletion(**_eviction(reading, deletion, join(at, "podDeletion"))),
         drain=Drain(
             **_eviction(reading, drain, join(at, "drain")),
             enable=reading.flag(drain, "enable", join(at, "drain")),
-            pod_selector=reading.text(drain, "podSelector", join(at, "drain")),
+            pod_selector=reading.selector(drain, "podSelector", join(at, "drain")),
         ),
         canary=_count(reading, marks, CANARY_ANNOTATION, least=0),
         failure_budget=_count(reading, marks, FAILURE_BUDGET_ANNOTATION, least=1),
