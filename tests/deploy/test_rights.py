@@ -8,24 +8,30 @@ import pytest
 from tests.deploy.conftest import Installation, Obj, rendered
 
 import tessera
-from tessera.api.instaslice import INSTASLICES
+from tessera.api import instaslice
+from tessera.api.driver import objects
 from tessera.kube import resources
 from tessera.kube.resources import Resource
 
 Right = tuple[str, str]  # verb, plural or plural/subresource
 
 SOURCE = Path(tessera.__file__).parent
+#: Where resources are told.
+ROOMS = (resources, instaslice, objects)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
     "tessera-agent": ("agent", "kube/events.py"),
     "tessera-controller": (
         "controller",
+        *(f"driver/{room}" for room in ("acting.py", "run.py", "rollout", "build", "registry/pullsecrets.py")),
         *(f"provisioning/{room}.py" for room in ("run", "gate", "replacing", "store")),
         "kube/events.py",
         "kube/lease.py",
     ),
     "tessera-webhook": ("webhook",),
 }
+#: Granted by deploy/options/evict.yaml only.
+EVICTS_BY_OPTION = ("tessera-agent",)
 #: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
 VERBS = {
     "get": ("get",),
@@ -52,14 +58,17 @@ def asked(process: str) -> Iterator[Right]:
         parts = [part for argument in call.args for part in ast.walk(argument)]
         named = [each.id for each in parts if isinstance(each, ast.Name) and each.id.isupper()]
         kinds = [kind for name in named if isinstance(kind := constant(name), Resource)]
-        if method in VERBS and kinds:
+        if method == "evict":
+            if process not in EVICTS_BY_OPTION:
+                yield "create", "pods/eviction"
+        elif method in VERBS and kinds:
             given = [each.value for each in call.keywords if each.arg == "subresource"]
             for below in subresources(given[0]) if given else [""]:
                 yield from ((verb, kinds[0].plural + below) for verb in VERBS[method])
 
 
 def constant(name: str) -> object:
-    return INSTASLICES if name == "INSTASLICES" else getattr(resources, name, None)
+    return next((found for room in ROOMS if (found := getattr(room, name, None)) is not None), None)
 
 
 def subresources(value: ast.expr) -> list[str]:
@@ -90,7 +99,7 @@ def test_every_call_has_its_right_and_every_right_its_call(process: str) -> None
 
 @pytest.mark.parametrize("process", MADE_OF)
 def test_groups_are_those_of_the_resources(process: str) -> None:
-    known = [each for each in vars(resources).values() if isinstance(each, Resource)] + [INSTASLICES]
+    known = [each for room in ROOMS for each in vars(room).values() if isinstance(each, Resource)]
     groups: dict[str, set[str]] = {}
     for each in known:
         groups.setdefault(each.plural, set()).add(each.group)

@@ -5,6 +5,7 @@ All of that may be lost: whoever starts anew decides from what is seen.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import random
@@ -224,8 +225,8 @@ class Acting:
         )
 
     async def _apply_toolkit(self, instruction: ApplyToolkit) -> None:
-        body = runtime_class()
-        await self._owner.apply(RUNTIME_CLASSES.untyped(), body["metadata"]["name"], body)
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(RUNTIME_CLASSES.untyped(), runtime_class())
         if self._may_act():
             await self._owner.apply(DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE)
 

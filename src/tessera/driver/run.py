@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +17,6 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import TOOLKIT_APP
 from tessera.clock import Clock
 from tessera.driver.acting import Acting
 from tessera.driver.asking import Asking
@@ -26,26 +25,24 @@ from tessera.driver.build.orders import TOOLKIT_STREAM
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.building import build_view
 from tessera.driver.governance import Governance, Objects, govern
-from tessera.driver.machine import Decision, Existing, World, decide
-from tessera.driver.manifests.names import NAMESPACE, PART_OF, SPEC_ANNOTATION, set_of
-from tessera.driver.nodes import NodeFacts, node_facts, same_but_version
+from tessera.driver.machine import Decision, World, decide
+from tessera.driver.manifests.names import NAMESPACE, PART_OF
+from tessera.driver.observed import Observed
 from tessera.driver.options import DriverOptions
-from tessera.driver.podfacts import NodePods, Progress, is_relevant, node_pods
+from tessera.driver.podfacts import NodePods, Progress
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.acting import Hands
 from tessera.driver.rollout.metrics import RolloutMetrics
-from tessera.driver.rollout.reading import node_view
 from tessera.driver.rollout.rollout import Rollout
-from tessera.driver.rollout.views import NodeView
 from tessera.driver.strategy import Situation, queries
 from tessera.kube.backoff import Backoff
-from tessera.kube.cache import Event, EventKind
+from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
-from tessera.kube.resources import DAEMONSETS, DaemonSet, Node, Pod
+from tessera.kube.resources import DAEMONSETS, Node, Pod
 
 _log = logging.getLogger(__name__)
 
@@ -92,28 +89,8 @@ class Drivers:
         self.decision = Decision()
         self._clock = clock
         self._options = options
-        self._nodes = nodes
-        self._pods = pods
         self._rng = rng
         self._stirred = asyncio.Event()
-        self.builds = Builds(client, clock, rng=rng, may_act=may_act, changed=self._build_changed)
-        self._asking = Asking(resolver, clock, rng=rng, changed=self._stirred.set)
-        self._acting = Acting(
-            client,
-            clock,
-            rng=rng,
-            may_act=may_act,
-            wake=self._stirred.set,
-            image=self._own_image,
-            toolkit_spec=self._toolkit_spec,
-        )
-        self._rollout = Rollout(
-            Hands(client, namespace=NAMESPACE, events=events, clock=clock, may_act=may_act),
-            metrics=metrics or RolloutMetrics(CollectorRegistry()),
-            clock=clock,
-            wake=self._stirred.set,
-            rng=rng,
-        )
         self._policies = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
         self._drivers = Informer(client, NVIDIA_DRIVERS, clock=clock, rng=rng)
         self._sets = Informer(
@@ -124,9 +101,26 @@ class Drivers:
             namespace=NAMESPACE,
             label_selector=",".join(f"{key}={value}" for key, value in PART_OF.items()),
         )
-        self._facts: dict[str, NodeFacts] = {}
-        self._on_node: dict[str, dict[str, Pod]] = {}
-        self._pod_facts: dict[str, NodePods] = {}
+        self._mirrors = (nodes, pods, self._sets)
+        self._observed = Observed(nodes, pods, self._sets, stirred=self._stir, pods_changed=self._note_pulls)
+        self.builds = Builds(client, clock, rng=rng, may_act=may_act, changed=self._build_changed)
+        self._asking = Asking(resolver, clock, rng=rng, changed=self._stirred.set)
+        self._acting = Acting(
+            client,
+            clock,
+            rng=rng,
+            may_act=may_act,
+            wake=self._stirred.set,
+            image=lambda: options.image or self._observed.own_image(options.identity),
+            toolkit_spec=self._observed.toolkit_spec,
+        )
+        self._rollout = Rollout(
+            Hands(client, namespace=NAMESPACE, events=events, clock=clock, may_act=may_act),
+            metrics=metrics or RolloutMetrics(CollectorRegistry()),
+            clock=clock,
+            wake=self._stirred.set,
+            rng=rng,
+        )
         self._followed: Mapping[str, DriverPolicy] = {}
         self._notes: Mapping[str, str] = {}
         self._unpullable: dict[str, tuple[str, float]] = {}
@@ -135,8 +129,10 @@ class Drivers:
     async def run(self) -> None:
         """Decides and acts until cancelled. It may be killed at any moment and started again."""
         with contextlib.ExitStack() as stack:
-            for informer, handler in self._handlers():
-                stack.callback(informer.add_handler(handler))
+            ends = self._observed.begin()
+            ends += [each.add_handler(self._policy_seen) for each in (self._policies, self._drivers)]
+            for end in ends:
+                stack.callback(end)
             async with asyncio.TaskGroup() as group:
                 for each in (self._policies, self._drivers, self._sets):
                     group.create_task(each.run())
@@ -148,17 +144,10 @@ class Drivers:
                     self._stirred.clear()
                     await self._pause(self._round(group))
 
-    def _handlers(self) -> Iterator[tuple[Informer[Any], Callable[[Event[Any]], None]]]:
-        yield self._nodes, self._node_seen
-        yield self._pods, self._pod_seen
-        yield self._sets, self._set_seen
-        yield self._policies, self._policy_seen
-        yield self._drivers, self._policy_seen
-
     async def _ready(self) -> None:
         """Everything was listed, or is known not to exist; what earlier rollouts left behind was read."""
-        for informer in (self._nodes, self._pods, self._sets):
-            await informer.wait_synced()
+        for mirror in self._mirrors:
+            await mirror.wait_synced()
         for optional in (self._policies, self._drivers):
             while not optional.synced and not _is_absent(optional):
                 optional.reflector.looked.clear()
@@ -201,7 +190,7 @@ class Drivers:
             nvidia_drivers=self._objects(self._drivers),
             followed=self._followed,
         )
-        labels = {name: facts.labels for name, facts in self._facts.items() if facts.is_gpu}
+        labels = {name: facts.labels for name, facts in self._observed.facts.items() if facts.is_gpu}
         governance = govern(objects, labels)
         self._followed = governance.followed
         return governance
@@ -213,28 +202,22 @@ class Drivers:
 
     def _world(self, governance: Governance) -> World:
         return World(
-            nodes=self._facts,
-            pods={name: self._pods_of(name) for name in self._facts},
+            nodes=self._observed.facts,
+            pods={name: self._observed.pods_of(name) for name in self._observed.facts},
             governance=governance,
-            sets=dict(self._existing()),
+            sets=self._observed.existing(),
             answers=self._asking.answer,
             situation=self._situation,
             unpullable={image: text for image, (text, _) in self._unpullable.items()},
             failed=self._failed(),
             notes=self._told_notes(),
-            toolkit=bool(self._toolkit_spec()) or f"{NAMESPACE}/{TOOLKIT_APP}" in self._sets.cache,
+            toolkit=self._observed.toolkit,
             now=self._clock.now(),
         )
 
-    def _existing(self) -> Iterator[tuple[str, Existing]]:
-        for each in self._sets.cache.values():
-            made = set_of(each.metadata)
-            if made is not None and each.metadata.deletion_timestamp is None:
-                yield made.id, Existing(set=made, uid=each.metadata.uid)
-
     def _failed(self) -> dict[str, str]:
         """Sets that failed somewhere, with one of the causes."""
-        failed = {key: self._rollout.failed_on(key) for key, _ in self._existing()}
+        failed = {key: self._rollout.failed_on(key) for key in self._observed.existing()}
         return {key: next(iter(causes.values())) for key, causes in failed.items() if causes}
 
     def _told_notes(self) -> dict[str, str]:
@@ -242,14 +225,11 @@ class Drivers:
         problems = self._acting.problems
         found = dict(self._notes)
         for name, wanted in self.decision.wanted.items() if problems else ():
-            text = problems.get(wanted.set) or problems.get(self._facts_of(name))
+            facts = self._observed.facts.get(name)
+            text = problems.get(wanted.set) or problems.get(facts.driver_set if facts is not None else "")
             if text:
                 found[name] = text
         return found
-
-    def _facts_of(self, name: str) -> str:
-        facts = self._facts.get(name)
-        return facts.driver_set if facts is not None else ""
 
     def _situation(self, policy: DriverPolicy, pool: PoolKey) -> Situation:
         toolkit = f"{TOOLKIT_STREAM}:{pool.ostree}" if pool.ostree else ""
@@ -269,7 +249,7 @@ class Drivers:
         return msgspec.structs.replace(situation, build=build)
 
     def _keep_asking(self, decision: Decision, group: asyncio.TaskGroup) -> None:
-        pools = {facts.pool for facts in self._facts.values() if facts.is_gpu and facts.pool is not None}
+        pools = {facts.pool for facts in self._observed.facts.values() if facts.is_gpu and facts.pool is not None}
         self._asking.keep(
             query for policy in decision.used.values() for pool in pools for query in queries(policy, pool)
         )
@@ -291,26 +271,18 @@ class Drivers:
         if governance.frozen:
             return None
         policies = {name: policy.upgrade for name, policy in decision.used.items()}
-        found = self._rollout.see(list(self._views(decision)), policies, group)
+        found = self._rollout.see(list(self._observed.views(decision.wanted, self._clock.now())), policies, group)
         if found.notes != self._notes:
             self._notes = found.notes
             self._stirred.set()
         return None if found.until is None else max(0.0, found.until - self._clock.now())
-
-    def _views(self, decision: Decision) -> Iterator[NodeView]:
-        now = self._clock.now()
-        for name, wanted in decision.wanted.items():
-            node = self._nodes.cache.get(name)
-            if node is not None and (self._facts[name].driver_set or self._facts[name].record):
-                pods = list(self._on_node.get(name, {}).values())
-                yield node_view(node, pods, wanted, validated=self._pods_of(name).validated, now=now)
 
     def _deadlines(self) -> Iterator[float]:
         """Seconds until patience with something ends."""
         now = self._clock.monotonic()
         yield from (max(0.0, until - now) for _, until in self._unpullable.values())
         for policy in self.decision.used.values():
-            for pool in {facts.pool for facts in self._facts.values() if facts.pool is not None}:
+            for pool in {facts.pool for facts in self._observed.facts.values() if facts.pool is not None}:
                 silent = self._asking.silent_for(queries(policy, pool))
                 if 0.0 < silent < SILENCE_PATIENCE:
                     yield SILENCE_PATIENCE - silent
@@ -323,48 +295,13 @@ class Drivers:
 
     # What is seen
 
-    def _node_seen(self, event: Event[Node]) -> None:
-        name = event.object.metadata.name
-        if event.kind is EventKind.DELETED:
-            self._facts.pop(name, None)
-            self._stirred.set()
-            return
-        facts, before = node_facts(event.object), self._facts.get(name)
-        self._facts[name] = facts
-        if before is None or not same_but_version(before, facts):
-            self._acting.seen(f"label/{name}", f"told/{name}", f"condition/{name}")
-            self._stirred.set()
-        elif facts.upgrade_state:
-            self._stirred.set()
+    def _stir(self, keys: Iterable[str]) -> None:
+        self._acting.seen(*keys)
+        self._stirred.set()
 
-    def _pod_seen(self, event: Event[Pod]) -> None:
-        pod = event.object
-        for name in {pod.spec.node_name, event.old.spec.node_name if event.old is not None else ""} - {""}:
-            pods = self._on_node.setdefault(name, {})
-            key = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            if event.kind is EventKind.DELETED:
-                pods.pop(key, None)
-                if not pods:
-                    del self._on_node[name]
-            else:
-                pods[key] = pod
-            self._pods_changed(name, pod)
-
-    def _pods_changed(self, name: str, pod: Pod) -> None:
-        facts = self._facts.get(name)
-        if is_relevant(pod):
-            self._pod_facts.pop(name, None)
-            self._acting.seen(f"validation/{name}")
-            self._note_pulls(self._pods_of(name))
-            self._stirred.set()
-        elif facts is not None and (facts.upgrade_state or facts.driver_set):
-            self._stirred.set()
-
-    def _pods_of(self, name: str) -> NodePods:
-        found = self._pod_facts.get(name)
-        if found is None:
-            found = self._pod_facts[name] = node_pods(self._on_node.get(name, {}).values())
-        return found
+    def _policy_seen(self, event: Event[dict[str, Any]]) -> None:
+        name = event.object["metadata"]["name"]
+        self._stir(f"policy/{each.kind}/{name}" for each in (CLUSTER_POLICIES, NVIDIA_DRIVERS))
 
     def _note_pulls(self, pods: NodePods) -> None:
         """Remembers images that do not come, and asks their registry what has become of them."""
@@ -374,40 +311,14 @@ class Drivers:
                 if image not in self._unpullable:
                     self._asking.doubt_image(image)
                 self._unpullable[image] = (text, until)
-            if driver.progress is Progress.READY:
-                for each in self._sets.cache.values():
-                    made = set_of(each.metadata)
-                    if made is not None and made.id == driver.set:
-                        self._unpullable.pop(made.image, None)
-
-    def _set_seen(self, event: Event[DaemonSet]) -> None:
-        name = event.object.metadata.name
-        self._acting.seen(f"set/{name}", *(["toolkit"] if name == TOOLKIT_APP else []))
-        self._stirred.set()
-
-    def _policy_seen(self, event: Event[dict[str, Any]]) -> None:
-        metadata = event.object["metadata"]
-        kind = CLUSTER_POLICIES.kind if event.object.get("kind") == CLUSTER_POLICIES.kind else NVIDIA_DRIVERS.kind
-        self._acting.seen(f"policy/{kind}/{metadata['name']}")
-        self._stirred.set()
+            made = self._observed.existing().get(driver.set) if driver.progress is Progress.READY else None
+            if made is not None:
+                self._unpullable.pop(made.set.image, None)
 
     def _build_changed(self, target: str, phase: BuildPhase) -> None:
         if phase is BuildPhase.DONE:
-            repository = target.rpartition("/")[0]
-            self._asking.doubt_repository(repository)
+            self._asking.doubt_repository(target.rpartition("/")[0])
         self._stirred.set()
-
-    # Of itself
-
-    def _own_image(self) -> str:
-        if self._options.image:
-            return self._options.image
-        own = self._pods.cache.get(f"{NAMESPACE}/{self._options.identity}")
-        return own.spec.containers[0].image if own is not None and own.spec.containers else ""
-
-    def _toolkit_spec(self) -> str:
-        found = self._sets.cache.get(f"{NAMESPACE}/{TOOLKIT_APP}")
-        return found.metadata.annotations.get(SPEC_ANNOTATION, "") if found is not None else ""
 
 
 def _is_absent(informer: Informer[Any]) -> bool:
