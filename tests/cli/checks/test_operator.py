@@ -173,3 +173,25 @@ def test_an_nvidia_driver_says_for_which_nodes() -> None:
 def test_what_is_asked_of_images_together_is_judged() -> None:
     part = only("driver: {usePrecompiled: true, version: '580'}\ngdrcopy: {enabled: true}")
     assert part.problems[0].startswith("driver.usePrecompiled: cannot be true together with gdrcopy")
+
+
+def test_everything_that_a_driver_container_is_given_is_said() -> None:
+    means = only("""
+      hostPaths: {driverInstallDir: /srv/driver}
+      driver:
+        version: "580"
+        kernelModuleType: open
+        rdma: {enabled: true, useHostMofed: true}
+        repoConfig: {configMapName: repos}
+        secretEnv: secrets
+        env: [{name: A, value: b}]
+        args: [init]
+        startupProbe: {failureThreshold: 300}
+    """).means
+    assert means[6:11] == (
+        "  with open kernel modules",
+        "  with modules for GPUDirect RDMA, by the host's MOFED",
+        "  with repoConfig from ConfigMap repos, secretEnv from Secret secrets, env A, args",
+        "  its files appear below /srv/driver",
+        "  has 3060 s to start",
+    )

@@ -19,7 +19,9 @@ EVICTION = list(yaml.safe_load_all((deploy_folder() / "options" / "evict.yaml").
 
 def made(values: str | None = None, **choices: Any) -> Sequence[Manifest]:
     settings = None if values is None else settings_from(load(values))
-    return manifests(BASE, EVICTION, Choices(settings=settings, **choices))
+    return manifests(
+        BASE, EVICTION, Choices(settings=settings, drivers=settings.driver_objects if settings else (), **choices)
+    )
 
 
 def agent(objects: Sequence[Manifest]) -> Manifest:
@@ -93,6 +95,16 @@ def test_another_folder_of_kubelets_moves_its_pod_resources_and_no_device_plugin
     assert str(found.pod_resources) == mounts["pod-resources"] == "/var/lib/k0s/kubelet/pod-resources"
     assert found.plugin_dir == options(before).plugin_dir
     assert mounts["device-plugins"] == str(found.plugin_dir)
+
+
+def test_another_folder_of_drivers_is_the_agents_and_the_policys() -> None:
+    plain = made("driver: {version: '580'}")
+    assert options(plain).driver_root == options(made()).driver_root
+    after = made("driver: {version: '580'}\nhostPaths: {driverInstallDir: /srv/driver}")
+    mounts = {each["name"]: each["mountPath"] for each in container(after)["volumeMounts"]}
+    volumes = {each["name"]: each["hostPath"]["path"] for each in agent(after)["volumes"]}
+    assert str(options(after).driver_root) == mounts["driver"] == volumes["driver"] == "/srv/driver"
+    assert after[-1]["spec"]["hostPaths"]["driverInstallDir"] == "/srv/driver"
 
 
 def test_an_option_stands_once_among_the_arguments() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import Notice
+from tessera.api.driver.chart import DRIVER_ROOT
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.sharing.config import MigStrategy
 
@@ -66,3 +67,8 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     driver_objects: tuple[dict[str, Any], ...] = ()
     drivers: tuple[DriverPolicy, ...] = ()
     notices: tuple[Notice, ...] = ()
+
+    @property
+    def driver_root(self) -> str:
+        """Where driver containers show their files on the host; empty for the usual place, and for no drivers."""
+        return next((each.driver_root for each in self.drivers if each.driver_root != DRIVER_ROOT), "")

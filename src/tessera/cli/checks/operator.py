@@ -5,6 +5,7 @@ from typing import Any
 
 from tessera.agent.health.policy import passed_over
 from tessera.api.documents import FileRefused, load
+from tessera.api.driver.chart import DRIVER_ROOT
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
 from tessera.api.driver.nvidia_driver import read_nvidia_driver
 from tessera.api.driver.policy import Component, DriverPolicy, ImageSource
@@ -66,6 +67,7 @@ def _driver_means(policy: DriverPolicy) -> Iterator[str]:
         yield "drivers: as NVIDIADriver objects say"
     else:
         yield f"driver: {_image(policy)}"
+        yield from _container_means(policy)
     upgrade = policy.upgrade
     if upgrade.auto_upgrade:
         yield (
@@ -79,6 +81,29 @@ def _driver_means(policy: DriverPolicy) -> Iterator[str]:
         yield f"  built once for each kernel that has no image, and pushed to {policy.build_repository}"
     if policy.kind == POLICY_KIND:
         yield f"container toolkit: {_toolkit(policy.toolkit)}"
+
+
+def _container_means(policy: DriverPolicy) -> Iterator[str]:
+    """What the driver container is given besides its image."""
+    if policy.kernel_module_type != "auto":
+        yield f"  with {policy.kernel_module_type} kernel modules"
+    mofed = ", by the host's MOFED" if policy.rdma_host_mofed else ""
+    if policy.rdma:
+        yield f"  with modules for GPUDirect RDMA{mofed}"
+    secrets = {"licensingConfig": policy.licensing_secret, "secretEnv": policy.secret_env}
+    given = [f"{purpose} from ConfigMap {name}" for purpose, name in policy.config_maps.items()]
+    given += [f"{purpose} from Secret {name}" for purpose, name in secrets.items() if name]
+    if policy.env:
+        given.append(f"env {', '.join(str(each['name']) for each in policy.env)}")
+    given += [part for part in ("args", "resources") if getattr(policy, part)]
+    if given:
+        yield f"  with {', '.join(given)}"
+    if policy.driver_root != DRIVER_ROOT:
+        yield f"  its files appear below {policy.driver_root}"
+    if policy.startup_probe:
+        probe = policy.startup_probe
+        window = probe["initialDelaySeconds"] + probe["periodSeconds"] * probe["failureThreshold"]
+        yield f"  has {window} s to start"
 
 
 def _image(policy: DriverPolicy) -> str:

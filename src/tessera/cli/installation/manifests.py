@@ -32,6 +32,8 @@ CONFIG_ROLE = "tessera-agent-config"
 MPS_VOLUME = "mps"
 MPS_MEMORY_VOLUME = "mps-shm"
 POD_RESOURCES_VOLUME = "pod-resources"
+#: Where a driver container shows its files; host and container have the same path.
+DRIVER_VOLUME = "driver"
 
 _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app.kubernetes.io/part-of": "tessera"}
@@ -127,6 +129,8 @@ def _set_agent(pod: Manifest, choices: Choices) -> None:
         return
     kept = [each for each in container.get("env", ()) if each["name"] not in settings.health]
     container["env"] = kept + [{"name": name, "value": value} for name, value in settings.health.items()]
+    if settings.driver_root:
+        _move(pod, DRIVER_VOLUME, settings.driver_root, container)
     if settings.mps_root:
         root = settings.mps_root.rstrip("/")
         _move(pod, MPS_VOLUME, root)
@@ -182,6 +186,8 @@ def _followed(choices: Choices, settings: OperatorSettings) -> Iterator[str]:
         yield f"--mps-root={settings.mps_root}"
     if settings.kubelet_root:
         yield f"--kubelet-root={settings.kubelet_root}"
+    if settings.driver_root:
+        yield f"--driver-root={settings.driver_root}"
 
 
 # What the agents follow
