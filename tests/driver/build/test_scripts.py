@@ -210,6 +210,17 @@ def test_firmware_is_put_where_the_host_looks_for_it(machine: Machine, serving: 
     assert (there / "gsp_ga10x.bin").read_bytes() == b"firmware"
 
 
+@pytest.mark.parametrize("place", ["sys/fs/selinux", "proc/1/root/sys/fs/selinux"])
+def test_device_files_are_labelled_where_the_host_enforces_selinux(
+    machine: Machine, serving: Serving, place: str
+) -> None:
+    (machine.root / place).mkdir(parents=True)
+    (machine.root / place / "enforce").write_text("1")
+    serving()
+    (call,) = machine.calls("chcon")
+    assert call.endswith(f"container_file_t {machine.root}/run/nvidia/driver/dev")
+
+
 def test_switches_between_cards_start_the_fabric_manager(machine: Machine, serving: Serving) -> None:
     devices = machine.root / "proc/driver/nvidia-nvswitch/devices"
     devices.mkdir(parents=True)

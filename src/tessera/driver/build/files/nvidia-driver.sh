@@ -61,13 +61,23 @@ write_options() {
 mounted() { grep -qs " $driver_root\(/[^ ]*\)\? " "$root/proc/self/mountinfo"; }
 
 # A root that an earlier container left is of no use: its files are gone.
-unmount_root() {
+un# A container does not see the host's SELinux in its own /sys, but, with hostPID, in that of the first process.
+selinux_present() {
+    [ -e "$sys/fs/selinux/enforce" ] || [ -e "$root/proc/1/root/sys/fs/selinux/enforce" ]
+}
+
+mount_root() {
     # Several may lie on top of each other.
     tries=0
     while mounted && [ "$tries" -lt 8 ]; do
         umount -l -R "$driver_root" || fail "cannot unmount $driver_root"
         tries=$((tries + 1))
     done
+}
+
+# A container does not see the host's SELinux in its own /sys, but, with hostPID, in that of the first process.
+selinux_present() {
+    [ -e "$sys/fs/selinux/enforce" ] || [ -e "$root/proc/1/root/sys/fs/selinux/enforce" ]
 }
 
 mount_root() {
@@ -77,7 +87,7 @@ mount_root() {
     mount --make-private "$sys"
     mount --rbind "${root:-/}" "$driver_root"
     # Where the host enforces SELinux, containers may only use device files that are labelled for them.
-    if [ -e "$root/sys/fs/selinux/enforce" ] && command -v chcon >/dev/null; then
+    if selinux_present && command -v chcon >/dev/null; then
         chcon -R -t container_file_t "$driver_root/dev" || say "device files keep their SELinux label"
     fi
 }
