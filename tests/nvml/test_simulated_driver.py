@@ -55,11 +55,11 @@ def test_a_driver_in_use_is_not_unloaded(bare: SimulatedMachine) -> None:
 
 async def test_an_open_session_holds_the_driver(bare: SimulatedMachine) -> None:
     hardware = InlineNvml(bare, LoopClock(0))
-    with pytest.raises(DriverNotLoaded, match="open NVML"):
+    with pytest.raises(DriverNotLoaded, match="open the driver"):
         await hardware.__aenter__()
     bare.load_driver("570.133.20")
     async with hardware:
-        with pytest.raises(InUse, match="1 open sessions of NVML"):
+        with pytest.raises(InUse, match="1 open sessions"):
             bare.unload_driver()
     bare.unload_driver()
 

@@ -169,25 +169,25 @@ class SimulatedHardware:
         Sessions of other processes, which share the machine by its file, are not seen.
 
         Raises:
-            InUse: a process computes on a card, or a session of NVML of this process is open.
+            InUse: a process computes on a card, or a session of this process is open.
         """
         with self._change() as machine:
             pids = sorted({process.pid for card in machine.cards for process in card.processes})
             if machine.driver_version and (pids or self._sessions):
-                who = f"processes {pids}" if pids else f"{len(self._sessions)} open sessions of NVML"
+                who = f"processes {pids}" if pids else f"{len(self._sessions)} open sessions"
                 raise InUse(f"driver {machine.driver_version}: module nvidia is in use by {who}")
             machine.driver_version = ""
             for card in machine.cards:
                 card.restart()
 
     def open_session(self) -> Callable[[], None]:
-        """Opens NVML, as ``nvmlInit`` does; the function returned ends that session.
+        """Opens the driver, as ``nvmlInit`` and ``cuInit`` do; the function returned ends that session.
 
         Raises:
             DriverNotLoaded: no driver is loaded.
         """
         if self.loaded_driver is None:
-            raise DriverNotLoaded("open NVML")
+            raise DriverNotLoaded("open the driver")
         session = object()
         self._sessions.add(session)
         return lambda: self._sessions.discard(session)

@@ -57,3 +57,34 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
         machine.destroy_compute_instance(gpu, gi_id, made.ci_id)
 
     in_lab(story)
+
+
+def test_a_container_with_a_card_holds_the_driver(in_lab: InLab, slices: Callable[..., Any]) -> None:
+    machine = SimulatedMachine("1xT4", seed="n1", driver=None)
+    (gpu,) = machine.uuids()
+
+    class Whole(slices):  # type: ignore[misc, valid-type]
+        async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+            return [Allocation(envs={"NVIDIA_VISIBLE_DEVICES": gpu}) for _ in requests]
+
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        await lab.start_nodes("n1", plugins=direct, machine=machine)
+        lab.start(direct.bus.serve(Whole("a")))
+        await lab.clock.sleep(0.1)
+        limits = {"limits": {RESOURCE: "1"}}
+        container = {"name": "c", "image": "app", "command": ["sleep", "60"], "resources": limits}
+        for name in ("without", "with"):
+            spec = {"nodeName": "n1", "containers": [container], "restartPolicy": "Never"}
+            await lab.api.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, "default")
+            await lab.clock.sleep(1)
+            machine.load_driver("595.58.03")
+        assert await lab.phase("without") == "Failed"
+        assert await lab.phase("with") == "Running"
+        with pytest.raises(InUse):
+            machine.unload_driver()
+        await lab.clock.sleep(60)
+        assert await lab.phase("with") == "Succeeded"
+        machine.unload_driver()
+
+    in_lab(story)

@@ -3,7 +3,7 @@
 A container is either run for real by the injected entrypoint (Tessera's own commands), or does what the program of its
 image does (:mod:`tessera.lab.kubelet.images`), or is simulated as :mod:`tessera.lab.kubelet.program` says. Creating one
 resolves its CDI devices like containerd. A running container that sees MIG devices has a simulated process with memory
-on each, so that a slice in use cannot be destroyed.
+on each, so that a slice in use cannot be destroyed; one that sees any card holds the driver, so that it stays loaded.
 """
 
 import asyncio
@@ -96,7 +96,7 @@ class Runtime:
         """Runs a simulated container to its end and returns its exit code; cancel it to stop it.
 
         Raises:
-            NvmlError: a MIG device that it sees is not there.
+            NvmlError: a MIG device that it sees is not there, or no driver is loaded.
             MemoryError: a MIG device has too little memory left.
         """
         does = program(created.image, created.argv)
@@ -111,25 +111,27 @@ class Runtime:
 
     @contextmanager
     def _on_gpus(self, env: Mapping[str, str]) -> Iterator[None]:
-        """The container's processes on the MIG devices that it sees, for as long as it runs."""
+        """What the container holds for as long as it runs: the driver, and a process on each MIG device it sees."""
         pids: list[int] = []
         machine = self._machine
-        if machine is None:
+        if machine is None or not devices(env):
             yield
             return
+        let_go = machine.open_session()
         try:
-            pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in mig_devices(env)]
+            pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in devices(env, "MIG-")]
             yield
         finally:
             for pid in pids:
                 with suppress(NvmlError):  # the card was lost, reset or rebooted, and the process with it
                     machine.end_process(pid)
+            let_go()
 
 
-def mig_devices(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The MIG UUIDs that a container's environment names."""
+def devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:
+    """The UUIDs of cards and MIG devices that a container's environment names, or those that begin so."""
     for name in DEVICE_VARIABLES:
-        uuids = tuple(each for each in env.get(name, "").split(",") if each.startswith("MIG-"))
+        uuids = tuple(each for each in env.get(name, "").split(",") if each.startswith(prefixes or ("GPU-", "MIG-")))
         if uuids:
             return uuids
     return ()
