@@ -13,6 +13,8 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.cli import agent, controller, webhook
 from tessera.cli.main import COMMANDS
 from tessera.controller.options import ControllerOptions
+from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
+from tessera.provisioning.store import RECORDS_NAME
 from tessera.webhook.options import REVIEW_PATH, WebhookOptions
 
 PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {
@@ -143,6 +145,8 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("secrets", webhook_.secret),
         ("mutatingwebhookconfigurations", webhook_.configuration),
         ("leases", controller_.lease_name),
+        ("configmaps", RECORDS_NAME),
+        ("configmaps", FAILURES_CONFIG_MAP),
         ("configmaps", agent_.sharing_config.name),
         ("configmaps", agent_.mig_config.name),
     }

@@ -4,6 +4,9 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from tessera.driver.rollout.metrics import RolloutMetrics
+from tessera.provisioning.metrics import ProvisioningMetrics
+
 #: Seconds; a decision takes from tens of microseconds (one pod) to a second (a burst of thousands).
 _BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 
@@ -13,10 +16,14 @@ class Metrics:
 
     Attributes:
         registry: what ``/metrics`` shows.
+        provisioning: of nodes on their way to usable cards.
+        rollout: of drivers that are replaced.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
+        self.provisioning = ProvisioningMetrics(self.registry)
+        self.rollout = RolloutMetrics(self.registry)
         self._waiting = Gauge("tessera_pods_waiting", "Pods that wait for a slice.", registry=self.registry)
         self._promises = Gauge("tessera_promises", "Slices promised to pods, by pod.", registry=self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)

@@ -1,10 +1,27 @@
 """What the controller process is told at start."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tessera.driver.options import DriverOptions
+from tessera.provisioning.options import ProvisioningOptions
 
 #: Receives (address, port) of a server once it listens.
 OnListening = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistryOptions:
+    """How registries of driver images are reached.
+
+    Attributes:
+        ca: certificates of authorities that are trusted beside the system's, PEM.
+        plain_http: hosts (with port) that are asked without TLS.
+    """
+
+    ca: Path | None = None
+    plain_http: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +38,9 @@ class ControllerOptions:
         http_port: None serves nothing (no sockets are opened), 0 picks a free port.
         on_listening: told the port once it is open.
         on_leading: called when this replica begins to act.
+        drivers: how drivers are managed, where a ClusterPolicy asks for that.
+        registries: how their images' registries are reached.
+        provisioning: how nodes are followed on their way to usable cards.
     """
 
     identity: str
@@ -31,3 +51,6 @@ class ControllerOptions:
     http_port: int | None = 8080
     on_listening: OnListening | None = None
     on_leading: Callable[[], None] | None = None
+    drivers: DriverOptions = field(default_factory=DriverOptions)
+    registries: RegistryOptions = field(default_factory=RegistryOptions)
+    provisioning: ProvisioningOptions = field(default_factory=ProvisioningOptions)

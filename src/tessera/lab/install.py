@@ -22,7 +22,9 @@ from tessera.kube.meta import Resource
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.seam import Kubelet
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
+from tessera.lab.kubelet.images import Catalogue
 from tessera.lab.manifests import install_manifests
+from tessera.lab.registry import SimulatedRegistry
 from tessera.nvml.errors import DriverNotLoaded
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
@@ -57,7 +59,9 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
                         await _agent(cluster, commands.agent(context.argv[2:], context.env), context, client, rng)
                     case "controller":
                         options: ControllerOptions = commands.controller(context.argv[2:], context.env)
-                        await run_controller(_without_port(options), client, context.clock, rng=rng)
+                        await run_controller(
+                            _without_port(options), client, context.clock, resolver=_registry(cluster), rng=rng
+                        )
                     case _:
                         options_: WebhookOptions = commands.webhook(context.argv[2:], context.env)
                         await _webhook(cluster, options_, context, client, rng)
@@ -68,6 +72,11 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
         return run
 
     return bound
+
+
+def _registry(cluster: "Cluster") -> SimulatedRegistry:
+    """What a controller in the lab asks for images: no real registry."""
+    return SimulatedRegistry(cluster.options.catalogue or Catalogue(), cluster.clock)
 
 
 def _without_port(options: ControllerOptions) -> ControllerOptions:

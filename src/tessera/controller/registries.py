@@ -1,0 +1,32 @@
+"""The resolver of driver images that asks real registries, as the controller's options say."""
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tessera.clock import Clock
+from tessera.controller.options import ControllerOptions
+from tessera.driver.registry.client import RegistryClient
+from tessera.driver.registry.pullsecrets import PullSecrets
+from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.resolver import RegistryResolver
+from tessera.kube.client import Client
+
+
+@asynccontextmanager
+async def registries(
+    options: ControllerOptions, client: Client, clock: Clock, rng: random.Random
+) -> AsyncIterator[RegistryResolver]:
+    """A resolver for as long as the process lives. Nothing is connected before something is asked.
+
+    Raises:
+        OSError: the file of authorities cannot be read.
+        ssl.SSLError: it holds no certificates.
+    """
+    authorities = options.registries.ca.read_text(encoding="ascii") if options.registries.ca is not None else ""
+    trust = Trust(authorities=authorities, plain=options.registries.plain_http)
+    asked = RegistryClient(Wire(trust), clock)
+    try:
+        yield RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
+    finally:
+        await asked.close()

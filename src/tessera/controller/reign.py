@@ -1,0 +1,153 @@
+"""One time of leadership: mirrors of the cluster, the state machine of placement and its hands, drivers, provisioning.
+
+What is mirrored is listed after the lease was won, so that everything the leader before us wrote is seen. Placement
+hears of observations as they come and decides once all that has arrived is absorbed; drivers and provisioning share
+its mirrors of nodes and pods and live beside it. Between two observations the process sleeps.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import INSTASLICE_NAMESPACE, NodeName, PodUid
+from tessera.clock import Clock
+from tessera.controller.acting import Actor
+from tessera.controller.facts import node_facts, pod_facts
+from tessera.controller.machine import Slicer
+from tessera.controller.metrics import Metrics
+from tessera.controller.options import ControllerOptions
+from tessera.driver.resolution import Resolver
+from tessera.driver.run import Drivers
+from tessera.kube.cache import Event, EventKind
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.provisioning.run import Provisioning
+
+
+class Reign:
+    """Begins with an empty machine and a LIST of everything.
+
+    Args:
+        options: the controller's.
+        client: the API server.
+        clock: the time.
+        metrics: the process's.
+        may_act: whether this replica still leads; asked before each write.
+        resolver: looks driver images up; made once a process, so that what it knows outlives a time of leadership.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        options: ControllerOptions,
+        client: Client,
+        clock: Clock,
+        *,
+        metrics: Metrics,
+        may_act: Callable[[], bool],
+        resolver: Resolver,
+        rng: random.Random,
+    ) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._slicer = Slicer()
+        self._stirred = asyncio.Event()
+        self._pods = Informer(client, PODS, clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES, clock=clock, rng=rng)
+        self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
+        self._events = EventRecorder(
+            client, component="tessera-controller", instance=options.identity, clock=clock, rng=rng
+        )
+        self._actor = Actor(
+            client,
+            self._slicer,
+            events=self._events,
+            metrics=metrics,
+            may_act=may_act,
+            wake=self._stirred.set,
+            rng=rng,
+        )
+
+        self._provisioning = Provisioning(
+            client,
+            clock,
+            nodes=self._nodes,
+            pods=self._pods,
+            events=self._events,
+            metrics=metrics.provisioning,
+            options=options.provisioning,
+            rng=rng,
+            may_act=may_act,
+        )
+        self._drivers = Drivers(
+            client,
+            clock,
+            resolver=resolver,
+            nodes=self._nodes,
+            pods=self._pods,
+            options=options.drivers,
+            events=self._events,
+            rng=rng,
+            may_act=may_act,
+            metrics=metrics.rollout,
+        )
+
+    async def run(self, begun: Callable[[Slicer], None]) -> None:
+        """Decides and writes until cancelled; ``begun`` is told once everything is listed."""
+        self._pods.add_handler(self._pod_seen)
+        self._nodes.add_handler(self._node_seen)
+        self._objects.add_handler(self._object_seen)
+        informers = (self._pods, self._nodes, self._objects)
+        async with AsyncExitStack() as stack:
+            stack.callback(self._actor.stop)
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            for informer in informers:
+                group.create_task(informer.run())
+            group.create_task(self._events.run())
+            group.create_task(self._provisioning.run(), name="provisioning")
+            group.create_task(self._drivers.run(), name="drivers")
+            for informer in informers:
+                await informer.wait_synced()
+            begun(self._slicer)
+            self._stirred.set()
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                self._decide(group)
+
+    def _decide(self, group: asyncio.TaskGroup) -> None:
+        """Absorbs and plans until nothing new comes of it, and starts what is to be written."""
+        while True:
+            before, began = self._slicer.decisions, self._clock.monotonic()
+            self._slicer.decide()
+            if self._slicer.decisions > before:
+                self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
+            for instruction in self._slicer.take():
+                self._actor.start(instruction, group)
+            if not self._slicer.stirred:
+                return
+
+    def _pod_seen(self, event: Event[Pod]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._slicer.lose_pod(PodUid(event.object.metadata.uid))
+        else:
+            self._slicer.see_pod(pod_facts(event.object))
+        self._stirred.set()
+
+    def _node_seen(self, event: Event[Node]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._slicer.lose_node(NodeName(event.object.metadata.name))
+        else:
+            self._slicer.see_node(node_facts(event.object))
+        self._stirred.set()
+
+    def _object_seen(self, event: Event[Instaslice]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._slicer.lose_object(NodeName(event.object.metadata.name))
+        else:
+            self._slicer.see_object(event.object)
+        self._stirred.set()
