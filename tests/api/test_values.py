@@ -209,6 +209,7 @@ def test_free_values_stand_below_other_charts_and_helms_own_key() -> None:
 
 def test_every_component_is_followed_or_has_its_reason() -> None:
     followed = {"mig", "migManager", "devicePlugin", "gfd", "cdi", "hostPaths", "driver", "toolkit", "daemonsets"}
+    followed |= {"clusterPolicy"}
     assert followed | set(COMPONENTS) == set(VALUES)
     assert set(POLICY) < set(VALUES)
 

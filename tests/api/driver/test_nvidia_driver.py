@@ -113,3 +113,12 @@ def test_an_unknown_key_is_a_notice() -> None:
 
 def test_settings_of_its_rollout_stand_in_annotations() -> None:
     assert read("{}", annotations={"tessera.dev/driver-canary": "0"}).policy.upgrade.canary == 0
+
+
+def test_the_image_that_nvidias_definition_writes_by_itself_is_nvidias_driver() -> None:
+    written = "repository: null\nimage: nvcr.io/nvidia/driver\n"
+    usual = ImageSource(repository="nvcr.io/nvidia", image="driver", version="570")
+    assert read(f"{written}version: '570'").policy.source == usual
+    found = read(f"{written}version: null")
+    assert found.policy.source == ImageSource(repository="nvcr.io/nvidia", image="driver", version="595.91.07")
+    assert "is taken, as in NVIDIA's chart" in found.notices[0].text

@@ -128,7 +128,15 @@ def test_where_objects_say_what_is_installed_the_chart_makes_the_default_one() -
     assert only["kind"] == "ClusterPolicy"
 
 
-@pytest.mark.parametrize("text", ["{}", "driver: {enabled: true}", "driver: {enabled: false, version: '580'}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "driver: {enabled: true}",
+        "driver: {enabled: false, version: '580'}",
+        "driver: {version: '580'}\nclusterPolicy: {deployCR: false}",
+    ],
+)
 def test_values_that_name_no_driver_leave_those_of_the_hosts(text: str) -> None:
     assert values(text).objects == ()
 

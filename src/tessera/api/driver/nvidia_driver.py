@@ -36,6 +36,7 @@ KIND = "NVIDIADriver"
 #: Label of a node: the NVIDIADriver that it has its driver from; set by NVIDIA's operator and by Tessera.
 OWNER_LABEL = "nvidia.com/gpu-operator.driver.owner"
 
+_DEFAULT_IMAGE = "nvcr.io/nvidia/driver"
 _TYPES = ("gpu", "vgpu", "vgpu-host-manager")
 
 
@@ -81,7 +82,7 @@ def _where(reading: Reading, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _what(reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     reading.without_effect(_if_on(fields), "spec", UNFOLLOWED)
-    source = image_source(reading, fields, "spec", otherwise=chart.DRIVER_SOURCE)
+    source = image_source(reading, _undefaulted(fields), "spec", otherwise=chart.DRIVER_SOURCE)
     precompiled = fields.get("usePrecompiled", False)
     if precompiled:
         gds, gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
@@ -113,6 +114,19 @@ def _what(reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any]) -
         "tolerations": reading.objects(fields, "tolerations", "spec"),
         "priority_class": reading.name(fields, "priorityClassName", "spec"),
     }
+
+
+def _undefaulted(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields without the image that NVIDIA's definition writes where nobody named one.
+
+    It is registry, path and name in one, and without a tag: by itself it names nothing, beside a version the driver of
+    NVIDIA's registry.
+    """
+    if fields.get("image") != _DEFAULT_IMAGE or fields.get("repository"):
+        return fields
+    usual = chart.DRIVER_SOURCE
+    rest = {key: value for key, value in fields.items() if key != "image"}
+    return {**rest, "repository": usual.repository, "image": usual.image} if fields.get("version") else rest
 
 
 def _if_on(fields: Mapping[str, Any]) -> dict[str, Any]:

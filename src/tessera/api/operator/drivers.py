@@ -69,6 +69,8 @@ def drivers_of_values(values: Mapping[str, Any], wanted: bool | None = None) -> 
     Raises:
         FileRefused: what they say cannot be.
     """
+    if wanted is None and not _deployed(values):
+        wanted = False
     if not _is_wanted(values, "driver.enabled", wanted):
         return DriverPart(notices=tuple(_without(values, wanted)))
     objects = tuple(_rendered(values))
@@ -105,6 +107,12 @@ def _is_wanted(fields: Mapping[str, Any], path: str, wanted: bool | None) -> boo
     if wanted and off:
         raise FileRefused([Problem(path, "is false, while --drivers asks for drivers; leave one of the two out")])
     return asks_for_drivers(fields) if wanted is None else wanted
+
+
+def _deployed(values: Mapping[str, Any]) -> bool:
+    """Whether the chart would render a ClusterPolicy at all."""
+    written = values.get("clusterPolicy")
+    return not isinstance(written, Mapping) or written.get("deployCR") is not False
 
 
 def _without(fields: Mapping[str, Any], wanted: bool | None) -> Iterator[Notice]:

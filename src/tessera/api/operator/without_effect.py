@@ -15,7 +15,6 @@ _VGPU = "vGPU devices are not made"
 #: Components.
 COMPONENTS: Mapping[str, str] = {
     "ccManager": "the mode of confidential computing is left as it is",
-    "clusterPolicy": "a ClusterPolicy is made where the values name a driver; tessera install --no-drivers makes none",
     "dcgm": "no DCGM host engine is installed",
     "dcgmExporter": "NVIDIA's exporter is not installed; it also runs by itself, beside Tessera",
     "draDriver": "NVIDIA's DRA driver is not installed",
