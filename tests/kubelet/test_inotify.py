@@ -47,3 +47,23 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         FolderWatch(tmp_path / "nowhere").changes(),
     ):
         pass
+
+
+async def test_a_folder_that_is_removed_is_gone_even_if_another_takes_its_place(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    watch = FolderWatch(folder)
+    with watch.changes() as changed:
+        (folder / "file").touch()
+        await woken(changed)
+        assert not watch.gone
+        (folder / "file").unlink()
+        folder.rmdir()
+        folder.mkdir()
+        await woken(changed)
+        while not watch.gone:
+            await woken(changed)
+    with watch.changes() as changed:
+        assert not watch.gone
+        (folder / "file").touch()
+        await woken(changed)

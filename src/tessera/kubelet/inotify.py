@@ -6,12 +6,14 @@ for good. The kernel tells at once. Neither asyncio nor the dependencies offer i
 through the C library here.
 
 What happened is not reported, only that something did: the caller compares what it sees with what it saw, which is also
-right after an overflow of the kernel's queue.
+right after an overflow of the kernel's queue. That the folder itself is gone is told apart, since another one of the
+same name, even of the same inode, is not watched then.
 """
 
 import asyncio
 import ctypes
 import os
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,14 +21,22 @@ from pathlib import Path
 
 _IN_MOVED_FROM, _IN_MOVED_TO, _IN_CREATE, _IN_DELETE, _IN_ONLYDIR = 0x40, 0x80, 0x100, 0x200, 0x01000000
 _MASK = _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
+_IN_IGNORED = 0x8000
 _BUFFER = 64 * 1024
+#: struct inotify_event: descriptor, mask, cookie, length of the name that follows.
+_EVENT = struct.Struct("iIII")
 
 
 class FolderWatch:
-    """Changes of one folder, for any number of waiters over one inotify descriptor (a host has 128 for each user)."""
+    """Changes of one folder, for any number of waiters over one inotify descriptor (a host has 128 for each user).
+
+    Attributes:
+        gone: the folder that is watched was removed; nothing more will be told.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.gone = False
         self._descriptor: int | None = None
         self._waiters: list[asyncio.Event] = []
 
@@ -39,7 +49,7 @@ class FolderWatch:
         """
         woken = asyncio.Event()
         if self._descriptor is None:
-            self._descriptor = self._open()
+            self._descriptor, self.gone = self._open(), False
         self._waiters.append(woken)
         try:
             yield woken
@@ -65,9 +75,10 @@ class FolderWatch:
 
     def _readable(self, descriptor: int) -> None:
         try:
-            os.read(descriptor, _BUFFER)
+            events = os.read(descriptor, _BUFFER)
         except BlockingIOError:
             return
+        self.gone = self.gone or any(mask & _IN_IGNORED for mask in _masks(events))
         for woken in self._waiters:
             woken.set()
 
@@ -77,3 +88,11 @@ class FolderWatch:
             # The kernel takes some 10 ms to end an inotify instance (seen on 6.x): not the loop's time.
             threading.Thread(target=os.close, args=(self._descriptor,), name="inotify-close").start()
             self._descriptor = None
+
+
+def _masks(events: bytes) -> Iterator[int]:
+    at = 0
+    while at < len(events):
+        _, mask, _, length = _EVENT.unpack_from(events, at)
+        yield mask
+        at += _EVENT.size + length

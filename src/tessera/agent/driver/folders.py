@@ -27,9 +27,10 @@ async def changes(folder: Path) -> AsyncGenerator[None, None]:
     """
     while True:
         spot = _nearest(folder)
+        watch = FolderWatch(spot[0])
         try:
-            with FolderWatch(spot[0]).changes() as woken:
-                while spot == _nearest(folder):
+            with watch.changes() as woken:
+                while not watch.gone and spot == _nearest(folder):
                     yield
                     await woken.wait()
                     woken.clear()
