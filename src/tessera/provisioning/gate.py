@@ -15,7 +15,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.cache import Cache
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.provisioning.metrics import ProvisioningMetrics
@@ -189,7 +189,11 @@ class StartupGate:
             self._hold(node, why, now)
         elif decision.answer is Answer.REPLACE:
             self._due[name] = now + _AGAIN
-            what = await self._replacer.replace(node, request, now)
+            try:
+                what = await self._replacer.replace(node, request, now)
+            except Forbidden as error:
+                self._hold(node, f"the controller lacks the right to delete ({error.message})", now)
+                return
             if record.replaced is None:
                 self._metrics.replaced()
                 note = f"{found.told.text}; {what} is deleted"

@@ -1,8 +1,9 @@
 """One node, one answer: whether its cards are as administrators asked, and the first thing that keeps them from it.
 
-The order is node, agent, health of the cards, MIG layout, sharing profile, MPS: whatever comes earlier explains what
-comes later. It rests on what the agent says on the Node object (conditions, labels, the annotation of offers), on the
-node's events and on the agent's pod, not on the cards themselves; what a silent agent said last is marked as that.
+The order is the node's way to usable cards while it is on it, node, agent, health of the cards, MIG layout, sharing
+profile, MPS: whatever comes earlier explains what comes later. It rests on what the controller and the agent say on the
+Node object (conditions, labels, annotations), on the node's events and on the agent's pod, not on the cards themselves;
+what a silent agent said last is marked as that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_de
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli.verdicts.answer import Answer, listed
+from tessera.cli.verdicts.coming_up import came_up, coming_up
 from tessera.cli.verdicts.fixed import dynamic_resources
 from tessera.cli.verdicts.node_events import still_telling
 from tessera.cli.verdicts.node_help import blanks_of, help_about, help_about_nothing
@@ -60,7 +62,7 @@ def answer_about_node(view: View, node: Node) -> Answer:
         view: what was read: the node's events and, of the pods, at least the agent's on it.
         node: which.
     """
-    return _down(view, node) or _without_agent(view, node) or _as_told(view, node)
+    return coming_up(view, node) or _down(view, node) or _without_agent(view, node) or _as_told(view, node)
 
 
 # Before anything is said of cards
@@ -198,6 +200,7 @@ def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
             yield f"{aspect.title}: {since}{told[aspect.type].message or told[aspect.type].reason}"
     yield from _labels(node)
     yield from _offered(node)
+    yield from came_up(node)
     if "pods" in view.sight.unseen:
         yield "you may not list pods: whether an agent runs is not known"
     events = view.events_on("Node", node.metadata.name, warnings=True)

@@ -20,6 +20,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import (
+    CONFIGMAPS,
     DEPLOYMENTS,
     EVENTS,
     JOBS,
@@ -34,6 +35,9 @@ from tessera.kube.resources import (
     Pod,
     ReplicaSet,
 )
+from tessera.provisioning.milestones import Record
+from tessera.provisioning.records import RECORDS_KEY, Book
+from tessera.provisioning.store import RECORDS_NAME
 
 T = TypeVar("T")
 
@@ -60,6 +64,8 @@ _ALIASES = {
 _DEFAULT_REPLICAS = 1
 #: Where events about objects without a namespace lie.
 NODE_EVENTS = "default"
+#: Where Tessera runs.
+AGENT_NAMESPACE = "tessera-system"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +119,30 @@ async def _pod(client: Client, clock: Clock, what: Asked, namespace: str) -> Rep
 
 
 async def _node(client: Client, clock: Clock, name: str) -> Report:
-    node, pods, events = await asyncio.gather(
+    node, history, pods, events = await asyncio.gather(
         client.get(NODES, name),
+        _history(client),
         _some(client, PODS, fields=f"spec.nodeName={name}"),
         _some(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
     )
     unseen = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
     # The controller's state has no part in what is said of a node.
     unseen.add(INSTASLICES.plural)
-    sight = Sight(now=clock.now(), pods=pods[0], nodes=[node], events=events[0], unseen=frozenset(unseen))
+    sight = Sight(
+        now=clock.now(), pods=pods[0], nodes=[node], events=events[0], history=history, unseen=frozenset(unseen)
+    )
     return Report(kind="node", namespace="", name=name, answers=(answer_about_node(View(sight), node),))
+
+
+async def _history(client: Client) -> Sequence[Record]:
+    """Records of nodes that came up; none where there are none or they may not be read."""
+    try:
+        found = await client.get(CONFIGMAPS, RECORDS_NAME, AGENT_NAMESPACE)
+    except (Forbidden, NotFound):
+        return ()
+    book = Book(len(found.data.get(RECORDS_KEY, "")))
+    book.read({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
+    return book.nodes.values()
 
 
 # The cluster

@@ -16,6 +16,7 @@ from tessera.clock import parse_rfc3339
 from tessera.controller.machine import Slicer
 from tessera.controller.stored import state_of
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
+from tessera.provisioning.milestones import Record
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
 AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
@@ -43,6 +44,7 @@ class Sight:
         leases: those named like the controller's.
         events: of the namespace, or of the pod that is asked about.
         quotas: of the namespace.
+        history: records of nodes that came up, for what is to be expected of one that is on its way.
         unseen: plural names of what may not be read.
     """
 
@@ -53,6 +55,7 @@ class Sight:
     leases: Sequence[Lease] = ()
     events: Sequence[CoreEvent] = ()
     quotas: Sequence[ResourceQuota] = ()
+    history: Sequence[Record] = ()
     unseen: frozenset[str] = frozenset()
 
 

@@ -54,7 +54,8 @@ def stacked(summaries: Sequence[Summary]) -> str:
     rows = [(each, each.stack) for each in summaries if each.stack is not None]
     if not rows:
         return ""
-    left, top, height = 210.0, 74.0, 46.0
+    left = min(340.0, max(150.0, *(width_of(each.title) + 32 for each, _ in rows)))
+    top, height = 74.0, 46.0
     scale = ticks(max(stack.mean for _, stack in rows))
     room = _WIDTH - left - 90
     unit = room / scale[-1]
@@ -106,7 +107,7 @@ def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float) -
 
 def bars(results: Sequence[Samples], experiment: str) -> str:
     """An experiment as the article shows it: one bar for each scenario, as high as its mean; empty without samples."""
-    rows = [each for each in results if each.experiment == experiment and each.samples]
+    rows = _side_by_side([each for each in results if each.experiment == experiment and each.samples])
     if not rows:
         return ""
     left, top, room = 64.0, 84.0, 280.0
@@ -135,6 +136,12 @@ def bars(results: Sequence[Samples], experiment: str) -> str:
     squares, last = legend(entries, left, deepest + 30, _WIDTH - left) if entries else ([], deepest)
     drawn.append(element("line", x1=left, y1=bottom, x2=_WIDTH - 24, y2=bottom, class_="axis"))
     return drawing(_WIDTH, last + 20, f"{title}{told}", *drawn, *squares)
+
+
+def _side_by_side(results: Sequence[Samples]) -> list[Samples]:
+    """By scenario, in the order in which they come: what is compared stands together."""
+    scenarios = list(dict.fromkeys(each.scenario for each in results))
+    return sorted(results, key=lambda each: scenarios.index(each.scenario))
 
 
 def _column(samples: Samples, middle: float, bottom: float, unit: float, step: float) -> tuple[list[str], float]:

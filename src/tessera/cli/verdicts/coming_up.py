@@ -1,0 +1,133 @@
+"""A node on its way to usable cards: the phase it is in, since when, how long that may take still, and what would help.
+
+It rests on the record that the controller keeps on the node, on the driver's status there, and on records of other
+nodes for what is to be expected.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from tessera.cli.verdicts.answer import Answer, age, counted
+from tessera.cli.verdicts.sight import View
+from tessera.kube.resources import Condition, Node
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span
+from tessera.provisioning.records import decode_record
+from tessera.provisioning.startup import driver_status, lack
+from tessera.provisioning.tracker import FRESH
+
+#: What each phase waits for.
+_AWAITED: Mapping[Milestone, str] = {
+    Milestone.READY: "kubelet does not say Ready yet",
+    Milestone.LABELLED: "what its driver depends on is not known yet",
+    Milestone.PULLED: "its driver's image is on its way",
+    Milestone.DRIVER: "its driver is being built or loaded",
+    Milestone.TOOLKIT: "the container toolkit starts",
+    Milestone.VALIDATED: "a container tries the driver out",
+    Milestone.ALLOCATABLE: "its cards are not given out yet",
+}
+_SYSTEM = "tessera-system"
+_PODS = "see its pods: kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
+_HELP: Mapping[Milestone, tuple[str, ...]] = {
+    Milestone.READY: ("kubectl describe node {node}",),
+    Milestone.LABELLED: ("see what is missing: kubectl describe node {node}",),
+    Milestone.PULLED: (_PODS, "see whether the image exists: tessera driver images"),
+    Milestone.DRIVER: (_PODS, f"its log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-driver --prefix"),
+    Milestone.TOOLKIT: (
+        _PODS,
+        f"its log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-container-toolkit --prefix",
+    ),
+    Milestone.VALIDATED: (
+        _PODS,
+        f"its log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-validation --prefix",
+    ),
+    Milestone.ALLOCATABLE: (
+        f"the agent's log: kubectl logs -n {_SYSTEM} -l app.kubernetes.io/name=tessera-agent --prefix",
+    ),
+}
+
+
+def coming_up(view: View, node: Node) -> Answer | None:
+    """The answer of a node on its way; None if it is on none, or has come up.
+
+    A node that a controller follows no more, since it is older than that, is judged by what it shows now.
+    """
+    record = record_of(node)
+    if record is None or record.usable:
+        return None
+    overdue = _overdue(node)
+    registered = record.at.get(Milestone.REGISTERED, view.sight.now)
+    phase = now_in(record)
+    if phase is None or (overdue is None and view.sight.now - registered > FRESH):
+        return None
+    return Answer(
+        case="overdue" if overdue is not None else "coming-up",
+        verdict=_verdict(view, record, phase, overdue),
+        facts=tuple(_facts(view, node, record, overdue)),
+        help=tuple(step.format(node=node.metadata.name) for step in _HELP.get(phase, ())),
+    )
+
+
+def record_of(node: Node) -> Record | None:
+    """The record that the node carries; None if it has none that is its own and can be read."""
+    text = node.metadata.annotations.get(PROVISIONING_ANNOTATION)
+    try:
+        found = decode_record(text) if text else None
+    except ValueError:
+        return None
+    return found if found is not None and found.uid == node.metadata.uid else None
+
+
+def came_up(node: Node) -> Iterator[str]:
+    """How long a node took that came up, as a fact."""
+    record = record_of(node)
+    took = span(record, Span.STARTUP) if record is not None else None
+    if record is None or took is None:
+        return
+    simulated = ", simulated" if record.simulated else ""
+    yield f"came up {took:.0f} s after it was registered{simulated}: {_parts(record)}"
+
+
+def _overdue(node: Node) -> Condition | None:
+    found = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
+    return found if found is not None and found.status == "False" else None
+
+
+def _verdict(view: View, record: Record, phase: Milestone, overdue: Condition | None) -> str:
+    began = since(record)
+    for_ = f" since {age(view.sight.now - began)}" if began is not None else ""
+    if overdue is not None:
+        return f"has not come up in time ({overdue.reason}): it is in phase {phase.value}{for_}"
+    return f"is on its way to usable cards: it is in phase {phase.value}{for_}, {_AWAITED.get(phase, 'not over yet')}"
+
+
+def _facts(view: View, node: Node, record: Record, overdue: Condition | None) -> Iterator[str]:
+    if overdue is not None:
+        yield overdue.message
+    told = driver_status(node)
+    if told is not None:
+        reason = f": {told.reason}" if told.reason else ""
+        yield f"driver ({told.strategy.value}) is {told.phase.value}{reason}"
+    parts = _parts(record)
+    if parts:
+        yield f"until now: {parts}"
+    yield from _expected(view, record)
+    missing = lack(node)
+    if missing:
+        yield f"it can be used when nothing is missing any more: {missing}"
+
+
+def _parts(record: Record) -> str:
+    """The phases that are known and took a second or more."""
+    known = [(each.value, took) for each, took in phases_of(record).seconds.items() if took is not None]
+    return ", ".join(f"{name} {took:.0f} s" for name, took in known if took >= 1)
+
+
+def _expected(view: View, record: Record) -> Iterator[str]:
+    found = remaining(record, view.sight.history, view.sight.now)
+    if not found.n:
+        return
+    alike = f"{counted(found.n, 'node')} that came to the driver in the same way"
+    if found.seconds is None:
+        yield f"it takes longer than each of {alike}"
+    else:
+        yield f"about {age(found.seconds)} more, after {alike}"

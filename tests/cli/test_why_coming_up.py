@@ -1,0 +1,109 @@
+"""``tessera why node/NAME`` of a node on its way to usable cards. Plain objects."""
+
+from typing import Any
+
+import msgspec
+from tests.provisioning.conftest import T0, condition, driver, make_node, offering
+
+from tessera.api.driver.status import Strategy
+from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.nodes import answer_about_node
+from tessera.cli.verdicts.sight import Sight, View
+from tessera.kube.resources import Pod
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.records import encode_record
+
+M = Milestone
+READY = condition("Ready")
+AGENT = msgspec.convert(
+    {
+        "metadata": {"name": "a", "labels": {"app.kubernetes.io/name": "tessera-agent"}},
+        "spec": {"nodeName": "gpu-1"},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    },
+    Pod,
+)
+
+
+def record(strategy: str = "built", **at: float) -> Record:
+    moments = {M(name): T0 + seconds for name, seconds in at.items()}
+    return Record(node="gpu-1", uid="node-uid", strategy=strategy, at={M.REGISTERED: T0, **moments})
+
+
+def history(*seconds: float) -> list[Record]:
+    return [
+        Record(
+            node=f"h{n}", uid=f"h{n}", strategy="built", at={M.REGISTERED: 0, M.PULLED: 60, M.ALLOCATABLE: 60 + each}
+        )
+        for n, each in enumerate(seconds)
+    ]
+
+
+def asked(way: Record | None, now: float, *, known: list[Record] | None = None, **node: Any) -> Answer:
+    kept = {PROVISIONING_ANNOTATION: encode_record(way)} if way is not None else {}
+    told = {"conditions": (READY,), **node}
+    told["annotations"] = {**kept, **told.get("annotations", {})}
+    view = View(Sight(now=T0 + now, pods=[AGENT], nodes=[], history=known or [], unseen=frozenset({"instaslices"})))
+    return answer_about_node(view, make_node(**told))
+
+
+def test_the_phase_is_told_with_what_remains() -> None:
+    way = record(ready=20, labelled=0, pulled=60)
+    found = asked(way, 100, known=history(240, 260, 30), annotations=driver(reason="built on the node"))
+    assert found.case == "coming-up"
+    assert found.verdict == (
+        "is on its way to usable cards: it is in phase driver since 40s, its driver is being built or loaded"
+    )
+    assert "driver (built) is starting: built on the node" in found.facts
+    assert "until now: ready 20 s, pulled 40 s" in found.facts
+    assert "about 3m more, after 3 nodes that came to the driver in the same way" in found.facts
+    assert any("app.kubernetes.io/name=tessera-driver" in each for each in found.help)
+
+
+def test_a_node_that_takes_longer_than_any_other_is_told_so() -> None:
+    found = asked(record(ready=20, labelled=0, pulled=60), 500, known=history(100))
+    assert "it takes longer than each of 1 node that came to the driver in the same way" in found.facts
+
+
+def test_without_others_nothing_is_expected() -> None:
+    assert not any("more, after" in each for each in asked(record(), 5).facts)
+
+
+def test_a_new_node_that_is_not_ready_is_on_its_way_not_down() -> None:
+    found = asked(record(), 5, conditions=(condition("Ready", "False"),))
+    assert found.verdict.startswith("is on its way to usable cards: it is in phase ready since 5s")
+
+
+def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
+    late = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady", message="900 s after it was registered")
+    found = asked(record(ready=20, labelled=0, pulled=60), 7200, conditions=(READY, late))
+    assert found.case == "overdue"
+    assert found.verdict == "has not come up in time (DriverNotReady): it is in phase driver since 119m"
+    assert found.facts[0] == "900 s after it was registered"
+
+
+def test_a_blocked_driver_says_why() -> None:
+    blocked = driver(Strategy.BLOCKED, reason="no image for 5.15.0-69-generic")
+    found = asked(record(ready=20, labelled=0), 100, annotations=blocked)
+    assert "driver (blocked) is starting: no image for 5.15.0-69-generic" in found.facts
+
+
+def test_a_node_that_came_up_says_how_long_it_took() -> None:
+    way = record(ready=20, labelled=0, pulled=60, driver=100, toolkit=105, validated=110, allocatable=115)
+    told = (READY, condition("GpuSharingApplied", reason="NoProfile"))
+    found = asked(way, 4000, conditions=told, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
+    assert found.case == "as-asked"
+    assert (
+        "came up 115 s after it was registered: ready 20 s, pulled 40 s, driver 40 s, toolkit 5 s, validated 5 s,"
+        " allocatable 5 s" in found.facts
+    )
+
+
+def test_a_record_of_another_node_or_of_nothing_changes_no_answer() -> None:
+    other = msgspec.structs.replace(record(), uid="another")
+    assert asked(other, 5).case == asked(None, 5).case == "untold"
+    assert asked(None, 5, annotations={PROVISIONING_ANNOTATION: "x"}).case == "untold"
+
+
+def test_an_old_way_that_nobody_follows_any_more_changes_no_answer() -> None:
+    assert asked(record(), 86400).case == "untold"
