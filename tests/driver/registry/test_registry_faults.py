@@ -206,6 +206,32 @@ async def test_a_token_server_that_fails_is_named_and_tells_no_secrets(
     assert "secret-token" not in str(told)
 
 
+@pytest.mark.parametrize(
+    ("realm", "scope", "wanted"),
+    [
+        ("/t", "", "repository:a/b:pull"),
+        ("/t", 'scope="repository:a/b:pull,push"', "repository:a/b:pull"),
+        ("/t", 'scope="repository:a/b:metadata_read"', "repository:a/b:metadata_read"),
+        ("/t", 'scope="repository:a/b:*"', "repository:a/b:pull"),
+        ("/t", 'scope="repository:a/b:pull repository:c:pull"', "repository:a/b:pull repository:c:pull"),
+        ("/t?scope=repository:a/b:pull", "", "repository:a/b:pull"),
+    ],
+)
+async def test_a_token_is_asked_for_reading_only_and_for_one_scope(
+    client: RegistryClient, realm: str, scope: str, wanted: str
+) -> None:
+    seen: list[list[str]] = []
+
+    async def tokens(request: web.Request) -> web.StreamResponse:
+        seen.append(request.query.getall("scope"))
+        return web.json_response({"access_token": "x", "expires_in": 300})
+
+    async with serving(tokens) as server:
+        challenge = {"WWW-Authenticate": f'Bearer realm="http://{server}{realm}",{scope}'}
+        await failure(client, always(lambda: web.Response(status=401, headers=challenge)))
+    assert seen == [[wanted]]
+
+
 @pytest.mark.parametrize("header", ["Bearer", 'Bearer realm="javascript:x"', "Negotiate abc=", "", "Bearer service=x"])
 async def test_a_challenge_that_cannot_be_met_is_a_refusal(client: RegistryClient, header: str) -> None:
     told = await failure(client, always(lambda: web.Response(status=401, headers={"WWW-Authenticate": header})))

@@ -85,10 +85,9 @@ class Tokens:
                 f"{reference.registry} names {realm.partition('?')[0]} as its token server, over plain HTTP: "
                 "the credentials are not sent there; have the registry name an https:// server"
             )
-        asked = {
-            "service": challenge.parameters.get("service", ""),
-            "scope": challenge.parameters.get("scope") or f"repository:{reference.path}:pull",
-        }
+        asked = {"service": challenge.parameters.get("service", "")}
+        if "scope=" not in realm.partition("?")[2]:
+            asked["scope"] = _to_read(challenge.parameters.get("scope", ""), reference.path)
         answer = await self._ask(realm, {name: value for name, value in asked.items() if value}, login)
         return self._taken(reference, login, answer)
 
@@ -119,6 +118,19 @@ class Tokens:
         header = f"Bearer {token}"
         self.keep(reference, login, header, given.expires_in)
         return header
+
+
+def _to_read(scope: str, path: str) -> str:
+    """The scope that is asked for: the registry's own without what would write; for pulling if it names none.
+
+    Registries name what they like to see, pushing included, and refuse it to whom may only read.
+    """
+    found = []
+    for each in scope.split():
+        what, _, actions = each.rpartition(":")
+        kept = [action for action in actions.split(",") if action not in ("push", "delete", "*")]
+        found.append(f"{what}:{','.join(kept) or 'pull'}")
+    return " ".join(found) or f"repository:{path}:pull"
 
 
 def _as_whom(login: Login) -> str:
