@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.deploy.conftest import Installation, Obj, rendered
+import yaml
+from tests.deploy.conftest import ROOT, Installation, Obj, rendered
 
 import tessera
 from tessera.api import instaslice
@@ -24,7 +25,7 @@ MADE_OF = {
     "tessera-controller": (
         "controller",
         *(f"driver/{room}" for room in ("acting.py", "run.py", "rollout", "build", "registry/pullsecrets.py")),
-        *(f"provisioning/{room}.py" for room in ("run", "gate", "replacing", "store")),
+        *(f"provisioning/{room}.py" for room in ("run", "gate", "store")),
         "kube/events.py",
         "kube/lease.py",
     ),
@@ -32,6 +33,8 @@ MADE_OF = {
 }
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
+#: What needs the rights of deploy/options/replace.yaml.
+REPLACES_BY_OPTION = "provisioning/replacing.py"
 #: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
 VERBS = {
     "get": ("get",),
@@ -46,7 +49,7 @@ VERBS = {
 
 
 def calls(process: str) -> Iterator[ast.Call]:
-    for part in MADE_OF[process]:
+    for part in MADE_OF.get(process, (process,)):
         path = SOURCE / part
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
             yield from (each for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Call))
@@ -107,6 +110,14 @@ def test_groups_are_those_of_the_resources(process: str) -> None:
         for rule in role["rules"]:
             for resource in rule["resources"]:
                 assert set(rule["apiGroups"]) == groups[resource.partition("/")[0]]
+
+
+def test_the_rights_to_replace_nodes_are_those_that_replacing_them_takes() -> None:
+    role, binding = yaml.safe_load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text())
+    rights = {(verb, each) for rule in role["rules"] for each in rule["resources"] for verb in rule["verbs"]}
+    assert rights == set(asked(REPLACES_BY_OPTION))
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [each["name"] for each in binding["subjects"]] == ["tessera-controller"]
 
 
 def test_a_name_limits_no_create_which_has_none_to_be_compared(installation: Installation) -> None:
