@@ -176,6 +176,7 @@ def test_a_write_whose_outcome_was_not_seen_holds_its_place() -> None:
     [
         (node(keeps_out="label nvidia.com/gpu-driver-upgrade.skip=true keeps it out"), "skip=true keeps it out"),
         (node(ready=False), "not ready"),
+        (node(wanted=wanted(obstacle="its DaemonSet is refused")), "cannot come yet: its DaemonSet is refused"),
         (node(pods=(gpu_pod(controlled=False),)), "has no controller"),
         (node(wanted=wanted(when_idle=True), pods=(gpu_pod(),)), "comes when no pod uses its cards"),
     ],
@@ -258,6 +259,12 @@ def test_a_failure_in_this_very_round_stops_what_was_not_changed_yet() -> None:
     assert moved(decision, State.FAILED) == ["a"]
     assert moved(decision, State.UNCORDON) == ["b"]
     assert moved(decision, State.CORDON) == []
+
+
+def test_a_node_that_fails_untouched_and_uses_up_the_budget_has_failed_and_does_not_only_turn_back() -> None:
+    stuck = begun(State.PODS, name="a", pods=(gpu_pod(empty_dir=True),))
+    decision = decided([stuck])
+    assert (moved(decision, State.FAILED), moved(decision, State.UNCORDON)) == (["a"], [])
 
 
 def test_what_a_person_asks_for_is_tried_in_spite_of_failures_and_success_forgets_them() -> None:

@@ -124,9 +124,10 @@ class _Round:
     def run(self) -> None:
         """Decides; what was begun comes first, since it may use up the budget."""
         steps = self._steps()
-        self._failed |= {name: each.cause for name, each in steps.items() if each.cause}
-        if self.stopped:
-            steps = self._steps()
+        failing = {name: each for name, each in steps.items() if each.cause}
+        self._failed |= {name: each.cause for name, each in failing.items()}
+        if failing and self.stopped:
+            steps = {**self._steps(), **failing}
         for view in self._nodes:
             if view.name not in self._busy:
                 self._carry_on(view, steps[view.name])
@@ -275,6 +276,8 @@ class _Round:
                 return self.stopped
             if view.name in self._failed:
                 return f"driver set {set_} failed here: {self._failed[view.name]}"
+        if view.wanted.obstacle:
+            return f"driver set {set_} cannot come yet: {view.wanted.obstacle}"
         if not view.ready:
             return "the node is not ready"
         if view.gpu_pods and not view.wanted.restart_only:

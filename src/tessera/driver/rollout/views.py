@@ -90,6 +90,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         pull_secrets: with which its image is pulled.
         restart_only: the set runs the same driver as the node's, only the pod differs.
         when_idle: a better way to the same driver, for which no pod is evicted.
+        obstacle: why the set's pods could not come, its DaemonSet being refused for instance: nothing begins before;
+            empty if nothing is known.
     """
 
     policy: str
@@ -98,6 +100,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pull_secrets: tuple[str, ...] = ()
     restart_only: bool = False
     when_idle: bool = False
+    obstacle: str = ""
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
