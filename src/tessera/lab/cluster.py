@@ -100,6 +100,15 @@ def cards_file(folder: Path, node: str) -> Path:
     return folder / "n" / node / "cards.json"
 
 
+def node_folders(options: ClusterOptions, node: str) -> list[Path]:
+    """Where a lab keeps what is on one node's disk and in its memory."""
+    if options.folder is not None:
+        return [options.folder / "n" / node]
+    if options.cdi is None:
+        return []
+    return [options.cdi / each for each in (node, f"{node}-validations", f"{node}-state")]
+
+
 class Cluster:
     """A simulated cluster.
 
@@ -244,8 +253,8 @@ class Cluster:
             task.cancel()
             await asyncio.wait([task])
         self.nodes.pop(name).forget()
-        if self.options.folder is not None:
-            shutil.rmtree(self.options.folder / "n" / name, ignore_errors=True)
+        for folder in node_folders(self.options, name):
+            shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(NotFound):
             await self.client("cloud-controller").delete(NODES, name)
 
@@ -326,7 +335,7 @@ class Cluster:
             return Grpc(directories=NodeDirectories.under(self.options.folder / "n" / name))
         if self.options.cdi is None:
             return Direct()
-        folder, validations = self.options.cdi / name, self.options.cdi / f"{name}-validations"
-        folder.mkdir(parents=True, exist_ok=True)
-        validations.mkdir(exist_ok=True)
+        folder, validations, _ = node_folders(self.options, name)
+        for each in (folder, validations):
+            each.mkdir(parents=True, exist_ok=True)
         return Direct(cdi=folder, validations=validations)

@@ -267,9 +267,8 @@ class SimulatedNode:
             self._booting = False
 
     def forget(self) -> None:
-        """The machine is gone for good, and what lay in its memory with it; it does not run any more."""
+        """The machine is gone for good; it does not run any more."""
         self._runtime.images.forget_pulls()
-        self._side.lose_memory()
 
     async def restart_kubelet(self, down: float = 0.0) -> None:
         """Kubelet ends and starts again after ``down`` seconds; containers go on running.
