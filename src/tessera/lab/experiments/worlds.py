@@ -1,0 +1,200 @@
+"""The cluster that an experiment runs in: whose order of steps, which images, how long things take.
+
+Both orders of steps see the same costs, the same cluster and the same chance. Kubelets publish capacity every ten
+seconds, as real ones do; that wait is nobody's to save.
+"""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tessera.clock import LoopClock
+from tessera.kube.client import Client
+from tessera.lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
+from tessera.lab.cloud.autoscaler.rules import Timers
+from tessera.lab.cloud.cloud import Cloud
+from tessera.lab.cloud.groups import Delay, NodeGroup
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel, durations
+from tessera.lab.drivers.containers import Draw
+from tessera.lab.drivers.drivertoolkit import driver_toolkit
+from tessera.lab.drivers.world import builder_image, catalogue, driver_image
+from tessera.lab.experiments.scenarios import (
+    DRIVER_TOOLKIT,
+    KERNEL,
+    MODEL,
+    OS_IMAGE,
+    SCENARIOS,
+    VERSION,
+    Scenario,
+)
+from tessera.lab.install import apply
+from tessera.lab.kubelet.context import Entrypoint
+from tessera.lab.kubelet.images import Catalogue, SimulatedImage
+from tessera.lab.manifests import install_manifests
+from tessera.lab.nodespec import NodeSpec
+from tessera.lab.upstream import manifests, programs
+from tessera.lab.upstream.operator import UpstreamOperator
+from tessera.lab.upstream.waits import REFERENCE, Waits
+
+#: The date that a world's time zero stands for.
+EPOCH = 1_800_000_000.0
+#: Capacity is published so often, seconds (kubelet's nodeStatusUpdateFrequency).
+PUBLISH_EVERY = 10.0
+
+#: Makes what runs Tessera's own containers in a cluster; from :func:`tessera.lab.install.entrypoint`.
+MakeEntrypoint = Callable[[Cluster], Entrypoint]
+
+
+class World:
+    """A running cluster on virtual time.
+
+    Attributes:
+        cluster: the cluster.
+        clock: its time.
+        client: an administrator's.
+    """
+
+    def __init__(self, cluster: Cluster, costs: CostModel, draw: Draw) -> None:
+        self.cluster = cluster
+        self.clock = cluster.clock
+        self.client: Client = cluster.client("bench")
+        self._costs = costs
+        self._draw = draw
+
+    @asynccontextmanager
+    async def autoscaled(self, timers: Timers, *, labelled: bool = True) -> AsyncIterator[ClusterAutoscaler]:
+        """Gives the cluster a node group with cards, and an autoscaler for it."""
+        spread = self._costs.spread
+        group = NodeGroup(
+            name="gpu",
+            template=NodeSpec(name="gpu", cards=(MODEL,)),
+            labels={GPU_LABEL: "nvidia-t4"} if labelled else {},
+            vm=Delay(mean=self._costs.vm_seconds, spread=spread),
+            join=Delay(mean=self._costs.join_seconds, spread=spread),
+        )
+        cloud = Cloud(self.cluster, [group])
+        async with cloud.running():
+            scaler = ClusterAutoscaler(
+                self.cluster.client("cluster-autoscaler"), self.cluster.hardware_clock, cloud, timers
+            )
+            async with _beside(scaler.run()):
+                yield scaler
+
+
+@asynccontextmanager
+async def reference(
+    scenario: Scenario, costs: CostModel, *, cards: bool, seed: int, waits: Waits = REFERENCE
+) -> AsyncIterator[World]:
+    """A cluster with the reference operator.
+
+    Args:
+        scenario: how drivers come.
+        costs: how long things take.
+        cards: its node has a card; otherwise nodes with cards are yet to come.
+        seed: of chance.
+        waits: what the operator waits for.
+    """
+    draw = durations(costs, random.Random(f"{seed}/costs"))
+    cluster = _cluster(costs, _images(costs, draw, waits), cards=cards, seed=seed, discovery=True, waits=waits)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(cluster.running())
+        await apply(cluster.client("install"), [each for each in install_manifests() if _is_definition(each)])
+        operator = UpstreamOperator(
+            cluster.client("gpu-operator"),
+            cluster.clock,
+            costs,
+            driver_toolkit="" if scenario.precompiled else DRIVER_TOOLKIT,
+            waits=waits,
+            draw=draw,
+        )
+        await stack.enter_async_context(_beside(operator.run()))
+        yield World(cluster, costs, draw)
+
+
+@asynccontextmanager
+async def tessera(costs: CostModel, *, cards: bool, seed: int, make: MakeEntrypoint) -> AsyncIterator[World]:
+    """A cluster with Tessera installed: the production processes, as their manifests have them.
+
+    Args:
+        costs: how long things take.
+        cards: its node has a card.
+        seed: of chance.
+        make: makes what runs Tessera's containers.
+    """
+    draw = durations(costs, random.Random(f"{seed}/costs"))
+    cluster = _cluster(costs, _images(costs, draw, REFERENCE), cards=cards, seed=seed, discovery=False, make=make)
+    async with cluster.running():
+        await apply(cluster.client("install"), install_manifests())
+        yield World(cluster, costs, draw)
+
+
+def _cluster(
+    costs: CostModel,
+    images: Catalogue,
+    *,
+    cards: bool,
+    seed: int,
+    discovery: bool,
+    waits: Waits = REFERENCE,
+    make: MakeEntrypoint | None = None,
+) -> Cluster:
+    nodes = [NodeSpec(name="node-1", cards=(MODEL,) if cards else ())]
+    seconds = (costs.nfd_seconds if waits.discovery else 0.0) if discovery else None
+    return Cluster(
+        nodes,
+        clock=LoopClock(EPOCH),
+        options=ClusterOptions(
+            cdi=Path(tempfile.mkdtemp(prefix="tessera-")),
+            catalogue=images,
+            drivers=True,
+            kernel=KERNEL,
+            os_image=OS_IMAGE,
+            network_seconds=costs.network_seconds,
+            nfd_seconds=seconds,
+            publish_every=PUBLISH_EVERY,
+            mig_config="",
+            seed=seed,
+        ),
+        entrypoint=make,
+    )
+
+
+def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
+    images: dict[str, SimulatedImage] = {
+        each.reference: (
+            driver_image(VERSION, costs, draw=draw) if each.precompiled else builder_image(VERSION, costs, draw=draw)
+        )
+        for each in SCENARIOS.values()
+    }
+    operand = costs.operand_mib if waits.separate_images else 0.0
+    images |= {
+        DRIVER_TOOLKIT: SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs, draw=draw)),
+        manifests.VALIDATOR: SimulatedImage(
+            size_mib=costs.operand_mib, program=programs.validator(costs, waits=waits, draw=draw)
+        ),
+        manifests.TOOLKIT: SimulatedImage(
+            size_mib=costs.toolkit_mib, program=programs.toolkit(costs, waits=waits, draw=draw)
+        ),
+        manifests.PLUGIN: SimulatedImage(size_mib=operand, program=programs.device_plugin(costs, draw=draw)),
+        **{each: SimulatedImage(size_mib=operand, program=programs.other) for each in manifests.OTHERS.values()},
+    }
+    return catalogue(costs, images, draw=draw)
+
+
+def _is_definition(manifest: Mapping[str, Any]) -> bool:
+    return manifest["kind"] in {"CustomResourceDefinition", "Namespace"}
+
+
+@asynccontextmanager
+async def _beside(work: Any) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work)
+        try:
+            yield
+        finally:
+            task.cancel()
