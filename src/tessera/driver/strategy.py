@@ -277,7 +277,9 @@ def _told(answer: Resolution) -> str:
     if not counted:
         return f"{answer.outcome.value.capitalize()}."
     more = len(answer.tried) - 1
-    text = counted[0].text.rstrip(".") or f"{counted[0].reference}: {answer.outcome.value}"
+    reference, text = counted[0].reference, counted[0].text.rstrip(".") or answer.outcome.value
+    if reference not in text:
+        text = f"{reference}: {text}"
     return f"{text}{f' ({more} more tried)' if more else ''}."
 
 

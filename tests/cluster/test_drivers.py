@@ -1,0 +1,362 @@
+"""Drivers in whole clusters: machines without one, a registry, the real controller and agents; simulated time."""
+
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cluster.conftest import COMMANDS, Lab
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.clock import LoopClock
+from tessera.driver.manifests.names import set_of
+from tessera.driver.resolution import Outcome
+from tessera.driver.told import read_status
+from tessera.kube.informer import Informer
+from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, PODS, DaemonSet, Job, Pod
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.world import builder_image, catalogue, driver_image
+from tessera.lab.install import entrypoint, install
+from tessera.lab.kubelet.images import Catalogue, SimulatedImage
+from tessera.lab.nodespec import NodeSpec
+from tessera.lab.virtualtime import run_virtual
+
+COSTS = CostModel()
+JAMMY = "Ubuntu 22.04.4 LTS"
+K1, K2 = "5.15.0-69-generic", "5.15.0-70-generic"
+REPOSITORY = "nvcr.io/nvidia/driver"
+VERSION, NEWER = "525.125.06", "535.54.03"
+NOT_PULLED = {"ErrImagePull", "ImagePullBackOff"}
+
+
+def precompiled(kernel: str, version: str = VERSION, system: str = "ubuntu22.04", **fields: Any) -> dict[str, Any]:
+    """An image with finished modules, under its name."""
+    image = driver_image(version, COSTS, kernel=kernel)
+    name = f"{REPOSITORY}:{version}-{kernel.replace('+', '_')}-{system}"
+    return {name: msgspec.structs.replace(image, architectures=("amd64", "arm64"), **fields)}
+
+
+def builder(version: str = VERSION, system: str = "ubuntu22.04") -> dict[str, Any]:
+    """An image that compiles on the node, under its name."""
+    return {f"{REPOSITORY}:{version}-{system}": builder_image(version, COSTS)}
+
+
+def node(name: str, kernel: str = K1, os_image: str = JAMMY, architecture: str = "amd64") -> NodeSpec:
+    return NodeSpec(name=name, cards=("T4",), kernel=kernel, os_image=os_image, architecture=architecture)
+
+
+class Drivers(Lab):
+    """A cluster whose machines get their drivers from Tessera."""
+
+    def __init__(self, cluster: Cluster, images: Catalogue) -> None:
+        super().__init__(cluster)
+        self.catalogue = images
+        self.sets: Informer[DaemonSet] = self._mirror(DAEMONSETS)
+        self.own_pods: Informer[Pod] = self._mirror(PODS)
+        self.jobs: Informer[Job] = self._mirror(JOBS)
+        self.never_pulled: list[str] = []
+        self.own_pods.add_handler(lambda event: self._look_for_trouble(event.object))
+        self.everything = (self.sets, self.own_pods, self.jobs)
+
+    def _mirror(self, resource: Any) -> Informer[Any]:
+        return Informer(
+            self.client, resource, clock=self.clock, rng=self.cluster.rng("test"), namespace="tessera-system"
+        )
+
+    def _look_for_trouble(self, pod: Pod) -> None:
+        for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+            if each.state is not None and each.state.waiting is not None and each.state.waiting.reason in NOT_PULLED:
+                self.never_pulled.append(pod.metadata.name)
+
+    async def policy(self, **driver: Any) -> None:
+        """The article's policy, changed in parts; ``annotations`` are the object's."""
+        annotations = driver.pop("annotations", {})
+        spec = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": VERSION}
+        spec |= {"upgradePolicy": {"autoUpgrade": True}}
+        await self.client.apply(
+            CLUSTER_POLICIES,
+            "cluster-policy",
+            {"metadata": {"annotations": annotations}, "spec": {"driver": spec | driver}},
+        )
+
+    def told(self, name: str) -> DriverStatus | None:
+        seen = self.nodes.cache.get(name)
+        return read_status(seen.metadata.annotations.get("tessera.dev/driver", "")) if seen is not None else None
+
+    def strategy(self, name: str) -> Strategy | None:
+        status = self.told(name)
+        return status.strategy if status is not None else None
+
+    def serves(self, name: str, strategy: Strategy | None = None) -> bool:
+        """Whether a node has its driver and offers its card."""
+        status = self.told(name)
+        ready = status is not None and status.phase is Phase.READY and self.gpus(name) == {"nvidia.com/gpu": 1}
+        return ready and (strategy is None or self.strategy(name) is strategy)
+
+    async def served(self, *names: str, strategy: Strategy | None = None, seconds: float = 1800.0) -> None:
+        how = f" by {strategy.value}" if strategy is not None else ""
+        await self.until(lambda: all(self.serves(each, strategy) for each in names), f"{names} serve{how}", seconds)
+
+    @property
+    def driver_sets(self) -> list[Any]:
+        return [made for each in self.sets.cache.values() if (made := set_of(each.metadata)) is not None]
+
+    async def restart_controller(self) -> None:
+        """Kills the controller's pod; its Deployment makes another one."""
+        for pod in list(self.own_pods.cache.values()):
+            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
+                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+
+
+Scenario = Callable[[Drivers], Awaitable[None]]
+
+
+@pytest.fixture
+def with_drivers(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario in a cluster of machines without drivers."""
+
+    def run(scenario: Scenario, nodes: Sequence[NodeSpec], images: dict[str, SimulatedImage], **options: Any) -> None:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+
+        async def play() -> None:
+            found = catalogue(COSTS, images)
+            cluster = Cluster(
+                nodes,
+                clock=LoopClock(1_800_000_000),
+                options=ClusterOptions(cdi=folder, catalogue=found, drivers=True, mig_config="", **options),
+                entrypoint=entrypoint(COMMANDS),
+            )
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(cluster.running())
+                await install(cluster.client("install"))
+                lab = Drivers(cluster, found)
+                lab.watched = type(lab.watched)(*lab.everything, lab.pods, lab.nodes, lab.events)
+                await stack.enter_async_context(lab.watched.running())
+                await scenario(lab)
+
+        run_virtual(play())
+
+    return run
+
+
+def test_covered_kernels_get_precompiled_drivers_and_others_are_built_with_the_reasons_told(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a", strategy=Strategy.PRECOMPILED)
+        await lab.served("b", strategy=Strategy.BUILT)
+        status = lab.told("b")
+        assert status is not None
+        assert [each.strategy for each in status.rejected] == [
+            Strategy.PREINSTALLED,
+            Strategy.PRECOMPILED,
+            Strategy.PRECOMPILED_BRANCH,
+        ]
+        assert K2 in status.rejected[1].reason
+        assert status.image.startswith(f"{REPOSITORY}@sha256:")
+        assert lab.condition("GpuDriverReady", "b")[:2] == ("True", "Ready")
+        policy = await lab.client.get(CLUSTER_POLICIES, "cluster-policy")
+        assert policy["status"]["state"] == "ready"
+        assert not lab.never_pulled
+
+    with_drivers(scenario, [node("a", K1), node("b", K2)], precompiled(K1) | builder())
+
+
+def test_an_image_that_comes_later_is_offered_and_taken_when_nobody_uses_the_cards(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("b", strategy=Strategy.BUILT)
+        await lab.create("job", {"nvidia.com/gpu": 1})
+        await lab.running("job")
+        for name, image in precompiled(K2).items():
+            lab.catalogue.push(name, image)
+        await lab.until(lambda: (status := lab.told("b")) and status.offered, "the image is offered")
+        await lab.clock.sleep(1800)
+        assert lab.phase("job") == "Running"
+        assert lab.serves("b", Strategy.BUILT)
+        await lab.delete("job")
+        await lab.served("b", strategy=Strategy.PRECOMPILED)
+        status = lab.told("b")
+        assert status is not None
+        assert not status.offered
+        assert len(lab.driver_sets) == 1
+
+    with_drivers(scenario, [node("b", K2)], builder())
+
+
+def test_five_kinds_of_nodes_get_five_images_and_a_node_that_says_nothing_stands_alone(
+    with_drivers: Callable[..., None],
+) -> None:
+    kernel = "5.14.0-284.54.1.el9_2"
+    coreos = "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)"
+    generic = "6.8.0-45-generic"
+    nodes = [
+        node("jammy", generic, JAMMY),
+        node("noble", generic, "Ubuntu 24.04.1 LTS"),
+        node("x86", f"{kernel}.x86_64", coreos),
+        node("arm", f"{kernel}.aarch64", coreos, "arm64"),
+        node("arm64k", f"{kernel}.aarch64+64k", coreos, "arm64"),
+        node("blank", generic, "Our own Linux"),
+    ]
+    images = precompiled(generic) | precompiled(generic, system="ubuntu24.04")
+    for architecture in ("x86_64", "aarch64", "aarch64+64k"):
+        images |= precompiled(f"{kernel}.{architecture}", system="rhcos4.15")
+
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        known = [each.name for each in nodes[:-1]]
+        await lab.served(*known, strategy=Strategy.PRECOMPILED)
+        assert len({made.pool for made in lab.driver_sets}) == 5
+        assert len({made.image for made in lab.driver_sets}) == 5
+        status = lab.told("blank")
+        assert status is not None
+        assert (status.strategy, status.phase) == (Strategy.BLOCKED, Phase.BLOCKED)
+        assert "Our own Linux" in status.reason
+
+    with_drivers(scenario, nodes, images)
+
+
+def test_a_forced_boot_into_a_kernel_without_an_image_is_built_for_at_once_and_never_backs_off(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a", strategy=Strategy.PRECOMPILED)
+        lab.cluster.nodes["a"].reboot(K2)
+        await lab.until(lambda: lab.strategy("a") is Strategy.BUILT, "the driver is being built")
+        await lab.served("a", strategy=Strategy.BUILT)
+        assert not lab.never_pulled
+        assert {made.pool.kernel for made in lab.driver_sets} == {K2}
+
+    with_drivers(scenario, [node("a", K1)], precompiled(K1) | builder())
+
+
+@pytest.mark.parametrize(
+    ("outcome", "phase"),
+    [
+        (Outcome.NOT_FOUND, Phase.BLOCKED),
+        (Outcome.UNAUTHORIZED, Phase.BLOCKED),
+        (Outcome.WRONG_ARCHITECTURE, Phase.BLOCKED),
+        (Outcome.UNREACHABLE, Phase.WAITING),
+    ],
+)
+def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name(
+    with_drivers: Callable[..., None], outcome: Outcome, phase: Phase
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        if outcome is not Outcome.NOT_FOUND:
+            lab.catalogue.refuse(f"{REPOSITORY}:*", outcome)
+        await lab.policy()
+        await lab.until(lambda: (told := lab.told("a")) and told.phase is phase, f"the node is {phase.value}")
+        await lab.clock.sleep(600)
+        status = lab.told("a")
+        assert status is not None
+        assert status.phase is phase
+        assert not lab.driver_sets
+        assert lab.condition("GpuDriverReady", "a")[0] == "False"
+        told = status.reason + " ".join(each.reason for each in status.rejected)
+        words = {Outcome.NOT_FOUND: "no such tag", Outcome.UNAUTHORIZED: "credentials"}
+        words |= {Outcome.WRONG_ARCHITECTURE: "architectures", Outcome.UNREACHABLE: "does not answer"}
+        assert words[outcome] in told
+
+    images = {} if outcome is Outcome.NOT_FOUND else precompiled(K1) | builder()
+    with_drivers(scenario, [node("a", K1)], images)
+
+
+def test_ten_nodes_on_an_uncovered_kernel_cause_one_build_even_if_the_controller_dies(
+    with_drivers: Callable[..., None],
+) -> None:
+    built = "image-registry.openshift-image-registry.svc:5000/drivers"
+
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy(annotations={"tessera.dev/driver-build-repository": built})
+        await lab.until(lambda: len(lab.jobs.cache) == 1, "a build has begun")
+        await lab.restart_controller()
+        names = [f"n{number}" for number in range(10)]
+        await lab.served(*names, strategy=Strategy.MIRROR, seconds=3600)
+        assert len(lab.jobs.cache) == 1
+        assert len(lab.driver_sets) == 1
+
+    nodes = [node(f"n{number}", K2) for number in range(10)]
+    with_drivers(scenario, nodes, builder())
+
+
+def test_a_newer_version_comes_node_by_node_and_a_controller_that_dies_goes_on(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a", "b")
+        await lab.policy(version=NEWER)
+        for _ in range(4):
+            await lab.clock.sleep(20)
+            await lab.restart_controller()
+
+        def newer() -> bool:
+            found = [lab.told(name) for name in ("a", "b")]
+            return all(each is not None and each.version == NEWER for each in found)
+
+        await lab.until(newer, "both have the newer version", 3600)
+        await lab.served("a", "b")
+        assert [made.version for made in lab.driver_sets] == [NEWER]
+
+    images = precompiled(K1) | precompiled(K1, NEWER)
+    with_drivers(scenario, [node("a"), node("b")], images)
+
+
+def test_a_policy_that_is_deleted_takes_the_drivers_away_and_another_one_brings_them_back(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a")
+        await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")
+        await lab.until(lambda: not lab.gpus("a") and not lab.driver_sets, "the node has no driver")
+        assert lab.told("a") is None
+        assert lab.condition("GpuDriverReady", "a") == ("", "", "")
+        await lab.policy()
+        await lab.served("a")
+
+    with_drivers(scenario, [node("a")], precompiled(K1))
+
+
+def test_a_policy_with_a_mistake_changes_nothing_and_says_what_is_wrong(with_drivers: Callable[..., None]) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a")
+        before = lab.driver_sets
+        await lab.policy(version="525 125")
+        await lab.clock.sleep(60)
+        await lab.restart_controller()
+        await lab.clock.sleep(600)
+        assert lab.serves("a")
+        assert lab.driver_sets == before
+        policy = await lab.client.get(CLUSTER_POLICIES, "cluster-policy")
+        assert policy["status"]["state"] == "notReady"
+
+    with_drivers(scenario, [node("a")], precompiled(K1))
+
+
+def test_the_controllers_deployment_needs_no_setting_for_drivers(with_drivers: Callable[..., None]) -> None:
+    """Its own image is learnt from its pod, so that validations and the toolkit's init container have one."""
+
+    async def scenario(lab: Drivers) -> None:
+        deployment = await lab.client.get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+        (container,) = deployment["spec"]["template"]["spec"]["containers"]
+        assert not [each for each in container["args"] if "image" in each]
+        await lab.policy()
+        await lab.served("a")
+        images = {
+            pod.spec.containers[0].image for pod in lab.own_pods.cache.values() if "validation" in pod.metadata.name
+        }
+        assert images == {container["image"]}
+
+    with_drivers(scenario, [node("a")], precompiled(K1))
