@@ -32,10 +32,12 @@ class DriverScene(Scene):
 
     Attributes:
         published: at each change of kubelet's device lists: devices that can be had, and whether a validation stood.
+        lives: how many processes of the agent were started.
     """
 
     def __init__(self, folder: Path, cards: str = "A100-40GB", *, folders: bool = True, **machine: Any) -> None:
         self.published: list[tuple[int, bool]] = []
+        self.lives = 0
         super().__init__(folder, cards, **machine)
         self.markers = Markers(folder / "run" / "nvidia" / "validations")
         self.options = msgspec.structs.replace(self.options, markers_dir=self.markers.folder)
@@ -78,8 +80,16 @@ class DriverScene(Scene):
         client = self.user("agent")
         options = msgspec.structs.replace(self.options, validation=validation)
         driver = SimulatedDriver(self.machine, self.clock)
-        work = live(options, client, driver, self.seam, self.clock, rng=random.Random(1))
-        self.agent = asyncio.create_task(_until_killed(work, client))
+        self.lives += 1
+        rng = random.Random(self.lives)
+
+        async def process() -> None:
+            try:
+                await live(options, client, driver, self.seam, self.clock, rng=rng)
+            finally:
+                await client.close()
+
+        self.agent = asyncio.create_task(process())
 
     # What happens on the node -----------------------------------------------------------------------------------
 
@@ -126,13 +136,6 @@ class DriverScene(Scene):
             return bool(self.allocatable_now) is devices
 
         await self.until(counted)
-
-
-async def _until_killed(work: Any, client: Any) -> None:
-    try:
-        await work
-    finally:
-        await client.close()
 
 
 def _play(folder: Path, story: Callable[[DriverScene], Awaitable[None]], cards: str = "A100-40GB", **made: Any) -> None:
