@@ -60,6 +60,16 @@ def test_a_node_that_offers_what_it_should_is_freed() -> None:
     ("unlike", "says"),
     [
         ({"conditions": (condition("Ready", "False"), SHARED)}, "the node is not Ready"),
+        (
+            {
+                "annotations": {},
+                "conditions": (
+                    READY,
+                    condition("GpuNodeReady", "False", reason="WaitingForDriver", message="no driver is loaded"),
+                ),
+            },
+            "no driver is loaded (WaitingForDriver)",
+        ),
         ({"annotations": {}}, f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"),
         ({"annotations": {OFFERS_ANNOTATION: "x"}}, f"annotation {OFFERS_ANNOTATION}: "),
         ({"annotations": {OFFERS_ANNOTATION: "[]"}}, "its cards offer nothing"),

@@ -211,12 +211,8 @@ class Client:
         *,
         subresource: str | None = None,
         force: bool = True,
-        field_manager: str | None = None,
     ) -> T:
         """Server-side apply: afterwards this manager owns exactly the fields in ``item``.
-
-        ``field_manager`` is another than the client's, for a part of a process that applies to objects to which
-        another part of it applies as well: each would take away what the other wrote.
 
         Raises:
             Conflict: another manager owns one of them, and ``force`` is off.
@@ -227,7 +223,7 @@ class Client:
         answer = await self.request(
             "PATCH",
             resource.path(namespace, name, subresource),
-            query=[("fieldManager", field_manager or self._field_manager), ("force", "true" if force else "false")],
+            query=[("fieldManager", self._field_manager), ("force", "true" if force else "false")],
             body=body,
             content_type=_APPLY_PATCH,
         )

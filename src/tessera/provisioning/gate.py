@@ -68,6 +68,7 @@ class StartupGate:
         may_act: Callable[[], bool],
     ) -> None:
         self._client = client
+        self._conditions = client.under(FIELD_MANAGER)
         self._clock = clock
         self._nodes = nodes
         self._tracker = tracker
@@ -161,7 +162,7 @@ class StartupGate:
             "lastTransitionTime": stands or rfc3339(now),
         }
         body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
-        await self._client.apply(NODES, meta.name, body, subresource="status", field_manager=FIELD_MANAGER)
+        await self._conditions.apply(NODES, meta.name, body, subresource="status")
         self._told[meta.uid] = (told.status, told.reason)
         if not told.well:
             self._metrics.overdue(told.reason)

@@ -33,6 +33,8 @@ DEADLINE = 900.0
 
 #: The agent's conditions that say whether what was asked for is in force.
 LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
+#: Its condition that says whether kubelet has the cards, and if not, what the agent waits for.
+ADVERTISED_CONDITION = "GpuNodeReady"
 
 #: By the phase that blocks: reason of the condition, and what is awaited.
 _BLOCKING = {
@@ -121,6 +123,9 @@ def _lacks(node: Node) -> Iterator[str]:
     ready = _condition(node, "Ready")
     if ready is None or ready.status != "True":
         yield "the node is not Ready"
+    advertised = _condition(node, ADVERTISED_CONDITION)
+    if advertised is not None and advertised.status != "True":
+        yield f"{advertised.message or 'its agent waits'} ({advertised.reason})"
     text = node.metadata.annotations.get(OFFERS_ANNOTATION)
     if text is None:
         yield f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"
