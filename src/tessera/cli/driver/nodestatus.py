@@ -1,0 +1,156 @@
+"""Nodes and what they are told about their drivers, as a table and as JSON values."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tessera.api.driver.status import Phase, Rejected
+from tessera.clock import parse_rfc3339
+from tessera.driver.nodes import node_facts
+from tessera.driver.told import read_status
+from tessera.kube.resources import Node
+
+_NOTHING = "-"
+#: Characters of a digest that are shown.
+_SHORT_DIGEST = 12
+
+
+class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One node's driver.
+
+    Attributes:
+        node: the node's name.
+        strategy: how it comes; empty if Tessera has not told the node anything.
+        phase: how far it is; likewise.
+        image: by digest.
+        tag: the tag that was found.
+        version: as asked for.
+        pool: the node's pool as text.
+        set: the driver set.
+        since: RFC 3339, when the phase began.
+        seconds: since then.
+        reason: why this strategy, or what is awaited.
+        rejected: better strategies, best first.
+        offered: a better one that is possible by now.
+    """
+
+    node: str
+    strategy: str = ""
+    phase: str = ""
+    image: str = ""
+    tag: str = ""
+    version: str = ""
+    pool: str = ""
+    set: str = ""
+    since: str = ""
+    seconds: int = 0
+    reason: str = ""
+    rejected: tuple[Rejected, ...] = ()
+    offered: str = ""
+
+
+def node_drivers(nodes: Iterable[Node], *, now: float, named: bool = False) -> list[NodeDriver]:
+    """What nodes are told, by name.
+
+    Args:
+        nodes: any nodes.
+        now: seconds since 1970.
+        named: somebody asked for just these; otherwise only those with cards or with a status are told of.
+    """
+    found = [_of(node, now) for node in nodes if named or _counts(node)]
+    return sorted(found, key=lambda each: each.node)
+
+
+def is_stuck(driver: NodeDriver) -> bool:
+    """Whether somebody has to do something."""
+    return driver.phase in {Phase.FAILED.value, Phase.BLOCKED.value}
+
+
+def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
+    """The table; with ``verbose`` each node's reasons below it."""
+    if not drivers:
+        yield "No node has a card, as far as its labels say."
+        return
+    head = ("NODE", "STRATEGY", "PHASE", "SINCE", "VERSION", "POOL", "IMAGE")
+    rows = [_row(each, verbose=verbose) for each in drivers]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    yield _line(head, widths)
+    for driver, row in zip(drivers, rows, strict=True):
+        yield _line(row, widths)
+        if verbose or driver.phase != Phase.READY.value:
+            yield from _reasons(driver, verbose=verbose)
+        elif driver.offered:
+            yield f"  offered: {driver.offered}"
+
+
+def _counts(node: Node) -> bool:
+    facts = node_facts(node)
+    return facts.is_gpu or bool(facts.told)
+
+
+def _of(node: Node, now: float) -> NodeDriver:
+    name, status = node.metadata.name, read_status(node_facts(node).told)
+    if status is None:
+        reason = "Tessera does not manage its driver: no ClusterPolicy asks for one, or none is in force yet."
+        return NodeDriver(node=name, reason=reason)
+    return NodeDriver(
+        node=name,
+        strategy=status.strategy.value,
+        phase=status.phase.value,
+        image=status.image,
+        tag=status.tag,
+        version=status.version,
+        pool=status.pool,
+        set=status.set,
+        since=status.since,
+        seconds=_seconds(status.since, now),
+        reason=status.reason,
+        rejected=status.rejected,
+        offered=status.offered,
+    )
+
+
+def _seconds(since: str, now: float) -> int:
+    try:
+        return max(0, int(now - parse_rfc3339(since)))
+    except ValueError:
+        return 0
+
+
+def _row(driver: NodeDriver, *, verbose: bool) -> tuple[str, ...]:
+    cells = (
+        driver.strategy,
+        driver.phase,
+        _age(driver.seconds) if driver.since else "",
+        driver.version,
+        driver.pool,
+        driver.image if verbose else _short(driver.image),
+    )
+    return (driver.node, *(each or _NOTHING for each in cells))
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "   ".join(f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _reasons(driver: NodeDriver, *, verbose: bool) -> Iterator[str]:
+    if driver.reason:
+        yield f"  {driver.reason}"
+    if verbose:
+        yield from (f"  not {each.strategy.value}: {each.reason}" for each in driver.rejected)
+    if driver.offered:
+        yield f"  offered: {driver.offered}"
+
+
+def _short(image: str) -> str:
+    name, at, digest = image.partition("@sha256:")
+    return f"{name}{at}{digest[:_SHORT_DIGEST]}"
+
+
+def _age(seconds: int) -> str:
+    """As kubectl shows ages: the two largest units at most."""
+    if seconds < 120:
+        return f"{seconds}s"
+    if seconds < 3 * 3600:
+        return f"{seconds // 60}m"
+    return f"{seconds // 3600}h" if seconds < 48 * 3600 else f"{seconds // 86400}d"
