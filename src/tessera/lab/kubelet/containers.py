@@ -12,12 +12,12 @@ from typing import Any, Literal, Protocol
 
 from tessera.clock import Clock
 from tessera.kubelet.seam import Allocation, PluginError
-from tessera.lab.kubelet.backoffs import CREATE_RETRY, CrashBackoff, PullBackoff
+from tessera.lab.kubelet.backoffs import CREATE_RETRY, CrashBackoff
 from tessera.lab.kubelet.cdi import CdiError
 from tessera.lab.kubelet.environment import ConfigError, command_line
 from tessera.lab.kubelet.podstatus import ContainerRecord, Role, Running, Terminated, Waiting
 from tessera.lab.kubelet.programrun import ProgramRun
-from tessera.lab.kubelet.pulls import PullError
+from tessera.lab.kubelet.pulling import Pulling, duration
 from tessera.lab.kubelet.runtime import Created, Runtime
 from tessera.nvml.errors import NvmlError
 
@@ -101,7 +101,7 @@ class Containers:
         self._starting = asyncio.Lock()
         self._sidecars: list[asyncio.Task[None]] = []
         self._programs: set[ProgramRun] = set()
-        self._pull_backoffs: dict[str, PullBackoff] = {}
+        self._pulling = Pulling(host, runtime.images, clock, self._wait)
 
     async def live(self) -> None:
         """Runs all containers until the pod is finished. Cancel it, after :meth:`announce_stop`, to stop them."""
@@ -185,7 +185,7 @@ class Containers:
             return
         metadata = self._pod["metadata"]
         pod = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
-        text = f"back-off {_duration(seconds)} restarting failed container={record.name} pod={pod}"
+        text = f"back-off {duration(seconds)} restarting failed container={record.name} pod={pod}"
         self._wait(record, "CrashLoopBackOff", text)
         self._host.tell("BackOff", f"Back-off restarting failed container {record.name} in pod {pod}", type="Warning")
         await self._clock.sleep(seconds)
@@ -233,15 +233,10 @@ class Containers:
             if created is not None:
                 return created
             await self._clock.sleep(CREATE_RETRY)
-            while record.name in self._pull_backoffs and self._clock.monotonic() < self._pull_backoffs[record.name].due:
-                self._pull_later(record)
-                await self._clock.sleep(CREATE_RETRY)
+            await self._pulling.back_off(record)
 
     async def _try_start(self, record: ContainerRecord) -> Created | None:
-        try:
-            await self._pull(record)
-        except PullError as error:
-            self._pull_failed(record, str(error))
+        if not await self._pulling.pull(record):
             return None
         try:
             env = await self._host.environment(record.spec)
@@ -272,34 +267,6 @@ class Containers:
         self._host.changed()
         return created
 
-    async def _pull(self, record: ContainerRecord) -> None:
-        image = record.spec.get("image", "")
-        if self._runtime.images.has(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
-            self._host.tell("Pulled", f'Container image "{image}" already present on machine')
-            return
-        self._host.tell("Pulling", f'Pulling image "{image}"')
-        pull = await self._runtime.images.pull(image)
-        if pull.size_bytes is None:
-            took = _duration(pull.waited)
-        else:  # the words of kubelet 1.30 and later
-            waited = f"({_duration(pull.waited)} including waiting)"
-            took = f"{_duration(pull.seconds)} {waited}. Image size: {pull.size_bytes} bytes."
-        self._host.tell("Pulled", f'Successfully pulled image "{image}" in {took} (simulated)')
-        self._pull_backoffs.pop(record.name, None)
-
-    def _pull_failed(self, record: ContainerRecord, message: str) -> None:
-        image = record.spec.get("image", "")
-        self._pull_backoffs.setdefault(record.name, PullBackoff()).failed(self._clock.monotonic(), message)
-        self._host.tell("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
-        self._wait(record, "ErrImagePull", message)
-        self._host.tell("Failed", "Error: ErrImagePull", type="Warning")
-
-    def _pull_later(self, record: ContainerRecord) -> None:
-        image, why = record.spec.get("image", ""), self._pull_backoffs[record.name].why
-        self._host.tell("BackOff", f'Back-off pulling image "{image}"')
-        self._wait(record, "ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {why}')
-        self._host.tell("Failed", "Error: ImagePullBackOff", type="Warning")
-
     def _failed(self, record: ContainerRecord, reason: str, message: str) -> None:
         self._wait(record, reason, message)
         self._host.tell("Failed", f"Error: {message}", type="Warning")
@@ -329,10 +296,3 @@ def _last_words(record: ContainerRecord) -> str:
     if record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
         return ""
     return "\n".join(record.log[-80:])[-2048:]
-
-
-def _duration(seconds: float) -> str:
-    """As Go prints durations: ``10s``, ``1m20s``, ``1.5s``."""
-    minutes, rest = divmod(seconds, 60)
-    text = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
-    return f"{int(minutes)}m{text}" if minutes else text

@@ -21,17 +21,16 @@ from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.lab.kubelet.addresses import Addresses
 from tessera.lab.kubelet.admission import Rejection, admit
 from tessera.lab.kubelet.cdi import CdiRegistry
-from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc, KubeletOptions
+from tessera.lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions
 from tessera.lab.kubelet.devices import PodUid
-from tessera.lab.kubelet.images import Catalogue, ImageProgram
+from tessera.lab.kubelet.images import Catalogue
+from tessera.lab.kubelet.launching import Launcher
 from tessera.lab.kubelet.nodeobject import NodeObject
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.kubelet.pluginside import PluginSide
 from tessera.lab.kubelet.podstatus import ContainerRecord
-from tessera.lab.kubelet.programs import ProgramContext, RunClock
 from tessera.lab.kubelet.pulls import NodeImages
-from tessera.lab.kubelet.realcontainers import exit_code, is_own
-from tessera.lab.kubelet.runtime import Created, Runtime
+from tessera.lab.kubelet.runtime import Runtime
 from tessera.lab.kubelet.worker import NodeServices, PodWorker
 from tessera.lab.scheduler.cluster import PodNeeds
 from tessera.lab.scheduler.requests import amounts
@@ -93,7 +92,6 @@ class SimulatedNode:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._entrypoint = entrypoint
         self._workers: dict[str, PodWorker] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._addresses = Addresses(self.options.pod_network)
@@ -136,6 +134,19 @@ class SimulatedNode:
             gpu_memory=self.options.gpu_memory,
             images=images,
         )
+        launcher = Launcher(
+            name,
+            entrypoint=entrypoint,
+            images=images,
+            machine=machine,
+            plugins=plugins,
+            markers=self.markers,
+            clock=clock,
+            waits=self.waits,
+            architecture=self.options.architecture,
+            kernel=lambda: self.kernel,
+            reboot=self.reboot,
+        )
         self._services = NodeServices(
             client=client,
             clock=clock,
@@ -148,8 +159,8 @@ class SimulatedNode:
             admit=self._admit,
             allocatable=self._allocatable,
             data=self._data,
-            real=self._real,
-            program=self._program,
+            real=launcher.real,
+            program=launcher.program,
             network=self._object.network,
             take_address=self._addresses.take,
             put_back_address=self._addresses.put_back,
@@ -336,54 +347,6 @@ class SimulatedNode:
         except NotFound:
             return None
         return found.get("data") or {}
-
-    def _real(
-        self, pod: Json, pod_ip: str, container: str, created: Created, log: Callable[[str], None]
-    ) -> asyncio.Task[int] | None:
-        if self._entrypoint is None or not is_own(created.argv):
-            return None
-        metadata = pod["metadata"]
-        context = ContainerContext(
-            argv=created.argv,
-            env=created.env,
-            namespace=metadata["namespace"],
-            pod=metadata["name"],
-            pod_uid=metadata["uid"],
-            container=container,
-            service_account=pod["spec"].get("serviceAccountName") or "default",
-            node=self.name,
-            pod_ip=pod_ip,
-            machine=self.machine,
-            plugins=self.plugins,
-            markers=self.markers,
-            clock=self._clock,
-            reboot=self.reboot,
-            log=log,
-        )
-        return asyncio.create_task(exit_code(self._entrypoint, context))
-
-    def _program(
-        self, pod: Json, created: Created, log: Callable[[str], None]
-    ) -> tuple[ImageProgram, ProgramContext] | None:
-        image = self._runtime.images.image(created.image)
-        if image is None or image.program is None:
-            return None
-        context = ProgramContext(
-            argv=created.argv,
-            env=created.env,
-            image=created.image,
-            namespace=pod["metadata"]["namespace"],
-            pod=pod["metadata"]["name"],
-            node=self.name,
-            kernel=self.kernel,
-            architecture=self.options.architecture,
-            machine=self.machine,
-            markers=self.markers,
-            plugins=self.plugins,
-            clock=RunClock(self.waits),
-            log=log,
-        )
-        return image.program, context
 
     # Small parts
 
