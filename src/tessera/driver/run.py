@@ -35,6 +35,7 @@ from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.acting import Hands
 from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.driver.rollout.rollout import Rollout
+from tessera.driver.rollout.views import Wanted
 from tessera.driver.strategy import Situation, queries
 from tessera.kube.backoff import Backoff
 from tessera.kube.cache import Event
@@ -267,11 +268,22 @@ class Drivers:
         self._waiting_since = {key: since for key, since in self._waiting_since.items() if key in wanted}
         self.builds.want(orders, by="nodes")
 
+    def _possible(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, Wanted]]:
+        """What is wanted, with what stands in its way: no node is emptied for a set whose DaemonSet is not there."""
+        existing = self._observed.existing()
+        for name, each in wanted.items():
+            if each.set in existing or not each.set:
+                yield name, each
+            else:
+                obstacle = self._acting.problems.get(each.set, "its DaemonSet is not there yet")
+                yield name, msgspec.structs.replace(each, obstacle=obstacle)
+
     def _roll(self, decision: Decision, governance: Governance, group: asyncio.TaskGroup) -> float | None:
         if governance.frozen:
             return None
         policies = {name: policy.upgrade for name, policy in decision.used.items()}
-        found = self._rollout.see(list(self._observed.views(decision.wanted, self._clock.now())), policies, group)
+        wanted = dict(self._possible(decision.wanted))
+        found = self._rollout.see(list(self._observed.views(wanted, self._clock.now())), policies, group)
         if found.notes != self._notes:
             self._notes = found.notes
             self._stirred.set()

@@ -1,0 +1,300 @@
+"""A whole cluster changes its driver: the real controller and agents, simulated nodes, images and workloads."""
+
+import random
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.conftest import COMMANDS, Lab, manifest
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.clock import LoopClock
+from tessera.driver.manifests.names import APP_LABEL
+from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
+from tessera.driver.rollout.reading import PULL_APP
+from tessera.driver.rollout.state import RECORD_ANNOTATION, Record, record_of
+from tessera.kube.informer import Informer
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS, REPLICASETS, Node
+from tessera.kube.until import Watched
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.containers import broken
+from tessera.lab.drivers.world import catalogue, driver_image
+from tessera.lab.install import entrypoint, install
+from tessera.lab.kubelet.images import SimulatedImage
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.virtualtime import run_virtual
+
+KERNEL = "5.15.0-69-generic"
+COSTS = CostModel()
+OLD, NEW, BAD = "525.60.13", "525.125.06", "525.125.07"
+#: Simulated seconds for a whole fleet.
+PATIENCE = 14_400.0
+
+
+def image(version: str) -> str:
+    return f"registry.local/nvidia/driver:{version}-{KERNEL}-ubuntu22.04"
+
+
+IMAGES = {
+    image(OLD): driver_image(OLD, COSTS),
+    image(NEW): driver_image(NEW, COSTS),
+    image(BAD): SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken("modprobe nvidia: invalid argument")),
+}
+
+
+def policy(version: str, **driver: Any) -> dict[str, Any]:
+    """The article's snippet, with another version."""
+    return {
+        "metadata": {"name": "cluster-policy"},
+        "spec": {
+            "driver": {
+                "enabled": True,
+                "usePrecompiled": True,
+                "repository": "registry.local/nvidia",
+                "image": "driver",
+                "version": version,
+                "upgradePolicy": {"autoUpgrade": True, "maxParallelUpgrades": 2, "maxUnavailable": "50%"},
+                **driver,
+            },
+            "toolkit": {"enabled": True},
+        },
+    }
+
+
+class Fleet(Lab):
+    """A cluster with managed drivers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(cluster)
+        self.pulls = Informer(
+            self.client,
+            PODS,
+            clock=self.clock,
+            rng=random.Random(0),
+            namespace="tessera-system",
+            label_selector=f"{APP_LABEL}={PULL_APP}",
+        )
+        self.watched = Watched(self.nodes, self.pods, self.events, self.pulls)
+
+    async def ask_for(self, version: str, **driver: Any) -> None:
+        """The administrator writes another version into the policy."""
+        await self.client.apply(CLUSTER_POLICIES, "cluster-policy", policy(version, **driver))
+
+    def node(self, name: str) -> Node:
+        found = self.nodes.cache.get(name)
+        assert found is not None
+        return found
+
+    def loaded(self) -> dict[str, str | None]:
+        """The driver that is really loaded on each node."""
+        return {name: each.machine.loaded_driver for name, each in self.cluster.nodes.items() if each.machine}
+
+    def states(self) -> dict[str, str]:
+        return {name: self.node(name).metadata.labels.get(UPGRADE_STATE_LABEL, "") for name in self.cluster.nodes}
+
+    def record(self, name: str) -> Record | None:
+        return record_of(self.node(name).metadata.annotations.get(RECORD_ANNOTATION, ""))
+
+    def all_serve(self, count: int = 1) -> bool:
+        """Whether every node offers its cards."""
+        return all(self.gpus(name) == {"nvidia.com/gpu": count} for name in self.cluster.nodes)
+
+    async def reach(self, found: Callable[[], Any], what: str) -> None:
+        await self.until(found, what, PATIENCE)
+
+    async def workload(self, name: str, node: str, **spec: Any) -> None:
+        """A pod with a card on a node, which comes again elsewhere when it is evicted."""
+        labels = {"app": name}
+        made = manifest(name, {"nvidia.com/gpu": 1}, restartPolicy="Always", **spec)["spec"]
+        preferred = {
+            "weight": 100,
+            "preference": {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]},
+        }
+        made["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+        template = {"metadata": {"labels": labels}, "spec": made}
+        item = {"metadata": {"name": name}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+        await self.client.create(REPLICASETS.untyped(), item, "default")
+
+
+Scenario = Callable[[Fleet], Awaitable[None]]
+
+
+@pytest.fixture
+def in_fleet(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario in a cluster whose nodes have come up with the old driver."""
+
+    def run(scenario: Scenario, nodes: str = "4*1xA100-40GB") -> None:
+        async def play() -> None:
+            options = ClusterOptions(
+                cdi=Path(tempfile.mkdtemp(dir=tmp_path)),
+                mig_config="",
+                drivers=True,
+                kernel=KERNEL,
+                os_image="Ubuntu 22.04.3 LTS",
+                catalogue=catalogue(COSTS, IMAGES),
+            )
+            clock = LoopClock(1_800_000_000)
+            cluster = Cluster(parse_nodes(nodes), clock=clock, options=options, entrypoint=entrypoint(COMMANDS))
+            async with cluster.running():
+                await install(cluster.client("install"))
+                fleet = Fleet(cluster)
+                async with fleet.watched.running():
+                    await fleet.ask_for(OLD)
+                    await fleet.reach(fleet.all_serve, "every node serves with the old driver")
+                    await scenario(fleet)
+
+        run_virtual(play())
+
+    return run
+
+
+class Course:
+    """What was seen of a rollout, at every change of anything."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.begun: list[str] = []  # nodes in the order in which they were cordoned
+        self.most = 0  # out of service at a time
+        self.proven = 0  # nodes that served with the new driver when the second one was cordoned
+        self.pulled: set[str] = set()  # nodes that had the image when they were cordoned
+        self._images: set[str] = set()  # nodes on which a pod that brings it was seen to be past that
+
+    def note(self) -> None:
+        """Looks once more."""
+        fleet = self._fleet
+        brought = [pod for pod in fleet.pulls.cache.values() if pod.status.phase in {"Running", "Succeeded"}]
+        self._images |= {pod.spec.node_name for pod in brought}
+        out = [name for name in fleet.cluster.nodes if fleet.node(name).spec.unschedulable]
+        self.most = max(self.most, len(out))
+        for name in out:
+            if name not in self.begun:
+                self.begun.append(name)
+                self.pulled |= {name} & self._images
+                if len(self.begun) == 2:
+                    self.proven = list(fleet.states().values()).count("upgrade-done")
+
+
+def test_a_fleet_changes_its_driver_canary_first_and_serves_again(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        course = Course(fleet)
+
+        def all_done() -> bool:
+            course.note()
+            return set(fleet.states().values()) == {"upgrade-done"}
+
+        await fleet.ask_for(NEW)
+        await fleet.reach(all_done, "all are done")
+        assert set(fleet.loaded().values()) == {NEW}
+        assert fleet.all_serve()
+        assert not any(fleet.node(name).spec.unschedulable for name in fleet.cluster.nodes)
+        assert sorted(course.begun) == sorted(fleet.cluster.nodes)
+        assert (course.proven, course.most) == (1, 2)
+        assert course.pulled == set(fleet.cluster.nodes)
+        await fleet.reach(lambda: not fleet.pulls.cache.values(), "the pods that brought the image are gone")
+
+    in_fleet(scenario)
+
+
+def test_a_bad_image_on_10_nodes_costs_one_which_is_rolled_back_and_told(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        before = {name: fleet.node(name).metadata.labels[DRIVER_SET_LABEL] for name in fleet.cluster.nodes}
+        ever: set[str] = set()
+
+        def back() -> bool:
+            ever.update(name for name in before if fleet.node(name).metadata.labels[DRIVER_SET_LABEL] != before[name])
+            ever.update(name for name in before if fleet.node(name).spec.unschedulable)
+            failed = "upgrade-failed" in fleet.states().values()
+            return failed and fleet.all_serve() and set(fleet.loaded().values()) == {OLD}
+
+        await fleet.ask_for(BAD)
+        await fleet.reach(back, "the canary failed and was rolled back")
+        await fleet.clock.sleep(3600)
+        assert back()
+        assert {name: fleet.node(name).metadata.labels[DRIVER_SET_LABEL] for name in before} == before
+        (failed,) = [name for name, state in fleet.states().items() if state == "upgrade-failed"]
+        assert ever == {failed}
+        record = fleet.record(failed)
+        assert record is not None
+        assert "ended 3 times" in record.cause
+        assert [each.reason for each in fleet.events_of(failed, "DriverRolledBack")] == ["DriverRolledBack"]
+        other = next(name for name in before if name != failed)
+        told = fleet.node(other).metadata.annotations[DRIVER_ANNOTATION]
+        assert f"1 failed, the budget is 1; node {failed}" in told
+        kept = await fleet.client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, "tessera-system")
+        assert failed in next(iter(kept.data.values()))
+        await fleet.ask_for(NEW)
+        await fleet.reach(lambda: "upgrade-done" in fleet.states().values(), "another version goes on")
+        assert NEW in fleet.loaded().values()
+
+    in_fleet(scenario, nodes="10*1xA100-40GB")
+
+
+def test_a_policy_whose_driver_pods_cannot_be_made_empties_no_node(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        def told() -> bool:
+            assert not any(fleet.node(name).spec.unschedulable for name in fleet.cluster.nodes)
+            nodes = [fleet.node(name) for name in fleet.cluster.nodes]
+            return all("'modules' is not in" in each.metadata.annotations[DRIVER_ANNOTATION] for each in nodes)
+
+        await fleet.ask_for(NEW, kernelModuleConfig={"name": "modules"})
+        await fleet.reach(told, "every node tells that the ConfigMap is missing")
+        await fleet.clock.sleep(1800)
+        assert told()
+        assert fleet.all_serve()
+
+    in_fleet(scenario, nodes="2*1xA100-40GB")
+
+
+def test_idle_nodes_go_first_and_pods_with_cards_are_evicted_before_the_driver_leaves(
+    in_fleet: Callable[..., None],
+) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.workload("train", "node-1")
+        await fleet.reach(lambda: fleet.ready_of("train"), "it runs")
+        first = fleet.ready_of("train")
+        assert fleet.pod(first).spec.node_name == "node-1"  # type: ignore[union-attr]
+        done: list[str] = []
+
+        def all_done() -> bool:
+            done.extend(name for name, state in fleet.states().items() if state == "upgrade-done" and name not in done)
+            return len(done) == 4
+
+        await fleet.ask_for(NEW)
+        await fleet.reach(all_done, "all are done")
+        assert done[-1] == "node-1"
+        assert set(fleet.loaded().values()) == {NEW}
+        await fleet.reach(lambda: fleet.ready_of("train") not in {"", first}, "it runs again, elsewhere")
+
+    in_fleet(scenario)
+
+
+def test_a_node_that_a_person_cordoned_is_upgraded_when_idle_and_stays_cordoned(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.client.merge_patch(NODES, "node-2", {"spec": {"unschedulable": True}})
+        await fleet.ask_for(NEW)
+        await fleet.reach(lambda: set(fleet.states().values()) == {"upgrade-done"}, "all are done")
+        assert [name for name in fleet.cluster.nodes if fleet.node(name).spec.unschedulable] == ["node-2"]
+
+    in_fleet(scenario)
+
+
+def test_a_controller_that_is_killed_again_and_again_brings_the_rollout_to_its_end(
+    in_fleet: Callable[..., None],
+) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.ask_for(NEW)
+        for _ in range(12):
+            await fleet.clock.sleep(25)
+            found = await fleet.client.list(PODS, "tessera-system")
+            for pod in found.items:
+                if pod.metadata.name.startswith("tessera-controller"):
+                    await fleet.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+        await fleet.reach(lambda: set(fleet.states().values()) == {"upgrade-done"}, "all are done")
+        assert set(fleet.loaded().values()) == {NEW}
+        await fleet.reach(fleet.all_serve, "all serve")
+
+    in_fleet(scenario)
