@@ -463,3 +463,23 @@ def test_a_mark_that_is_not_the_daemons_finds_nothing(play: Play) -> None:
         assert node.launcher.find(SHARED, DaemonMark("simulated/99")) is None
 
     play(story)
+
+
+def test_before_the_driver_goes_daemons_end_whatever_their_clients_compute_and_come_back_after_it(play: Play) -> None:
+    async def story(node: MpsNode) -> None:
+        plan = node.plan(0, 1)
+        node.daemons.want({SHARED: plan})
+        daemon = await node.until_ready()
+        daemon.connect()
+        await node.stop()
+        assert daemon.alive
+
+        await node.daemons.end_all()
+        assert not daemon.alive
+
+        await node.restart()
+        node.daemons.want({SHARED: plan})
+        assert await node.until_ready() is not daemon
+        assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
+
+    play(story)
