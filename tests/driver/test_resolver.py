@@ -1,25 +1,19 @@
 """Images are looked up: in order, once, remembered, and through outages."""
 
 import asyncio
-import hashlib
-import json
-import random
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import msgspec
 import pytest
-from aiohttp import web
 from tests.driver.registry.programs import Image, registry
 from tests.driver.registry.servers import HTPASSWD, docker_config, serving, silent
+from tests.driver.registry.shelf import Hand, Shelf, resolving
 
 from tessera.api.driver.policy import ImageSource
 from tessera.driver.pool import PoolKey
-from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.keyring import CredentialsError, Keyring, parse_docker_config
-from tessera.driver.registry.wire import Trust, Wire
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolver
 from tessera.driver.resolver import (
     FOUND_FOR,
@@ -27,8 +21,6 @@ from tessera.driver.resolver import (
     MISSING_FOR,
     LastGood,
     RegistryResolver,
-    Secrets,
-    no_secrets,
 )
 from tessera.driver.tags import mirrored
 
@@ -39,67 +31,6 @@ RHCOS = [
     PoolKey(os_id="rhcos", os_version="4.15", kernel=f"{RELEASE}.{suffix}", architecture=architecture, page_kib=pages)
     for suffix, architecture, pages in (("x86_64", "amd64", 4), ("aarch64", "arm64", 4), ("aarch64+64k", "arm64", 64))
 ]
-
-
-class Hand:
-    """A clock that is set by hand."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-
-    def now(self) -> float:
-        return 1e9 + self.time
-
-    def monotonic(self) -> float:
-        return self.time
-
-    async def sleep(self, seconds: float) -> None:
-        raise AssertionError(f"nobody waits here, and not {seconds} s")
-
-
-class Shelf:
-    """A registry in the test's own loop, whose images, mood and requests are at hand."""
-
-    def __init__(self) -> None:
-        self.images: dict[str, tuple[str, ...]] = {}
-        self.status = 200
-        self.retry_after = ""
-        self.asked: list[str] = []
-        self.host = ""
-        self._blobs: dict[str, bytes] = {}
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        name = request.path.rpartition("/")[2]
-        self.asked.append(f"{request.method} {name}")
-        await asyncio.sleep(0)
-        if self.status != 200:
-            return web.Response(status=self.status, headers={"Retry-After": self.retry_after})
-        body = self._blobs.get(name) or self._index(name)
-        if not body:
-            return web.Response(status=404)
-        digest = "sha256:" + hashlib.sha256(body).hexdigest()
-        return web.Response(body=body, headers={"Docker-Content-Digest": digest})
-
-    def _index(self, tag: str) -> bytes:
-        if tag not in self.images:
-            return b""
-        entries = []
-        for architecture in self.images[tag]:
-            body = json.dumps({"config": {"size": 1}, "layers": [{"size": 99}], "for": [tag, architecture]}).encode()
-            digest = "sha256:" + hashlib.sha256(body).hexdigest()
-            self._blobs[digest] = body
-            entries.append({"digest": digest, "platform": {"architecture": architecture, "os": "linux"}})
-        return json.dumps({"manifests": entries}).encode()
-
-    def source(self, version: str = "580.65.06", **more: object) -> ImageSource:
-        return msgspec.structs.replace(
-            ImageSource(repository=f"{self.host}/nvidia", image="driver", version=version), **more
-        )
-
-    def query(
-        self, pool: PoolKey = RHEL, kind: ImageKind = ImageKind.PRECOMPILED, version: str = "580.65.06"
-    ) -> ImageQuery:
-        return ImageQuery(source=self.source(version), pool=pool, kind=kind)
 
 
 @pytest.fixture
@@ -113,18 +44,6 @@ async def shelf() -> AsyncIterator[Shelf]:
 @pytest.fixture
 def clock() -> Hand:
     return Hand()
-
-
-@asynccontextmanager
-async def resolving(
-    clock: Hand, secrets: Secrets = no_secrets, patience: float = 5.0
-) -> AsyncIterator[RegistryResolver]:
-    client = RegistryClient(Wire(Trust(plain=("*",)), total=patience, environment={}), clock)
-    made = RegistryResolver(clock, client=client, secrets=secrets, rng=random.Random(7))
-    try:
-        yield made
-    finally:
-        await made.close()
 
 
 @pytest.fixture
@@ -141,7 +60,7 @@ async def test_the_first_candidate_that_is_there_is_pinned_and_says_which_one_it
     shelf: Shelf, resolver: Resolver, clock: Hand
 ) -> None:
     shelf.images = {tag("rhel9"): ("amd64", "arm64"), tag("rhcos4.22"): ("amd64",)}
-    found = await resolver.resolve(shelf.query())
+    found = await resolver.resolve(shelf.query(RHEL))
     assert (found.outcome, found.tag, found.stale) == (Outcome.FOUND, tag("rhel9"), False)
     assert found.reference == f"{shelf.host}/nvidia/driver:{tag('rhel9')}"
     assert found.pinned == f"{shelf.host}/nvidia/driver@{found.digest}"
@@ -167,16 +86,16 @@ async def test_five_pools_of_one_cluster_get_five_images(shelf: Shelf, resolver:
 
 async def test_another_architecture_is_not_taken_and_is_told_as_such(shelf: Shelf, resolver: Resolver) -> None:
     shelf.images = {tag("rhel9.8"): ("arm64",)}
-    found = await resolver.resolve(shelf.query())
+    found = await resolver.resolve(shelf.query(RHEL))
     assert (found.outcome, found.digest, found.pinned) == (Outcome.WRONG_ARCHITECTURE, "", "")
     assert "is there for linux/arm64, not for linux/amd64" in found.tried[0].text
     shelf.images[tag("rhel9")] = ("amd64",)
-    assert (await resolver.resolve(shelf.query(), fresh=True)).tag == tag("rhel9")
+    assert (await resolver.resolve(shelf.query(RHEL), fresh=True)).tag == tag("rhel9")
 
 
 async def test_a_refusal_ends_the_search(shelf: Shelf, resolver: Resolver) -> None:
     shelf.status = 403
-    found = await resolver.resolve(shelf.query())
+    found = await resolver.resolve(shelf.query(RHEL))
     assert found.outcome is Outcome.UNAUTHORIZED
     assert len(found.tried) == len(shelf.asked) == 1
 
@@ -185,47 +104,47 @@ async def test_what_was_found_is_believed_and_then_only_its_digest_is_asked_for(
     shelf: Shelf, resolver: Resolver, clock: Hand
 ) -> None:
     shelf.images = {tag("rhel9.8"): ("amd64",)}
-    first = await resolver.resolve(shelf.query())
+    first = await resolver.resolve(shelf.query(RHEL))
     asked = len(shelf.asked)
     clock.time += FOUND_FOR - 1
-    assert await resolver.resolve(shelf.query()) == first
+    assert await resolver.resolve(shelf.query(RHEL)) == first
     assert len(shelf.asked) == asked
     clock.time += 1
-    again = await resolver.resolve(shelf.query())
+    again = await resolver.resolve(shelf.query(RHEL))
     assert (again.digest, again.checked) == (first.digest, clock.now())
     assert shelf.asked[asked:] == [f"HEAD {tag('rhel9.8')}"]
 
 
 async def test_a_tag_that_has_moved_is_read_anew(shelf: Shelf, resolver: Resolver) -> None:
     shelf.images = {tag("rhel9.8"): ("arm64", "amd64")}
-    before = await resolver.resolve(shelf.query())
+    before = await resolver.resolve(shelf.query(RHEL))
     shelf.images = {tag("rhel9.8"): ("amd64", "s390x")}
-    after = await resolver.resolve(shelf.query(), fresh=True)
+    after = await resolver.resolve(shelf.query(RHEL), fresh=True)
     assert after.outcome is Outcome.FOUND
     assert after.digest == before.digest  # of the image for amd64, which has stayed; the index is another
     assert after.checked == before.checked
     shelf.images = {tag("rhel9.8"): ("s390x",)}
-    assert (await resolver.resolve(shelf.query(), fresh=True)).outcome is Outcome.WRONG_ARCHITECTURE
+    assert (await resolver.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.WRONG_ARCHITECTURE
 
 
 async def test_what_was_not_there_is_soon_looked_for_again(shelf: Shelf, resolver: Resolver, clock: Hand) -> None:
-    assert (await resolver.resolve(shelf.query())).outcome is Outcome.NOT_FOUND
+    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.NOT_FOUND
     shelf.images = {tag("rhel9.8"): ("amd64",)}
-    assert (await resolver.resolve(shelf.query())).outcome is Outcome.NOT_FOUND
+    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.NOT_FOUND
     clock.time += MISSING_FOR
-    assert (await resolver.resolve(shelf.query())).outcome is Outcome.FOUND
+    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.FOUND
 
 
 async def test_whoever_wants_one_image_at_a_time_shares_one_look(shelf: Shelf, resolver: Resolver) -> None:
     shelf.images = {tag("rhel9.8"): ("amd64",)}
-    found = await asyncio.gather(*(resolver.resolve(shelf.query()) for _ in range(20)))
+    found = await asyncio.gather(*(resolver.resolve(shelf.query(RHEL)) for _ in range(20)))
     assert len(set(found)) == 1
     assert len(shelf.asked) == 2  # the index and the image
 
 
 async def test_who_gives_up_does_not_take_the_others_answer_away(shelf: Shelf, resolver: Resolver) -> None:
     shelf.images = {tag("rhel9.8"): ("amd64",)}
-    first, second = (asyncio.create_task(resolver.resolve(shelf.query())) for _ in range(2))
+    first, second = (asyncio.create_task(resolver.resolve(shelf.query(RHEL))) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     assert (await second).outcome is Outcome.FOUND
@@ -235,10 +154,10 @@ async def test_an_outage_keeps_what_was_known_and_leaves_the_registry_in_peace(
     shelf: Shelf, resolver: Resolver, clock: Hand
 ) -> None:
     shelf.images = {tag("rhel9"): ("amd64",)}
-    known = await resolver.resolve(shelf.query())
+    known = await resolver.resolve(shelf.query(RHEL))
     shelf.status, shelf.asked[:] = 503, []
     clock.time += FOUND_FOR
-    found = await resolver.resolve(shelf.query())
+    found = await resolver.resolve(shelf.query(RHEL))
     assert (found.outcome, found.stale) == (Outcome.FOUND, True)
     assert (found.digest, found.tag, found.checked) == (known.digest, known.tag, known.checked)
     assert [each.outcome for each in found.tried] == [Outcome.UNREACHABLE, Outcome.UNREACHABLE]
@@ -270,10 +189,10 @@ async def test_pauses_grow_and_end_with_the_outage(shelf: Shelf, resolver: Resol
 async def test_fresh_asks_even_during_a_pause(shelf: Shelf, resolver: Resolver) -> None:
     shelf.images = {tag("rhel9.8"): ("amd64",)}
     shelf.status = 500
-    assert (await resolver.resolve(shelf.query())).outcome is Outcome.UNREACHABLE
+    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.UNREACHABLE
     shelf.status = 200
-    assert (await resolver.resolve(shelf.query())).outcome is Outcome.UNREACHABLE
-    assert (await resolver.resolve(shelf.query(), fresh=True)).outcome is Outcome.FOUND
+    assert (await resolver.resolve(shelf.query(RHEL))).outcome is Outcome.UNREACHABLE
+    assert (await resolver.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.FOUND
 
 
 async def test_a_registry_that_names_a_pause_gets_it(shelf: Shelf, resolver: Resolver, clock: Hand) -> None:
@@ -306,16 +225,16 @@ def resolver_kept(resolver: Resolver) -> tuple[LastGood, ...]:
 async def test_what_was_known_outlives_the_process(shelf: Shelf, clock: Hand) -> None:
     shelf.images = {tag("rhel9"): ("amd64",)}
     async with resolving(clock) as before:
-        known = await before.resolve(shelf.query())
+        known = await before.resolve(shelf.query(RHEL))
         kept = msgspec.json.encode(before.last_good())
     shelf.status = 503
     async with resolving(clock) as after:
         after.restore(msgspec.json.decode(kept, type=tuple[LastGood, ...]))
         assert msgspec.json.encode(after.last_good()) == kept
-        found = await after.resolve(shelf.query())
+        found = await after.resolve(shelf.query(RHEL))
         assert (found.stale, found.digest, found.tag) == (True, known.digest, known.tag)
         shelf.status, shelf.images = 200, {}
-        assert (await after.resolve(shelf.query(), fresh=True)).outcome is Outcome.NOT_FOUND
+        assert (await after.resolve(shelf.query(RHEL), fresh=True)).outcome is Outcome.NOT_FOUND
         assert after.last_good() == ()
 
 
@@ -333,10 +252,10 @@ async def test_a_mirror_answers_for_itself(shelf: Shelf, resolver: Resolver) -> 
 
 
 async def test_what_cannot_be_a_name_is_answered_without_asking(shelf: Shelf, resolver: Resolver) -> None:
-    told = await resolver.resolve(shelf.query(version="not a version"))
+    told = await resolver.resolve(shelf.query(RHEL, version="not a version"))
     assert told.outcome is Outcome.NOT_FOUND
     assert "its tag 'not a version-" in told.tried[0].text
-    told = await resolver.resolve(shelf.query(kind=ImageKind.PRECOMPILED_BRANCH, version="latest"))
+    told = await resolver.resolve(shelf.query(RHEL, kind=ImageKind.PRECOMPILED_BRANCH, version="latest"))
     assert told.tried[0].text == "'latest' has no image of a precompiled-branch"
     half = ImageQuery(source=ImageSource(image="driver", version="1"), pool=RHEL, kind=ImageKind.BUILDER)
     assert "repository must be given too" in (await resolver.resolve(half)).tried[0].text
@@ -355,7 +274,7 @@ async def test_pull_secrets_that_cannot_be_used_are_a_refusal_and_those_that_can
             raise raised[0]
         return Keyring()
 
-    query = msgspec.structs.replace(shelf.query(), source=shelf.source(pull_secrets=("pull",)))
+    query = msgspec.structs.replace(shelf.query(RHEL), source=shelf.source(pull_secrets=("pull",)))
     async with resolving(clock, secrets) as resolver:
         known = await resolver.resolve(query)
         raised.append(ConnectionError("the API server does not answer"))

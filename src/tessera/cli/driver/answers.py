@@ -137,7 +137,7 @@ def table(found: Images, repository: str) -> Iterator[str]:
     yield f"{found.strategy}: {found.reason}"
     why = [each for each in found.candidates if each.outcome != Outcome.FOUND.value]
     if why:
-        yield "Why not the others:"
+        yield "Why not the others:" if found.image else "What registries say:"
         yield from dict.fromkeys(f"  {each.why}" for each in why)
     candidates = {each.reference.rpartition(":")[2] for each in found.candidates}
     more = [tag for tag in found.tags if tag not in candidates]

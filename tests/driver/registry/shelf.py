@@ -1,0 +1,92 @@
+"""A registry whose images and mood are at hand, a clock that is set by hand, and a resolver between them."""
+
+import asyncio
+import hashlib
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import msgspec
+from aiohttp import web
+
+from tessera.api.driver.policy import ImageSource
+from tessera.driver.pool import PoolKey
+from tessera.driver.registry.client import RegistryClient
+from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.driver.resolver import RegistryResolver, Secrets, no_secrets
+
+
+class Hand:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.time = 1000.0
+
+    def now(self) -> float:
+        return 1e9 + self.time
+
+    def monotonic(self) -> float:
+        return self.time
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError(f"nobody waits here, and not {seconds} s")
+
+
+class Shelf:
+    """A registry in the test's own loop, whose images, mood and requests are at hand."""
+
+    def __init__(self) -> None:
+        self.images: dict[str, tuple[str, ...]] = {}
+        self.status = 200
+        self.retry_after = ""
+        self.asked: list[str] = []
+        self.host = ""
+        #: Tag, architecture and digest of all that was ever given out.
+        self.given: set[tuple[str, str, str]] = set()
+        self._blobs: dict[str, bytes] = {}
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        name = request.path.rpartition("/")[2]
+        self.asked.append(f"{request.method} {name}")
+        await asyncio.sleep(0)
+        if self.status != 200:
+            return web.Response(status=self.status, headers={"Retry-After": self.retry_after})
+        body = self._blobs.get(name) or self._index(name)
+        if not body:
+            return web.Response(status=404)
+        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        return web.Response(body=body, headers={"Docker-Content-Digest": digest})
+
+    def _index(self, tag: str) -> bytes:
+        if tag not in self.images:
+            return b""
+        entries = []
+        for architecture in self.images[tag]:
+            body = json.dumps({"config": {"size": 1}, "layers": [{"size": 99}], "for": [tag, architecture]}).encode()
+            digest = "sha256:" + hashlib.sha256(body).hexdigest()
+            self._blobs[digest] = body
+            self.given.add((tag, architecture, digest))
+            entries.append({"digest": digest, "platform": {"architecture": architecture, "os": "linux"}})
+        return json.dumps({"manifests": entries}).encode()
+
+    def source(self, version: str = "580.65.06", **more: object) -> ImageSource:
+        return msgspec.structs.replace(
+            ImageSource(repository=f"{self.host}/nvidia", image="driver", version=version), **more
+        )
+
+    def query(self, pool: PoolKey, kind: ImageKind = ImageKind.PRECOMPILED, version: str = "580.65.06") -> ImageQuery:
+        return ImageQuery(source=self.source(version), pool=pool, kind=kind)
+
+
+@asynccontextmanager
+async def resolving(
+    clock: Hand, secrets: Secrets = no_secrets, patience: float = 5.0
+) -> AsyncIterator[RegistryResolver]:
+    client = RegistryClient(Wire(Trust(plain=("*",)), total=patience, environment={}), clock)
+    made = RegistryResolver(clock, client=client, secrets=secrets, rng=random.Random(7))
+    try:
+        yield made
+    finally:
+        await made.close()
