@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.driver.rollout.conftest import POLICY, wanted
-from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, UNPROVEN, SimNode, World
+from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, OTHER_KERNEL, UNPROVEN, SimNode, World
 
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.driver.rollout.fleet import Decision, decide
@@ -24,7 +24,7 @@ from tessera.driver.rollout.views import NodeView
 from tessera.kube.resources import Node, Pod
 
 FIRST, SECOND, CRASHING, MISSING, UNSURE = "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"
-SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE: UNPROVEN}
+SETS = {FIRST: GOOD, SECOND: GOOD, CRASHING: CRASHES, MISSING: NO_IMAGE, UNSURE: UNPROVEN, OTHER_KERNEL: GOOD}
 
 
 class Controller:
@@ -65,7 +65,10 @@ class Controller:
                 each.uid == found.validated and each.set == set_ and each.phase == "ready" for each in found.drivers
             )
 
-        return node_view(self.nodes[name], self.pods[name], wanted(self.target), validated=validated, now=now)
+        target = self.target
+        if found is not None and (found.moved or found.set == OTHER_KERNEL):
+            target = "" if found.moved else OTHER_KERNEL
+        return node_view(self.nodes[name], self.pods[name], wanted(target), validated=validated, now=now)
 
     def round(self, most: int | None = None) -> Decision:
         """One round, cut off after ``most`` instructions."""
@@ -123,9 +126,15 @@ some_node = st.sampled_from(NODES)
 
 
 class Rollouts(RuleBasedStateMachine):
-    @initialize(budget=st.integers(1, 3), parallel=st.integers(1, 3), out=st.integers(1, 3), canary=st.integers(0, 2))
-    def begin(self, budget: int, parallel: int, out: int, canary: int) -> None:
-        self.world = World(list(NODES), FIRST, SETS, parallel, out)
+    @initialize(
+        budget=st.integers(1, 3),
+        parallel=st.integers(1, 3),
+        out=st.integers(1, 3),
+        canary=st.integers(0, 2),
+        manager=st.booleans(),
+    )
+    def begin(self, budget: int, parallel: int, out: int, canary: int, manager: bool) -> None:
+        self.world = World(list(NODES), FIRST, SETS, parallel, out, manager=manager)
         policy = UpgradePolicy(max_parallel=parallel, max_unavailable=out, canary=canary, failure_budget=budget)
         self.controller = Controller(self.world, policy, SECOND)
 
@@ -152,7 +161,7 @@ class Rollouts(RuleBasedStateMachine):
         for name in NODES:
             self.controller.deliver(name)
 
-    @rule(name=some_node, part=st.integers(0, 3))
+    @rule(name=some_node, part=st.integers(0, 4))
     def a_part_moves(self, name: str, part: int) -> None:
         node = self._node(name)
         if node is not None:
@@ -210,6 +219,12 @@ class Rollouts(RuleBasedStateMachine):
             self.world.reboot(node)
 
     @rule(name=some_node)
+    def a_node_boots_into_another_kernel(self, name: str) -> None:
+        node = self._node(name)
+        if node is not None and node.set != OTHER_KERNEL:
+            self.world.other_kernel(node)
+
+    @rule(name=some_node)
     def a_node_comes_up(self, name: str) -> None:
         node = self._node(name)
         if node is not None:
@@ -220,7 +235,7 @@ class Rollouts(RuleBasedStateMachine):
     def a_node_goes(self, name: str) -> None:
         self.world.nodes.pop(name, None)
 
-    @rule(set_=st.sampled_from(sorted(SETS)))
+    @rule(set_=st.sampled_from(sorted(SETS.keys() - {OTHER_KERNEL})))
     def another_set_is_wanted(self, set_: str) -> None:
         self.controller.target = set_
 
@@ -240,7 +255,7 @@ class Rollouts(RuleBasedStateMachine):
         assert self.world.violations == []
         for node in self.world.nodes.values():
             assert in_service(node) == ""
-            if node.set != self.controller.target:
+            if node.set not in {self.controller.target, OTHER_KERNEL}:
                 assert decision.notes.get(node.name), f"{node.name} has {node.set} and nobody says why"
 
 

@@ -43,6 +43,9 @@ from tessera.kube.resources import (
 #: What becomes of a driver set: it works, its container ends again and again, its image is nowhere, nothing proves it.
 GOOD, CRASHES, NO_IMAGE, UNPROVEN = "good", "crashes", "no image", "unproven"
 
+#: The set that fits nodes which booted into another kernel.
+OTHER_KERNEL = "ffffffffff"
+
 
 @dataclass
 class SimPod:
@@ -82,6 +85,7 @@ class SimNode:
     pods: list[SimPod] = field(default_factory=list)
     drivers: list[SimDriver] = field(default_factory=list)
     pulls: dict[str, str] = field(default_factory=dict)  # set -> pulling, present or failed
+    moved: bool = False  # booted into another kernel: the rest of the controller gives it another set
 
     @property
     def set(self) -> str:
@@ -107,11 +111,20 @@ class World:
         sets: what becomes of each set.
         max_parallel: must not be exceeded.
         max_unavailable: likewise.
+        manager: NVIDIA's driver manager runs before a driver, which ends the pause of the users of cards by itself.
     """
 
     def __init__(
-        self, names: list[str], first: str, sets: dict[str, str], max_parallel: int, max_unavailable: int
+        self,
+        names: list[str],
+        first: str,
+        sets: dict[str, str],
+        max_parallel: int,
+        max_unavailable: int,
+        *,
+        manager: bool = False,
     ) -> None:
+        self.manager = manager
         self.sets = sets
         self.now = 1_800_000_000.0
         self.memory: dict[str, str] = {}
@@ -238,6 +251,10 @@ class World:
             return
         node.pods = [pod for pod in node.pods if not pod.terminating]
         node.drivers = [each for each in node.drivers if not each.terminating]
+        starts = any(each.phase == "starting" for each in node.drivers)
+        if self.manager and starts and node.labels.get(PAUSE_LABEL) == PAUSED:
+            node.labels[PAUSE_LABEL] = "true"
+            node.version += 1
         for driver in node.drivers:
             driver.phase = "crashed" if self.sets[driver.set] == CRASHES else "ready"
         for key in node.pulls:
@@ -265,6 +282,22 @@ class World:
             driver.phase, driver.uid = "starting", self._uid("driver")
         node.version += 1
 
+    def other_kernel(self, node: SimNode) -> None:
+        """It boots into another kernel, for which it needs another set than any that it had."""
+        self.reboot(node)
+        node.moved = True
+        node.pulls = {}
+
+    def planner(self, node: SimNode) -> None:
+        """The rest of the controller: nothing serves on a node with another kernel, so it gets its set at once."""
+        if not node.moved:
+            return
+        label = OTHER_KERNEL if not any(each.set != OTHER_KERNEL for each in node.drivers) else CHANGING
+        if node.set != label:
+            node.labels[DRIVER_SET_LABEL] = label
+            node.version += 1
+        node.moved = not any(each.set == label for each in node.drivers)
+
     def comes_up(self, node: SimNode) -> None:
         """The node is there again."""
         node.ready = True
@@ -272,7 +305,7 @@ class World:
 
     def parts(self) -> tuple[Callable[[SimNode], None], ...]:
         """What moves by itself."""
-        return (self.daemon_sets, self.kubelet, self.validator, self.agent)
+        return (self.daemon_sets, self.kubelet, self.validator, self.agent, self.planner)
 
     # What watches show
 
