@@ -114,6 +114,12 @@ def test_the_annotation_carries_what_nobody_else_knows_over_a_restart(world: Wor
     assert world.at(M.LABELLED) == 3
 
 
+def test_a_way_that_is_over_by_the_annotation_is_kept_by_whoever_reads_it(world: World) -> None:
+    kept = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.ALLOCATABLE: T0 + 3})
+    world.node(7200, live=False, annotations={PROVISIONING_ANNOTATION: encode_record(kept)})
+    assert world.tracker.take() == [Keep(kept)]
+
+
 def test_a_record_of_another_life_of_the_node_is_not_taken_up(world: World) -> None:
     kept = Record(node="gpu-1", uid="another", at={M.REGISTERED: 1.0})
     world.node(1, annotations={PROVISIONING_ANNOTATION: encode_record(kept)})

@@ -100,10 +100,10 @@ class Tracker:
         self._nodes[node.name] = node
         if node.provider_id:
             self._providers[node.provider_id] = node.name
-        record = self.records.get(node.name) or self._begun(node, now)
+        known = self.records.get(node.name)
+        record = known or self._begun(node, now)
         if record is None:
             return
-        self.records.setdefault(node.name, record)
         at_once = node.registered is not None and now - node.registered <= AT_ONCE
         seen = live and before is not None
         came = now if seen or at_once else None
@@ -113,9 +113,12 @@ class Tracker:
         if node.usable and not (before is not None and before.usable):
             witnessed[Milestone.ALLOCATABLE] = came
             if came is None and not record.usable:
-                self.records[node.name] = msgspec.structs.replace(self.records[node.name], unseen=True)
+                record = msgspec.structs.replace(record, unseen=True)
                 self.changed.add(node.name)
+        self.records[node.name] = record
         self._advance(node.name, witnessed)
+        if record.usable and record is not known:  # whoever wrote the annotation may not have written the book
+            self._kept.append(Keep(self.records[node.name]))
 
     def lose_node(self, name: str, now: float) -> None:
         """A node is gone."""

@@ -1,0 +1,263 @@
+"""Nodes on their way to usable cards in whole clusters: the real controller, agents, and drivers; simulated time."""
+
+import itertools
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from tests.cluster.conftest import COMMANDS, Lab
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.cli.verdicts.reading import asked, report
+from tessera.clock import LoopClock
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import CONFIGMAPS, PODS
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.world import builder_image, catalogue, driver_image
+from tessera.lab.install import entrypoint, install
+from tessera.lab.nodespec import NodeSpec
+from tessera.lab.virtualtime import run_virtual
+from tessera.nvml.errors import Unknown
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.phases import Span, phases_of, span
+from tessera.provisioning.records import RECORDS_KEY, decode_record
+from tessera.provisioning.startup import STARTUP_TAINT
+
+M = Milestone
+COSTS = CostModel()
+K1, K2, K3 = "5.15.0-69-generic", "5.15.0-70-generic", "5.15.0-71-generic"
+REPOSITORY, VERSION = "nvcr.io/nvidia/driver", "525.125.06"
+GPU = {"nvidia.com/gpu": 1}
+TAINT = ({"key": STARTUP_TAINT, "effect": "NoSchedule"},)
+GROUP = {"eks.amazonaws.com/nodegroup": "gpus"}
+
+
+class Nodes(Lab):
+    """A cluster to which nodes come while it runs."""
+
+    def add(self, name: str, kernel: str = K1, cards: str = "T4", **more: Any) -> None:
+        spec = NodeSpec(name=name, cards=(cards,), kernel=kernel, os_image="Ubuntu 22.04.4 LTS", architecture="amd64")
+        self.cluster.add_node(spec, labels=GROUP | more.pop("labels", {}), taints=TAINT, **more)
+
+    async def policy(self) -> None:
+        driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": VERSION}
+        await self.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})
+
+    def taints(self, name: str) -> list[str]:
+        seen = self.nodes.cache.get(name)
+        return [each.key for each in seen.spec.taints] if seen is not None else ["unseen"]
+
+    def record(self, name: str) -> Record | None:
+        seen = self.nodes.cache.get(name)
+        text = seen.metadata.annotations.get(PROVISIONING_ANNOTATION) if seen is not None else None
+        return decode_record(text) if text else None
+
+    def done(self, name: str, milestone: Milestone) -> bool:
+        found = self.record(name)
+        return found is not None and milestone in found.at
+
+    async def kept(self) -> dict[str, Record]:
+        """The book, by node."""
+        try:
+            found = await self.client.get(CONFIGMAPS, "provisioning-records", "tessera-system")
+        except NotFound:
+            return {}
+        return {each.node: each for each in map(decode_record, found.data[RECORDS_KEY].splitlines())}
+
+    async def why(self, name: str) -> Any:
+        return (await report(self.client, self.clock, asked(f"node/{name}"), "default")).answers[0]
+
+    async def kill_controller(self) -> None:
+        for pod in (await self.client.list(PODS, "tessera-system")).items:
+            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
+                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+
+
+Scenario = Callable[[Nodes], Awaitable[None]]
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Runs a scenario in a cluster that begins with one node without cards."""
+
+    def run(scenario: Scenario, *, drivers: bool = True, **options: Any) -> None:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        images = {
+            f"{REPOSITORY}:{VERSION}-{K1}-ubuntu22.04": driver_image(VERSION, COSTS, kernel=K1),
+            f"{REPOSITORY}:{VERSION}-ubuntu22.04": builder_image(VERSION, COSTS),
+        }
+
+        async def whole() -> None:
+            given: dict[str, Any] = {"catalogue": catalogue(COSTS, images), "drivers": True} if drivers else {}
+            cluster = Cluster(
+                [NodeSpec(name="plain", cards=())],
+                clock=LoopClock(1_800_000_000),
+                options=ClusterOptions(cdi=folder, mig_config="", **given, **options),
+                entrypoint=entrypoint(COMMANDS),
+            )
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(cluster.running())
+                await install(cluster.client("install"))
+                lab = Nodes(cluster)
+                await stack.enter_async_context(lab.watched.running())
+                await lab.clock.sleep(60)
+                await scenario(lab)
+
+        run_virtual(whole())
+
+    return run
+
+
+def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_runs(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        await lab.create("job", GPU)
+        await lab.clock.sleep(90)  # a machine is made
+        lab.add("gpu-1")
+        await lab.until(lambda: lab.done("gpu-1", M.PULLED), "its driver's image is there")
+        answer = await lab.why("gpu-1")
+        assert answer.case == "coming-up"
+        assert "in phase driver since" in answer.verdict
+        await lab.running("job")
+        await lab.until(lambda: lab.done("gpu-1", M.WORKLOAD), "the way is over", seconds=30)
+
+        found = lab.record("gpu-1")
+        assert found is not None
+        assert (found.strategy, found.group, found.simulated) == ("precompiled", "gpus", True)
+        assert found.at.keys() == set(M) - {M.VM}
+        assert found.at[M.REGISTERED] - found.at[M.REQUESTED] == pytest.approx(90, abs=2)
+        phases = phases_of(found)
+        assert phases.total is not None
+        assert phases.unattributed == pytest.approx(90, abs=2)  # who made the machine told nobody
+        known = sum(each for each in phases.seconds.values() if each is not None)
+        assert known + (phases.unattributed or 0) == pytest.approx(phases.total, abs=1)
+        order = [found.at[each] for each in (M.PULLED, M.DRIVER, M.TOOLKIT, M.VALIDATED, M.ALLOCATABLE, M.WORKLOAD)]
+        assert all(after >= before - 1 for before, after in itertools.pairwise(order))
+        assert lab.taints("gpu-1") == []
+        assert lab.condition(PROVISIONED_CONDITION, "gpu-1")[:2] == ("True", "Provisioned")
+
+        await lab.clock.sleep(30)
+        assert (await lab.kept())["gpu-1"].at == found.at
+        assert any(each.startswith("came up") for each in (await lab.why("gpu-1")).facts)
+        await lab.cluster.remove_node("gpu-1")
+        await lab.clock.sleep(60)
+        assert (await lab.kept())["gpu-1"].at == found.at
+
+    play(scenario)
+
+
+def test_the_strategy_shows_in_the_phase_that_it_shortens(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        lab.add("fast", K1)
+        lab.add("slow", K2)
+        await lab.until(lambda: lab.taints("fast") == lab.taints("slow") == [], "both are there", seconds=1200)
+        await lab.clock.sleep(30)
+        kept = await lab.kept()
+        assert (kept["fast"].strategy, kept["slow"].strategy) == ("precompiled", "built")
+        drivers = {name: phases_of(each).seconds[M.DRIVER] for name, each in kept.items()}
+        assert drivers["slow"] is not None
+        assert drivers["fast"] is not None
+        assert drivers["slow"] - drivers["fast"] > COSTS.compile_seconds * 0.8
+        assert all(span(each, Span.STARTUP) is not None for each in kept.values())
+
+    play(scenario)
+
+
+def test_the_taint_goes_within_a_scan_of_the_autoscaler(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        lab.add("gpu-1")
+        await lab.until(lambda: lab.gpus("gpu-1") == GPU, "its card is given out")
+        await lab.until(lambda: lab.taints("gpu-1") == [], "the taint is off", seconds=10)
+
+    play(scenario)
+
+
+def test_a_node_whose_driver_never_comes_is_told_of_at_its_deadline(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "1.2.3"}
+        await lab.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})
+        lab.add("gpu-1", K3)
+        await lab.clock.sleep(880)
+        assert lab.condition(PROVISIONED_CONDITION, "gpu-1")[0] == ""
+        await lab.until(
+            lambda: lab.condition(PROVISIONED_CONDITION, "gpu-1")[0] == "False", "it is overdue", seconds=60
+        )
+        _status, reason, message = lab.condition(PROVISIONED_CONDITION, "gpu-1")
+        assert reason == "DriverNotPulled"
+        assert "blocked" in message
+        assert lab.taints("gpu-1") == [STARTUP_TAINT]
+        assert (await lab.why("gpu-1")).case == "overdue"
+        await lab.clock.sleep(4000)
+        assert "gpu-1" in lab.nodes.cache  # nobody asked for replacements
+
+    play(scenario)
+
+
+def test_a_mig_layout_that_cannot_be_made_keeps_the_taint_until_it_is(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.config_map("mig-layouts", {"config.yaml": LAYOUTS})
+        lab.add("gpu-1", cards="A100-40GB", labels={"nvidia.com/mig.config": "two"})
+        lab.cluster.nodes["gpu-1"].machine.fail("create_compute_instance", Unknown, times=None)  # type: ignore[union-attr]
+        await lab.until(lambda: lab.condition("GpuMigLayoutApplied", "gpu-1")[0] == "False", "the layout fails")
+        await lab.clock.sleep(300)
+        assert lab.taints("gpu-1") == [STARTUP_TAINT]
+        lab.cluster.nodes["gpu-1"].machine.heal()  # type: ignore[union-attr]
+        await lab.until(lambda: lab.condition("GpuMigLayoutApplied", "gpu-1")[0] == "True", "the layout is made")
+        await lab.until(lambda: lab.taints("gpu-1") == [], "the taint is off", seconds=10)
+        assert lab.gpus("gpu-1") == {"nvidia.com/mig-3g.20gb": 2}
+
+    play(scenario, drivers=False)
+
+
+LAYOUTS = """
+version: v1
+mig-configs:
+  two:
+    - devices: all
+      mig-enabled: true
+      mig-devices: {3g.20gb: 2}
+"""
+
+
+@pytest.mark.parametrize("every", [7, 23, 61])
+def test_a_controller_that_dies_again_and_again_knows_what_objects_say(play: Play, every: float) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        lab.add("gpu-1")
+        for _ in range(int(300 / every)):
+            await lab.clock.sleep(every)
+            await lab.kill_controller()
+        await lab.until(lambda: lab.taints("gpu-1") == [], "it is there", seconds=1200)
+        await lab.clock.sleep(60)
+        found = (await lab.kept())["gpu-1"]
+        assert {M.REGISTERED, M.READY, M.PULLED, M.DRIVER, M.TOOLKIT, M.VALIDATED} <= found.at.keys()
+        assert all(each is None or each >= 0 for each in phases_of(found).seconds.values())
+        assert found.usable
+
+    play(scenario)
+
+
+def test_where_the_host_has_the_driver_its_phases_take_no_time(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.create("job", GPU)
+        await lab.clock.sleep(30)
+        lab.add("gpu-1")
+        await lab.running("job")
+        await lab.until(lambda: lab.done("gpu-1", M.WORKLOAD), "the way is over", seconds=60)
+        found = lab.record("gpu-1")
+        assert found is not None
+        seconds = phases_of(found).seconds
+        assert seconds[M.DRIVER] == seconds[M.TOOLKIT] == 0
+        assert msgspec.structs.replace(found, at={}) == Record(
+            node="gpu-1", uid=found.uid, group="gpus", simulated=True
+        )
+
+    play(scenario, drivers=False)
