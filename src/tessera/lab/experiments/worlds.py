@@ -36,6 +36,7 @@ from tessera.lab.install import apply
 from tessera.lab.kubelet.context import Entrypoint
 from tessera.lab.kubelet.images import Catalogue, SimulatedImage
 from tessera.lab.manifests import install_manifests
+from tessera.lab.nfd import features
 from tessera.lab.nodespec import NodeSpec
 from tessera.lab.upstream import manifests, programs
 from tessera.lab.upstream.operator import UpstreamOperator
@@ -59,12 +60,12 @@ class World:
         client: an administrator's.
     """
 
-    def __init__(self, cluster: Cluster, costs: CostModel, draw: Draw) -> None:
+    def __init__(self, cluster: Cluster, costs: CostModel, waits: Waits = REFERENCE) -> None:
         self.cluster = cluster
         self.clock = cluster.clock
         self.client: Client = cluster.client("bench")
         self._costs = costs
-        self._draw = draw
+        self._waits = waits
 
     @asynccontextmanager
     async def autoscaled(self, timers: Timers, *, labelled: bool = True) -> AsyncIterator[ClusterAutoscaler]:
@@ -73,7 +74,7 @@ class World:
         group = NodeGroup(
             name="gpu",
             template=NodeSpec(name="gpu", cards=(MODEL,)),
-            labels={GPU_LABEL: "nvidia-t4"} if labelled else {},
+            labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._known_before(),
             vm=Delay(mean=self._costs.vm_seconds, spread=spread),
             join=Delay(mean=self._costs.join_seconds, spread=spread),
         )
@@ -84,6 +85,10 @@ class World:
             )
             async with _beside(scaler.run()):
                 yield scaler
+
+    def _known_before(self) -> dict[str, Any]:
+        """Labels of features from registration on, for pods of the reference that begin before a node is Ready."""
+        return {} if self._waits.after_ready else features(KERNEL, OS_IMAGE, cards=True)
 
 
 @asynccontextmanager
@@ -113,7 +118,7 @@ async def reference(
             draw=draw,
         )
         await stack.enter_async_context(_beside(operator.run()))
-        yield World(cluster, costs, draw)
+        yield World(cluster, costs, waits)
 
 
 @asynccontextmanager
@@ -129,8 +134,8 @@ async def tessera(costs: CostModel, *, cards: bool, seed: int, make: MakeEntrypo
     draw = durations(costs, random.Random(f"{seed}/costs"))
     cluster = _cluster(costs, _images(costs, draw, REFERENCE), cards=cards, seed=seed, discovery=False, make=make)
     async with cluster.running():
-        await apply(cluster.client("install"), install_manifests())
-        yield World(cluster, costs, draw)
+        await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
+        yield World(cluster, costs)
 
 
 def _cluster(
@@ -184,6 +189,14 @@ def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
         **{each: SimulatedImage(size_mib=operand, program=programs.other) for each in manifests.OTHERS.values()},
     }
     return catalogue(costs, images, draw=draw)
+
+
+def _alone(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The controller without an election: nobody runs against it, and each renewal of a lease costs real time."""
+    if (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", "tessera-controller"):
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        container["args"] = [*container["args"], "--no-leader-election"]
+    return manifest
 
 
 def _is_definition(manifest: Mapping[str, Any]) -> bool:
