@@ -197,7 +197,7 @@ def test_a_config_map_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(("runtime", "socket"), [(CONTAINERD, True), (CRIO, False)])
 def test_the_toolkit_waits_for_the_driver_and_configures_the_nodes_runtime(runtime: Any, socket: bool) -> None:
     found = toolkit_daemonset(policy(toolkit=Component(source=SOURCE)), "tessera:1", runtime)
-    assert container(found, "wait-for-driver")["command"] == ["tessera", "wait-for", "driver-ready"]
+    assert container(found, "wait-for-driver")["command"] == ["tessera", "wait-for", ".driver-ctr-ready"]
     toolkit = container(found, "nvidia-container-toolkit-ctr")
     assert env(toolkit)["RUNTIME"] == runtime.name
     assert ("RUNTIME_SOCKET" in env(toolkit)) is socket

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.clock import Clock
@@ -96,7 +97,7 @@ class Acting:
         if key in self._running or self._pauses.get(key, now) > now or self._is_done(key, instruction, now):
             return
         if isinstance(instruction, Validate | ApplyToolkit) and not self._image():
-            _log.warning("Tessera's own image is not known: its pod was not found; name it with --image")
+            _log.info("Tessera's own image is not known: no pod of its controller is seen")
             self._pauses[key] = now + 30.0
             return
         if isinstance(instruction, ApplyToolkit) and self._stands(instruction):
@@ -161,13 +162,14 @@ class Acting:
                 await self._create_set(instruction)
             case DeleteSet(name=name, uid=uid):
                 await self._client.delete(DAEMONSETS, name, NAMESPACE, uid=uid, propagation="Background")
-            case Label(node=node, uid=uid, version=version, set=set_):
-                patch = {"metadata": {"labels": {DRIVER_SET_LABEL: set_ or None}}}
+            case Label(node=node, uid=uid, version=version, set=set_, owner=owner):
+                labels = {DRIVER_SET_LABEL: set_ or None, **({} if owner is None else {OWNER_LABEL: owner})}
+                patch = {"metadata": {"labels": labels}}
                 await self._client.merge_patch(NODES, node, patch, uid=uid, resource_version=version)
             case Tell(node=node, uid=uid, status=status):
                 text = None if status is None else status_text(status)
-                patch = {"metadata": {"annotations": {DRIVER_ANNOTATION: text}}}
-                await self._client.merge_patch(NODES, node, patch, uid=uid)
+                noted = {"metadata": {"annotations": {DRIVER_ANNOTATION: text}}}
+                await self._client.merge_patch(NODES, node, noted, uid=uid)
             case Show(node=node, uid=uid, condition=condition):
                 # Applied under a manager of its own: a condition that is not named goes away.
                 conditions = [] if condition is None else [condition]
@@ -242,7 +244,7 @@ class Acting:
 def _same(first: Instruction, second: Instruction) -> bool:
     """Whether two instructions are one, on whatever version of the node they were decided."""
     if isinstance(first, Label) and isinstance(second, Label):
-        return (first.uid, first.set) == (second.uid, second.set)
+        return (first.uid, first.set, first.owner) == (second.uid, second.set, second.owner)
     return first == second
 
 

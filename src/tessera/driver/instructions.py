@@ -26,12 +26,16 @@ class DeleteSet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
-    """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen."""
+    """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen.
+
+    ``owner`` is the NVIDIADriver that it is of, under upstream's label; None leaves that label as it is.
+    """
 
     node: str
     uid: str
     version: str
     set: str
+    owner: str | None = None
 
 
 class Tell(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +63,7 @@ class Validate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletePod(msgspec.Struct, frozen=True, kw_only=True):
-    """Removes a validation that is about another driver, or cannot go on."""
+    """Removes a validation, or a toolkit's pod, that is about another driver or cannot go on."""
 
     name: str
     uid: str

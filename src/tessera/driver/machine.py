@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
+from tessera.api.driver.nvidia_driver import OWNER_LABEL
+from tessera.api.driver.objects import NVIDIA_DRIVERS
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.policy_status import status_patch
 from tessera.api.driver.status import DriverStatus
@@ -237,9 +239,11 @@ class _Round:
 
     def _labels(self) -> Iterator[Instruction]:
         for name, made in self._plans.items():
-            facts = self._world.nodes[name]
-            if made.label != facts.driver_set:
-                yield Label(node=name, uid=facts.uid, version=facts.version, set=made.label)
+            facts, policy = self._world.nodes[name], self._world.governance.nodes.get(name)
+            owner = policy.name if policy is not None and policy.kind == NVIDIA_DRIVERS.kind and made.label else None
+            owned = owner is None or facts.labels.get(OWNER_LABEL) == owner
+            if made.label != facts.driver_set or not owned:
+                yield Label(node=name, uid=facts.uid, version=facts.version, set=made.label, owner=owner)
 
     def _statuses(self) -> dict[str, DriverStatus]:
         found: dict[str, DriverStatus] = {}
@@ -272,6 +276,16 @@ class _Round:
                     yield DeletePod(name=proof.name, uid=proof.uid)
             elif made.validate:
                 yield Validate(node=name, uid=facts.uid, set=facts.driver_set)
+            yield from self._outdated_toolkit(name, facts)
+
+    def _outdated_toolkit(self, name: str, facts: NodeFacts) -> Iterator[Instruction]:
+        """A toolkit that was there before the driver is started anew; it waits for the driver by itself."""
+        pods = self._world.pods.get(name, NodePods())
+        driver, toolkit = pods.driver(facts.driver_set), pods.toolkit
+        if driver is None or toolkit is None or toolkit.terminating or not toolkit.started:
+            return
+        if 0.0 < toolkit.started < driver.started:
+            yield DeletePod(name=toolkit.name, uid=toolkit.uid)
 
     def _unneeded(self) -> Iterator[Instruction]:
         """Sets to which no node refers, nor will after what was just decided."""

@@ -11,7 +11,8 @@ from tessera.driver.machine import Existing
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.nodes import NodeFacts, node_facts, same_but_version
 from tessera.driver.podfacts import NodePods, is_relevant, node_pods
-from tessera.driver.rollout.reading import node_view
+from tessera.driver.rollout.reading import node_view, pod_view
+from tessera.driver.rollout.state import State, state_of
 from tessera.driver.rollout.views import NodeView, Wanted
 from tessera.kube.cache import Event, EventKind
 from tessera.kube.informer import Informer
@@ -111,7 +112,7 @@ class Observed:
             return
         facts, before = node_facts(event.object), self.facts.get(name)
         self.facts[name] = facts
-        if before is None or facts.upgrade_state or not same_but_version(before, facts):
+        if before is None or _is_changing(facts) or not same_but_version(before, facts):
             self._stirred((f"label/{name}", f"told/{name}", f"condition/{name}"))
 
     def _pod_seen(self, event: Event[Pod]) -> None:
@@ -131,12 +132,17 @@ class Observed:
             self._pod_facts.pop(name, None)
             self._pods_changed(self.pods_of(name))
             self._stirred((f"validation/{name}",))
-        elif facts is not None and facts.driver_set:
+        elif facts is not None and (_is_changing(facts) or (facts.driver_set and pod_view(pod).gpu)):
             self._stirred(())
 
     def _set_seen(self, event: Event[DaemonSet]) -> None:
         name = event.object.metadata.name
         self._stirred((f"set/{name}", *(("toolkit",) if name == TOOLKIT_APP else ())))
+
+
+def _is_changing(facts: NodeFacts) -> bool:
+    """Whether the rollout has something to do with a node, so that everything on it matters."""
+    return state_of(facts.upgrade_state) not in {State.NONE, State.DONE}
 
 
 def _is_own(pod: Pod) -> bool:

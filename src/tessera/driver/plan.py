@@ -343,8 +343,10 @@ def _progress(seen: Seen, current: DriverSet) -> tuple[Phase, str]:
         return Phase.STARTING, what
     if seen.pods.validated(current.id):
         return Phase.READY, ""
-    if seen.toolkit and not seen.pods.toolkit_ready:
-        return Phase.STARTING, seen.pods.toolkit_fault or "The container toolkit is not ready yet."
+    toolkit = seen.pods.toolkit_of(current.id)
+    if seen.toolkit and (toolkit is None or not toolkit.ready):
+        fault = toolkit.fault if toolkit is not None else ""
+        return (Phase.FAILED, f"{fault}.") if fault else (Phase.STARTING, "The container toolkit is not ready yet.")
     proof = seen.pods.validation
     if proof is not None and proof.set == current.id and proof.fault:
         return Phase.FAILED, f"{proof.fault}."
@@ -354,7 +356,9 @@ def _progress(seen: Seen, current: DriverSet) -> tuple[Phase, str]:
 def _may_validate(seen: Seen, current: DriverSet) -> bool:
     driver = seen.pods.driver(current.id)
     ready = driver is not None and driver.progress is Progress.READY
-    return ready and not seen.pods.validated(current.id) and (seen.pods.toolkit_ready or not seen.toolkit)
+    toolkit = seen.pods.toolkit_of(current.id)
+    configured = not seen.toolkit or (toolkit is not None and toolkit.ready)
+    return ready and configured and not seen.pods.validated(current.id)
 
 
 def _sentence(text: str) -> str:

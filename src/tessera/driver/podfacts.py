@@ -7,7 +7,13 @@ import msgspec
 
 from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import parse_rfc3339
-from tessera.driver.manifests.names import APP_LABEL, COMPONENT, DRIVER_CONTAINER, NAMESPACE
+from tessera.driver.manifests.names import (
+    APP_LABEL,
+    COMPONENT,
+    DRIVER_CONTAINER,
+    NAMESPACE,
+    TOOLKIT_CONTAINER,
+)
 from tessera.kube.resources import ContainerStatus, Pod
 
 #: Labels of the driver pods that NVIDIA's operator makes.
@@ -40,6 +46,7 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
         name: its name.
         set: the driver set.
         progress: how far it is.
+        started: seconds since 1970 at which the driver container began; 0 if it has not.
         ready_since: seconds since 1970 at which it became ready; 0 if it is not.
         terminating: its end was asked for.
         unpullable: images that kubelet cannot pull, and kubelet's words.
@@ -49,9 +56,21 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     set: str
     progress: Progress
+    started: float = 0.0
     ready_since: float = 0.0
     terminating: bool = False
     unpullable: tuple[tuple[str, str], ...] = ()
+    fault: str = ""
+
+
+class ToolkitPod(msgspec.Struct, frozen=True, kw_only=True):
+    """The container toolkit's pod on the node: whether it is ready, since when it runs, and what is wrong with it."""
+
+    name: str
+    uid: str
+    ready: bool = False
+    started: float = 0.0
+    terminating: bool = False
     fault: str = ""
 
 
@@ -73,15 +92,13 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         drivers: driver pods of ours.
-        toolkit_ready: the container toolkit's pod is.
-        toolkit_fault: what is wrong with it; empty if nothing is known.
+        toolkit: the container toolkit's pod; None if there is none.
         validation: the node's validation pod; None if there is none.
         foreign: a driver pod of somebody else, ``namespace/name``; empty if there is none.
     """
 
     drivers: tuple[DriverPod, ...] = ()
-    toolkit_ready: bool = False
-    toolkit_fault: str = ""
+    toolkit: ToolkitPod | None = None
     validation: ValidationPod | None = None
     foreign: str = ""
 
@@ -89,6 +106,16 @@ class NodePods(msgspec.Struct, frozen=True, kw_only=True):
         """The pod of a set; one that is not ending before one that is."""
         found = sorted((each for each in self.drivers if each.set == driver_set), key=lambda each: each.terminating)
         return found[0] if found else None
+
+    def toolkit_of(self, driver_set: str) -> ToolkitPod | None:
+        """The toolkit's pod, if it saw the driver of a set come.
+
+        What it told the container runtime about a driver before, versions of libraries among it, is of no use.
+        """
+        driver = self.driver(driver_set)
+        if driver is None or self.toolkit is None or self.toolkit.terminating:
+            return None
+        return self.toolkit if self.toolkit.started >= driver.started else None
 
     def validated(self, driver_set: str) -> bool:
         """Whether the driver of a set was proven to work as it runs now."""
@@ -116,8 +143,9 @@ def node_pods(pods: Iterable[Pod]) -> NodePods:
             if not _ended(pod):
                 drivers.append(_driver_pod(pod))
         elif _app(pod) == TOOLKIT_APP:
-            ready = found.toolkit_ready or _is_ready(pod)
-            found = msgspec.structs.replace(found, toolkit_ready=ready, toolkit_fault=_fault(pod))
+            seen = _toolkit(pod)
+            if found.toolkit is None or not seen.terminating:
+                found = msgspec.structs.replace(found, toolkit=seen)
         else:
             found = msgspec.structs.replace(found, validation=_validation(pod))
     return msgspec.structs.replace(found, drivers=tuple(sorted(drivers, key=lambda each: each.name)))
@@ -137,11 +165,31 @@ def _driver_pod(pod: Pod) -> DriverPod:
         name=pod.metadata.name,
         set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
         progress=progress,
+        started=_started(pod, DRIVER_CONTAINER),
         ready_since=_ready_since(pod) if ready else 0.0,
         terminating=pod.metadata.deletion_timestamp is not None,
         unpullable=unpullable,
         fault="" if ready else _fault(pod),
     )
+
+
+def _toolkit(pod: Pod) -> ToolkitPod:
+    return ToolkitPod(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        ready=_is_ready(pod),
+        started=_started(pod, TOOLKIT_CONTAINER),
+        terminating=pod.metadata.deletion_timestamp is not None,
+        fault=_fault(pod),
+    )
+
+
+def _started(pod: Pod, container: str) -> float:
+    """When a container began to run; 0 while it does not."""
+    for each in pod.status.container_statuses:
+        if each.name == container and each.state is not None and each.state.running is not None:
+            return _seconds(each.state.running.started_at)
+    return 0.0
 
 
 def _validation(pod: Pod) -> ValidationPod:

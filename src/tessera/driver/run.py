@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 SILENCE_PATIENCE = 120.0
 #: Seconds for which an image counts as not there after a kubelet could not pull it.
 UNPULLABLE_FOR = 600.0
+#: After a round, the share of its own time that is rested: a large cluster's news must not fill a processor.
+_REST = 4.0
+_LONGEST_REST = 1.0
 
 
 class Drivers:
@@ -143,7 +146,10 @@ class Drivers:
                 while True:
                     await self._stirred.wait()
                     self._stirred.clear()
-                    await self._pause(self._round(group))
+                    began = self._clock.monotonic()
+                    due = self._round(group)
+                    await self._clock.sleep(min(_LONGEST_REST, _REST * (self._clock.monotonic() - began)))
+                    await self._pause(due)
 
     async def _ready(self) -> None:
         """Everything was listed, or is known not to exist; what earlier rollouts left behind was read."""

@@ -33,6 +33,9 @@ DRIVER_CONTAINER = "nvidia-driver-ctr"
 MANAGER_CONTAINER = "k8s-driver-manager"
 BUILD_CONTAINER = "openshift-driver-toolkit-ctr"
 
+#: The container of the toolkit's pod.
+TOOLKIT_CONTAINER = "nvidia-container-toolkit-ctr"
+
 #: What a driver pod's label of :data:`DRIVER_SET_LABEL` and the nodes' have in common.
 Labels = Mapping[str, str]
 
@@ -88,6 +91,7 @@ __all__ = [
     "SET_ANNOTATION",
     "SPEC_ANNOTATION",
     "TOOLKIT_APP",
+    "TOOLKIT_CONTAINER",
     "VALIDATION_APP",
     "app_labels",
     "secrets",

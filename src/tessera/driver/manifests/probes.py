@@ -19,13 +19,15 @@ _TIMEOUT = 60
 #: Written by NVIDIA's driver containers that run daemons besides.
 _DAEMONS = ".driver-daemons-status"
 
+#: A marker that an earlier run of the container left behind goes with the first look, before anybody trusts it.
 _STARTED = f"""\
-[ -f /sys/module/nvidia/refcnt ] || {{ echo "kernel module nvidia is not loaded"; exit 1; }}
-cd {MARKER_FOLDER} 2>/dev/null || {{ mkdir -p {MARKER_FOLDER} && cd {MARKER_FOLDER}; }} || exit 1
+mkdir -p {MARKER_FOLDER} && cd {MARKER_FOLDER} || exit 1
+wrong() {{ rm -f {DRIVER_CONTAINER_READY}; echo "$1"; exit 1; }}
+[ -f /sys/module/nvidia/refcnt ] || wrong "kernel module nvidia is not loaded"
 if [ -f {_DAEMONS} ] && [ "$(cat {_DAEMONS})" != Ready ]; then
-  echo "daemons of the driver are not ready: $(cat {_DAEMONS})"; exit 1
+  wrong "daemons of the driver are not ready: $(cat {_DAEMONS})"
 fi
-nvidia-smi >/dev/null || {{ echo "nvidia-smi failed"; exit 1; }}
+nvidia-smi >/dev/null || wrong "nvidia-smi failed"
 {{
   echo "GDRCOPY_ENABLED: ${{GDRCOPY_ENABLED:-false}}"
   echo "GDS_ENABLED: ${{GDS_ENABLED:-false}}"

@@ -1,7 +1,8 @@
 """NVIDIA's container toolkit on nodes whose driver Tessera installs: their container runtime learns of the cards.
 
-The toolkit's container starts the moment the driver may be used: an init container of Tessera's image waits for the
-marker by inotify. gpu-operator looks each 5 s and sleeps 5 s more.
+The toolkit's container starts the moment the driver container says that its driver works: an init container of
+Tessera's image waits for that marker by inotify. gpu-operator looks each 5 s and sleeps 5 s more, and waits for another
+container's word, too; the agent's would not come while it is paused for an upgrade, which ends with the validation.
 """
 
 from typing import Any
@@ -9,10 +10,16 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
-from tessera.api.driver.status import DRIVER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.api.driver.status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.driver import image_of
 from tessera.driver.manifests.host import HOST_ROOT, MARKERS, Mount
-from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, app_labels, secrets
+from tessera.driver.manifests.names import (
+    DRIVER_ACCOUNT,
+    RUNTIME_CLASS,
+    TOOLKIT_CONTAINER,
+    app_labels,
+    secrets,
+)
 from tessera.driver.manifests.probes import toolkit_ready
 
 Json = dict[str, Any]
@@ -107,7 +114,7 @@ def _wait(image: str) -> Json:
     return {
         "name": "wait-for-driver",
         "image": image,
-        "command": ["tessera", "wait-for", DRIVER_READY],
+        "command": ["tessera", "wait-for", DRIVER_CONTAINER_READY],
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "securityContext": {"privileged": True, "runAsUser": 0},
         "volumeMounts": [MARKERS.mount()],
@@ -116,7 +123,7 @@ def _wait(image: str) -> Json:
 
 def _toolkit(policy: DriverPolicy, runtime: Runtime, mounts: list[Mount]) -> Json:
     return {
-        "name": "nvidia-container-toolkit-ctr",
+        "name": TOOLKIT_CONTAINER,
         "image": image_of(policy.toolkit),
         "imagePullPolicy": policy.toolkit.source.pull_policy,
         "command": ["nvidia-toolkit"],
