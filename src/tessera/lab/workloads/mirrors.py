@@ -7,10 +7,12 @@ out of a mirror must not be changed.
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
 from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Informer
 from tessera.kube.meta import Resource
@@ -109,11 +111,13 @@ class Mirrors:
         self._recorder.record(reference, reason, note, type="Warning" if warning else "Normal")
 
     async def write_status(self, resource: Resource[Any], item: Json, status: Mapping[str, Any]) -> None:
-        """Writes the fields of ``status`` that differ from the object's."""
+        """Writes the fields of ``status`` that differ from the object's; does nothing for one that is gone."""
         old = item.get("status") or {}
         changed = {name: value for name, value in status.items() if old.get(name) != value}
-        if changed:
-            metadata = item["metadata"]
+        if not changed:
+            return
+        metadata = item["metadata"]
+        with suppress(NotFound, Conflict):  # deleted meanwhile, and another may be there under its name
             await self.client.merge_patch(
                 resource.untyped(),
                 metadata["name"],
