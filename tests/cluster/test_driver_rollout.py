@@ -2,10 +2,11 @@
 
 import random
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.cluster.conftest import COMMANDS, Lab, manifest
 
@@ -28,20 +29,22 @@ from tessera.lab.kubelet.images import SimulatedImage
 from tessera.lab.nodespec import parse_nodes
 from tessera.lab.virtualtime import run_virtual
 
-KERNEL = "5.15.0-69-generic"
+KERNEL, SECOND_KERNEL = "5.15.0-69-generic", "6.8.0-31-generic"
 COSTS = CostModel()
 OLD, NEW, BAD = "525.60.13", "525.125.06", "525.125.07"
 #: Simulated seconds for a whole fleet.
 PATIENCE = 14_400.0
 
 
-def image(version: str) -> str:
-    return f"registry.local/nvidia/driver:{version}-{KERNEL}-ubuntu22.04"
+def image(version: str, kernel: str = KERNEL) -> str:
+    return f"registry.local/nvidia/driver:{version}-{kernel}-ubuntu22.04"
 
 
 IMAGES = {
-    image(OLD): driver_image(OLD, COSTS),
-    image(NEW): driver_image(NEW, COSTS),
+    image(OLD): driver_image(OLD, COSTS, kernel=KERNEL),
+    image(NEW): driver_image(NEW, COSTS, kernel=KERNEL),
+    image(OLD, SECOND_KERNEL): driver_image(OLD, COSTS, kernel=SECOND_KERNEL),
+    image(NEW, SECOND_KERNEL): driver_image(NEW, COSTS, kernel=SECOND_KERNEL),
     image(BAD): SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken("modprobe nvidia: invalid argument")),
 }
 
@@ -127,7 +130,7 @@ Scenario = Callable[[Fleet], Awaitable[None]]
 def in_fleet(tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario in a cluster whose nodes have come up with the old driver."""
 
-    def run(scenario: Scenario, nodes: str = "4*1xA100-40GB") -> None:
+    def run(scenario: Scenario, nodes: str = "4*1xA100-40GB", kernels: Mapping[str, str] | None = None) -> None:
         async def play() -> None:
             options = ClusterOptions(
                 cdi=Path(tempfile.mkdtemp(dir=tmp_path)),
@@ -138,7 +141,10 @@ def in_fleet(tmp_path: Path) -> Callable[..., None]:
                 catalogue=catalogue(COSTS, IMAGES),
             )
             clock = LoopClock(1_800_000_000)
-            cluster = Cluster(parse_nodes(nodes), clock=clock, options=options, entrypoint=entrypoint(COMMANDS))
+            specs = [
+                msgspec.structs.replace(each, kernel=(kernels or {}).get(each.name, "")) for each in parse_nodes(nodes)
+            ]
+            cluster = Cluster(specs, clock=clock, options=options, entrypoint=entrypoint(COMMANDS))
             async with cluster.running():
                 await install(cluster.client("install"))
                 fleet = Fleet(cluster)
@@ -298,3 +304,57 @@ def test_a_controller_that_is_killed_again_and_again_brings_the_rollout_to_its_e
         await fleet.reach(fleet.all_serve, "all serve")
 
     in_fleet(scenario)
+
+
+def test_nodes_that_boot_or_go_in_the_middle_hold_up_nobody(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        def at_work(state: str) -> str:
+            return next((name for name, told in fleet.states().items() if told == state), "")
+
+        await fleet.ask_for(NEW)
+        await fleet.reach(lambda: at_work("pod-restart-required"), "the canary changes its driver")
+        canary = at_work("pod-restart-required")
+        fleet.cluster.nodes[canary].reboot()
+        await fleet.reach(lambda: fleet.states()[canary] == "upgrade-done", "it is done all the same")
+        await fleet.reach(lambda: at_work("pod-restart-required"), "another one changes its driver")
+        await fleet.cluster.remove_node(at_work("pod-restart-required"))
+        await fleet.reach(lambda: set(fleet.states().values()) == {"upgrade-done"}, "the others are done")
+        assert len(fleet.loaded()) == 3
+        assert set(fleet.loaded().values()) == {NEW}
+        await fleet.reach(fleet.all_serve, "all serve")
+
+    in_fleet(scenario)
+
+
+def test_a_node_that_boots_into_another_kernel_in_the_middle_gets_what_fits_it(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        await fleet.ask_for(NEW)
+        await fleet.reach(lambda: "pod-restart-required" in fleet.states().values(), "the canary changes its driver")
+        canary = next(name for name, state in fleet.states().items() if state == "pod-restart-required")
+        fleet.cluster.nodes[canary].reboot(SECOND_KERNEL)
+        await fleet.reach(lambda: set(fleet.loaded().values()) == {NEW} and fleet.all_serve(), "all serve")
+        await fleet.reach(lambda: set(fleet.states().values()) == {"upgrade-done"}, "all are done")
+        assert fleet.node(canary).status.node_info.kernel_version == SECOND_KERNEL
+        assert not any(fleet.node(name).spec.unschedulable for name in fleet.cluster.nodes)
+
+    in_fleet(scenario, nodes="2*1xA100-40GB")
+
+
+def test_two_pools_of_one_policy_change_at_once_each_with_a_canary_of_its_own(in_fleet: Callable[..., None]) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        course = Course(fleet)
+
+        def all_done() -> bool:
+            course.note()
+            return set(fleet.states().values()) == {"upgrade-done"}
+
+        await fleet.ask_for(NEW)
+        await fleet.reach(all_done, "all are done")
+        pools = {fleet.node(name).metadata.labels[DRIVER_SET_LABEL] for name in fleet.cluster.nodes}
+        assert len(pools) == 2
+        assert {name in kernels for name in course.begun[:2]} == {True, False}
+        assert course.most == 2
+        assert set(fleet.loaded().values()) == {NEW}
+
+    kernels = {"node-3": SECOND_KERNEL, "node-4": SECOND_KERNEL}
+    in_fleet(scenario, kernels=kernels)
