@@ -61,12 +61,7 @@ write_options() {
 mounted() { grep -qs " $driver_root\(/[^ ]*\)\? " "$root/proc/self/mountinfo"; }
 
 # A root that an earlier container left is of no use: its files are gone.
-un# A container does not see the host's SELinux in its own /sys, but, with hostPID, in that of the first process.
-selinux_present() {
-    [ -e "$sys/fs/selinux/enforce" ] || [ -e "$root/proc/1/root/sys/fs/selinux/enforce" ]
-}
-
-mount_root() {
+unmount_root() {
     # Several may lie on top of each other.
     tries=0
     while mounted && [ "$tries" -lt 8 ]; do
