@@ -4,13 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from tessera.agent.metrics import MemoryUse, Metrics
 from tessera.agent.ondemand.facts import Journal
 from tessera.agent.ondemand.slices import Book
 from tessera.agent.telling.conditions import TYPES
 from tessera.cli.agent import command
+from tessera.provisioning.metrics import ProvisioningMetrics
+from tessera.provisioning.milestones import Milestone
+from tessera.provisioning.startup import BLOCKING, STARTUP_TAINT
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -55,6 +58,16 @@ def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     names = {name for name in shown if not name.endswith("_created")}
     assert len(names) >= 12
     assert {name for name in names if f"`{name}`" not in GUIDE.read_text(encoding="utf-8")} == set()
+
+
+def test_the_user_guide_has_every_metric_reason_and_option_of_provisioning() -> None:
+    text, registry = GUIDE.read_text(encoding="utf-8"), CollectorRegistry()
+    ProvisioningMetrics(registry)
+    shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
+    names = {name for name in shown if not name.endswith("_created")}
+    reasons = {reason for reason, _ in BLOCKING.values()}
+    milestones = {each.value for each in Milestone}
+    assert {name for name in (*names, *reasons, *milestones, STARTUP_TAINT) if name not in text} == set()
 
 
 def test_the_user_guide_has_every_condition_of_the_node() -> None:

@@ -37,7 +37,7 @@ LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
 ADVERTISED_CONDITION = "GpuNodeReady"
 
 #: By the phase that blocks: reason of the condition, and what is awaited.
-_BLOCKING = {
+BLOCKING = {
     Milestone.READY: ("NodeNotReady", "kubelet does not say that the node is Ready"),
     Milestone.LABELLED: ("FactsMissing", "what its driver depends on is not known"),
     Milestone.PULLED: ("DriverNotPulled", "no container of a driver has started there"),
@@ -225,7 +225,7 @@ def _given(node: Node) -> str:
 def _overdue(node: Node, record: Record | None, missing: str, took: float) -> Told:
     phase = now_in(record) if record is not None else Milestone.ALLOCATABLE
     # The moments may all be there while a card is missing again.
-    reason, text = _BLOCKING.get(phase or Milestone.ALLOCATABLE, _BLOCKING[Milestone.ALLOCATABLE])
+    reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
     told = _driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
     return Told(well=False, reason=reason, text=f"{took:.0f} s after it was registered, {text}{more}"[:_LONGEST])
