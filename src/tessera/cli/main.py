@@ -25,6 +25,7 @@ COMMANDS: Table = {
     "install": ("tessera.cli.install", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
     "driver": ("tessera.cli.driver", "Find and mirror driver images for the kernels that nodes run."),
     "provisioning": ("tessera.cli.provisioning", "See how long nodes took until their cards could be used."),
+    "bench": ("tessera.cli.bench", "Measure the time until cards can be used, here in the lab or on a cluster."),
     "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
     "webhook": (

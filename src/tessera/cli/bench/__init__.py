@@ -1,0 +1,23 @@
+"""``tessera bench``: the experiments of Red Hat's article, on a live cluster or in the lab."""
+
+import click
+
+from tessera.cli.lazy import LazyCommands, Table
+
+#: A command a file.
+COMMANDS: Table = {
+    "policy-reset": (
+        "tessera.cli.bench.policyreset",
+        "Apply a ClusterPolicy until a node counts its cards, delete it, again.",
+    ),
+    "autoscale": (
+        "tessera.cli.bench.autoscale",
+        "Add and remove a GPU workload; from a new node's Ready to the workload's start.",
+    ),
+    "costs": ("tessera.cli.bench.costs", "Print the cost model of the lab: each number, its meaning, its source."),
+}
+
+
+@click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
+def command() -> None:
+    """Measure how long it takes until cards can be used, and compare ways for drivers to come."""

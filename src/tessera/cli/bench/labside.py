@@ -1,0 +1,70 @@
+"""An experiment in the lab: scenarios and orders of steps, one after the other, with what is told meanwhile."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+
+from tessera.cli.bench.tables import attribution_lines, lines
+from tessera.lab.experiments import measure
+from tessera.lab.experiments.attribution import attribute
+from tessera.lab.experiments.scenarios import RED_HAT, SCENARIOS
+from tessera.lab.upstream.waits import REFERENCE, Waits
+from tessera.provisioning.experiments.results import Samples, write_results
+
+_EXPERIMENTS = {"policy-reset": measure.policy_reset, "autoscale": measure.autoscale}
+
+
+def run(
+    experiment: str,
+    scenarios: Sequence[str],
+    orders: Sequence[str],
+    *,
+    repeats: int,
+    seed: int,
+    attributed: bool,
+    file: Path | None,
+) -> None:
+    """Plays an experiment, and prints and writes its results.
+
+    Args:
+        experiment: its name.
+        scenarios: names of scenarios.
+        orders: whose orders of steps.
+        repeats: samples of each.
+        seed: of chance.
+        attributed: every saved second is told.
+        file: where results go as JSON; None for nowhere.
+    """
+    one = _measure(experiment, repeats, seed)
+    results: list[Samples] = []
+    told: list[str] = []
+    for name in scenarios:
+        if attributed:
+            found = attribute(partial(one, name), told=_tell(name))
+            results += [found.reference, found.ours]
+            told += attribution_lines(found)
+            continue
+        for order in orders:
+            _tell(name)(order)
+            results.append(one(name, order, REFERENCE))
+    titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
+    print("\n".join([*lines(results, titles, RED_HAT), *told]))
+    if file is not None:
+        file.write_bytes(write_results(results))
+
+
+def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Waits], Samples]:
+    from tessera.cli import agent, controller, webhook
+    from tessera.lab.install import Commands, entrypoint
+
+    make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    played = _EXPERIMENTS[experiment]
+    return lambda name, order, waits: played(
+        SCENARIOS[name], repeats, operator=order, make=make, waits=waits, seed=seed
+    )
+
+
+def _tell(scenario: str) -> Callable[[str], None]:
+    return lambda what: click.echo(f"{scenario}: {what} ...", err=True)

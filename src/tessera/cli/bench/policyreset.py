@@ -1,0 +1,128 @@
+"""``tessera bench policy-reset``: how long a ClusterPolicy takes until a node counts its cards."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from tessera.cli.bench.options import FILE, lab_options, orders_of, told
+from tessera.cli.connect import Failure, cluster_options, connected, reported
+
+if TYPE_CHECKING:
+    pass
+
+_SCENARIOS = ["built", "precompiled-public"]
+
+
+class PolicyRun(NamedTuple):
+    """What is tried on a live cluster: the node, the policies by scenario, what capacity must list, samples of each."""
+
+    node: str
+    policies: Mapping[str, Mapping[str, Any]]
+    resource: str
+    repeats: int
+
+
+@click.command()
+@click.option("--node", metavar="NAME", help="The node that is watched, on a live cluster.")
+@click.option(
+    "--policy",
+    "policies",
+    type=FILE,
+    multiple=True,
+    metavar="FILE",
+    help="A ClusterPolicy to try, on a live cluster; repeatable. Its scenario is called after the file.",
+)
+@click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What the node's capacity must list.")
+@click.option("--yes", is_flag=True, help="Do it: the cluster's drivers are taken away and brought back each time.")
+@lab_options(_SCENARIOS)
+@cluster_options
+@reported
+def command(
+    *,
+    node: str | None,
+    policies: Sequence[Path],
+    resource: str,
+    yes: bool,
+    lab: bool,
+    scenarios: Sequence[str],
+    operator: str,
+    attribute: bool,
+    repeat: int | None,
+    seed: int,
+    json_file: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+) -> None:
+    """Clear the node's capacity, apply a ClusterPolicy, wait until the node counts its cards; again and again.
+
+    The first sample of each scenario is shown and not counted, since it pulls images. In the lab everything is
+    simulated, on virtual time: the reference operator's order of steps and Tessera's, on the same declared costs.
+
+    \b
+    Examples:
+      tessera bench policy-reset --lab
+      tessera bench policy-reset --lab --attribute --repeat 10
+      tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
+    """
+    if lab:
+        from tessera.cli.bench.labside import run
+
+        run(
+            "policy-reset",
+            scenarios or _SCENARIOS,
+            orders_of(operator),
+            repeats=repeat or 30,
+            seed=seed,
+            attributed=attribute,
+            file=json_file,
+        )
+        return
+    if node is None or not policies:
+        raise click.UsageError("name --node and at least one --policy, or try it with --lab")
+    read = {path.stem: _policy(path) for path in policies}
+    if not yes:
+        raise Failure(
+            "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "
+            "say --yes if nothing needs them"
+        )
+    told(asyncio.run(_live(PolicyRun(node, read, resource, repeat or 5), kubeconfig, context)), json_file)
+
+
+def _policy(path: Path) -> Mapping[str, Any]:
+    import yaml
+
+    from tessera.api.documents import FileRefused, load
+    from tessera.api.driver.cluster_policy import read_cluster_policy
+    from tessera.cli.checks.source import named, text_of
+
+    try:
+        loaded = load(text_of(path))
+        if not isinstance(loaded, Mapping) or loaded.get("kind") != "ClusterPolicy":
+            raise Failure(f"error: {named(path)} is no ClusterPolicy; kind must be ClusterPolicy of nvidia.com/v1")
+        read_cluster_policy(loaded)
+    except (FileRefused, yaml.YAMLError) as error:
+        raise Failure(f"error: {named(path)}: {error}") from error
+    return loaded
+
+
+async def _live(run: PolicyRun, kubeconfig: Path | None, context: str | None) -> "list[Samples]":
+    import random
+
+    from tessera.clock import SystemClock
+    from tessera.provisioning.experiments.policyreset import PolicyReset
+    from tessera.provisioning.experiments.results import POLICY_RESET, Samples
+
+    results: list[Samples] = []
+    async with connected("tessera-bench", kubeconfig, context) as client:
+        for name, policy in run.policies.items():
+            experiment = PolicyReset(client, SystemClock(), node=run.node, resource=run.resource, rng=random.Random())
+
+            def tell(seconds: float, name: str = name) -> None:
+                click.echo(f"{name}: {seconds:.1f} s", err=True)
+
+            first, *samples = await experiment.run(policy, run.repeats, each=tell)
+            results.append(Samples(experiment=POLICY_RESET, scenario=name, first=first, samples=tuple(samples)))
+    return results

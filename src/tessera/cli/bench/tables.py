@@ -1,0 +1,75 @@
+"""Results of experiments as text: one line a scenario, then what differs, then whose numbers are whose."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tessera.lab.experiments.attribution import Attribution
+from tessera.provisioning.experiments.results import POLICY_RESET, Samples, contrast
+from tessera.provisioning.statistics import CONFIDENCE
+
+TITLES = {
+    "policy-reset": "policy reset: ClusterPolicy applied until the node counts its cards, seconds",
+    "autoscale": "autoscaling: new node Ready until the GPU workload runs, seconds",
+}
+_ORDERS = {"reference": "reference operator", "tessera": "Tessera"}
+
+
+def lines(
+    results: Sequence[Samples], titles: Mapping[str, str], published: Mapping[tuple[str, str], float]
+) -> Iterator[str]:
+    """The report of one experiment.
+
+    Args:
+        results: its scenarios.
+        titles: of scenarios, by name.
+        published: Red Hat's means by experiment and scenario; empty outside of the lab.
+    """
+    first, simulated = results[0], any(each.simulated for each in results)
+    yield TITLES[first.experiment] + ("   (simulated)" if simulated else "")
+    shown = first.experiment == POLICY_RESET
+    head = f"  {'scenario':<34}{'order of steps':<20}{'n':>4}" + (f"{'first':>8}" if shown else "")
+    head += f"{'mean':>8}{'median':>8}   {f'{CONFIDENCE:.0%} interval':<16}"
+    yield head + ("Red Hat's mean" if published else "")
+    for each in results:
+        yield _line(each, titles, published, shown=shown)
+    if shown:
+        yield "  the first sample pulls images; it is shown and not counted"
+    yield from _contrasts(results)
+    if published:
+        yield "  Red Hat's means were measured by Red Hat: OpenShift 4.13, AWS g4dn.xlarge, Tesla T4."
+        yield "  The cost model was calibrated so that the reference operator's order of steps comes to them (tessera bench"
+        yield "  costs); the same costs under Tessera's order give the other lines. Nothing here was measured on a card."
+
+
+def _line(each: Samples, titles: Mapping[str, str], published: Mapping[tuple[str, str], float], *, shown: bool) -> str:
+    told = each.summary
+    row = f"  {titles.get(each.scenario, each.scenario):<34}{_ORDERS.get(each.operator, each.operator):<20}{told.n:>4}"
+    if shown:
+        row += f"{'' if each.first is None else f'{each.first:.0f}':>8}"
+    interval = "" if told.low is None else f"{told.low:.1f} to {told.high:.1f}"
+    row += f"{told.mean:>8.1f}{told.median:>8.1f}   {interval:<16}"
+    theirs = published.get((each.experiment, each.scenario))
+    if theirs is not None:
+        row += f"{theirs:.0f}" + (f" ({told.mean / theirs - 1:+.1%})" if each.operator == "reference" else "")
+    return row.rstrip()
+
+
+def _contrasts(results: Sequence[Samples]) -> Iterator[str]:
+    pairs = [(first, second) for place, first in enumerate(results) for second in results[place + 1 :]]
+    for first, second in pairs:
+        if first.operator == second.operator or first.scenario == second.scenario:
+            told = contrast(first, second)
+            compared = told.comparison
+            sure = (
+                "" if compared.low is None else f", {CONFIDENCE:.0%} interval {compared.low:.1f} to {compared.high:.1f}"
+            )
+            effect = "" if compared.effect is None else f", Hedges' g {compared.effect:.1f}"
+            share = "" if compared.ratio is None else f" ({compared.ratio - 1:+.0%})"
+            yield f"  {told.slower} -> {told.faster}: {-compared.difference:+.1f} s{share}{sure}{effect}"
+
+
+def attribution_lines(told: Attribution) -> Iterator[str]:
+    """Where the seconds between two means come from."""
+    yield f"  {told.reference.scenario}: where {told.saved:.1f} s come from (simulated)"
+    for each in told.savings:
+        yield f"    {each.seconds:>7.1f} s  {each.what}"
+    yield f"    {told.saved:>7.1f} s  together"
