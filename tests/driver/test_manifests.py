@@ -1,6 +1,8 @@
 """DaemonSets and pods for drivers: what NVIDIA's images expect, names that hold for any kernel, and no waiting."""
 
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -127,6 +129,43 @@ def test_the_startup_probe_looks_each_second_from_the_first_on_and_writes_the_ma
     probe = container(daemonset(), "nvidia-driver-ctr")["startupProbe"]
     assert (probe["initialDelaySeconds"], probe["periodSeconds"]) == (0, 1)
     assert ".driver-ctr-ready" in probe["exec"]["command"][-1]
+
+
+def probe_script(root: Path) -> str:
+    """The probe's script, with the host's and the container's folders below one."""
+    script: str = container(daemonset(), "nvidia-driver-ctr")["startupProbe"]["exec"]["command"][-1]
+    for folder in ("/run/nvidia", "/sys/module", "/.tessera-run"):
+        script = script.replace(folder, f"{root}{folder}")
+    return script
+
+
+def test_the_marker_says_that_this_run_of_the_container_has_come_to_its_end(tmp_path: Path) -> None:
+    tools, module, driver = tmp_path / "bin", tmp_path / "sys/module/nvidia", tmp_path / "run/nvidia/driver"
+    for folder in (tools, module, driver):
+        folder.mkdir(parents=True)
+    (tools / "nvidia-smi").write_text("#!/bin/sh\n")
+    (tools / "nvidia-smi").chmod(0o755)
+    marker = tmp_path / "run/nvidia/validations/.driver-ctr-ready"
+
+    def look() -> tuple[int, str]:
+        path = {"PATH": f"{tools}:/usr/bin:/bin"}
+        done = subprocess.run(["sh", "-c", probe_script(tmp_path)], env=path, capture_output=True, text=True)
+        return done.returncode, done.stdout
+
+    assert look() == (1, "kernel module nvidia is not loaded\n")
+    (module / "refcnt").write_text("1")
+    marker.write_text("of an earlier run")
+    code, words = look()
+    assert code == 1
+    assert "not at" in words
+    assert not marker.exists()
+    mounted = Path(f"{driver}{tmp_path}/.tessera-run")
+    mounted.parent.mkdir(parents=True)
+    mounted.write_text("another run's")
+    assert look()[0] == 1
+    mounted.write_text((tmp_path / ".tessera-run").read_text())
+    assert look() == (0, "")
+    assert marker.read_text().startswith("GDRCOPY_ENABLED: false")
 
 
 def test_a_written_probe_says_how_long_a_driver_may_take_and_nobody_looks_later_for_it() -> None:

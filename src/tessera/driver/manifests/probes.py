@@ -19,7 +19,13 @@ _TIMEOUT = 60
 #: Written by NVIDIA's driver containers that run daemons besides.
 _DAEMONS = ".driver-daemons-status"
 
-#: A marker that an earlier run of the container left behind goes with the first look, before anybody trusts it.
+#: Where NVIDIA's containers show their root to the node, as their last step (gpu-driver-container, ``_mount_rootfs``).
+_ROOT = "/run/nvidia/driver"
+#: A file in the container's own root, from which one run of it is told from another.
+_RUN = "/.tessera-run"
+
+#: Modules may be loaded, and files mounted, from an earlier run of the container, which this one is about to replace:
+#: only with its own root in place it has come to the end. A marker that is too early goes before anybody trusts it.
 _STARTED = f"""\
 mkdir -p {MARKER_FOLDER} && cd {MARKER_FOLDER} || exit 1
 wrong() {{ rm -f {DRIVER_CONTAINER_READY}; echo "$1"; exit 1; }}
@@ -27,6 +33,8 @@ wrong() {{ rm -f {DRIVER_CONTAINER_READY}; echo "$1"; exit 1; }}
 if [ -f {_DAEMONS} ] && [ "$(cat {_DAEMONS})" != Ready ]; then
   wrong "daemons of the driver are not ready: $(cat {_DAEMONS})"
 fi
+[ -s {_RUN} ] || cat /proc/sys/kernel/random/uuid > {_RUN}
+[ "$(cat {_RUN})" = "$(cat {_ROOT}{_RUN} 2>/dev/null)" ] || wrong "the driver's files are not at {_ROOT} yet"
 nvidia-smi >/dev/null || wrong "nvidia-smi failed"
 {{
   echo "GDRCOPY_ENABLED: ${{GDRCOPY_ENABLED:-false}}"
