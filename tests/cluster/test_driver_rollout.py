@@ -225,7 +225,7 @@ def test_a_bad_image_on_10_nodes_costs_one_which_is_rolled_back_and_told(in_flee
         assert ever == {failed}
         record = fleet.record(failed)
         assert record is not None
-        assert "ended 3 times" in record.cause
+        assert "ended 5 times" in record.cause
         assert [each.reason for each in fleet.events_of(failed, "DriverRolledBack")] == ["DriverRolledBack"]
         other = next(name for name in before if name != failed)
         told = fleet.node(other).metadata.annotations[DRIVER_ANNOTATION]

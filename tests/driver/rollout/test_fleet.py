@@ -21,14 +21,14 @@ from tests.driver.rollout.conftest import (
     wanted,
 )
 
-from tessera.api.driver.policy import PodDeletion, UpgradePolicy
+from tessera.api.driver.policy import Drain, PodDeletion, UpgradePolicy
 from tessera.api.driver.status import UPGRADE_STATE_LABEL
 from tessera.driver.rollout.failures import Failure, Failures, SetFailures
 from tessera.driver.rollout.fleet import Decision, decide
 from tessera.driver.rollout.instructions import DeletePull, Forget, PatchNode, PullImage, Remember
 from tessera.driver.rollout.limits import unavailable_limit
 from tessera.driver.rollout.state import State
-from tessera.driver.rollout.views import DriverPod, NodeView, Pull, PullPod, Wanted
+from tessera.driver.rollout.views import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)
 
@@ -254,7 +254,7 @@ def test_a_failed_node_begins_anew_with_another_set() -> None:
 
 def test_a_failure_in_this_very_round_stops_what_was_not_changed_yet() -> None:
     policy = UpgradePolicy(max_parallel=5, max_unavailable=5, canary=0)
-    broken = changed(State.RESTART, name="a", drivers=(DriverPod(set=NEW, fault="ended 3 times"),))
+    broken = changed(State.RESTART, name="a", drivers=(DriverPod(set=NEW, fault="ended 5 times"),))
     decision = decided([broken, begun(State.PODS, name="b"), *fresh(2)], policy)
     assert moved(decision, State.FAILED) == ["a"]
     assert moved(decision, State.UNCORDON) == ["b"]
@@ -297,6 +297,31 @@ def test_a_node_whose_pods_could_not_leave_does_not_become_the_canary() -> None:
     assert moved(decided([stuck, busy]), State.CORDON) == ["n1"]
     may = UpgradePolicy(pod_deletion=PodDeletion(delete_empty_dir=True))
     assert moved(decided([stuck, busy], may), State.CORDON) == ["n0"]
+
+
+def test_a_node_that_a_drain_can_empty_is_not_passed_over() -> None:
+    pods = (gpu_pod("alone", controlled=False), gpu_pod("data", empty_dir=True))
+    may = UpgradePolicy(drain=Drain(enable=True, force=True, delete_empty_dir=True))
+    assert moved(decided([node(pods=pods, pulls=pulled())], may), State.CORDON) == ["n1"]
+    for drain, told in (
+        (Drain(enable=True), "upgradePolicy.drain.force"),
+        (Drain(enable=True, force=True), "upgradePolicy.drain.deleteEmptyDir"),
+        (Drain(enable=True, force=True, delete_empty_dir=True, pod_selector="app=web"), "kept out of drains"),
+        (Drain(enable=True, pod_selector="(("), "label selector"),
+    ):
+        assert told in decided([node(pods=pods)], UpgradePolicy(drain=drain)).notes["n1"]
+
+
+def test_a_pod_without_cards_that_no_drain_could_take_is_in_nobodys_way() -> None:
+    web = PodView(uid="w", namespace="default", name="web", controlled=False)
+    view = node(pods=(web, gpu_pod()), pulls=pulled())
+    assert moved(decided([view], UpgradePolicy(drain=Drain(enable=True))), State.CORDON) == ["n1"]
+
+
+def test_a_pull_in_trouble_is_looked_at_again_when_patience_ends() -> None:
+    (pod,) = pulled(Pull.PULLING)
+    view = node(pulls=(msgspec.structs.replace(pod, until=NOW + 600),))
+    assert decided([view]).until == NOW + 600
 
 
 def test_the_counts_are_upstreams() -> None:

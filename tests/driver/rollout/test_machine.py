@@ -201,7 +201,7 @@ def test_the_new_set_comes_when_nothing_of_the_old_one_is_left() -> None:
 @pytest.mark.parametrize(
     ("drivers", "now", "told"),
     [
-        ((DriverPod(set=NEW, fault="container nvidia-driver-ctr ended 3 times"),), NOW, "ended 3 times"),
+        ((DriverPod(set=NEW, fault="container nvidia-driver-ctr ended 5 times"),), NOW, "ended 5 times"),
         ((DriverPod(set=NEW),), NOW + 1260, "not ready within 1260 s"),
         ((), NOW + 1260, "not ready within 1260 s"),
     ],
@@ -334,10 +334,10 @@ def test_what_was_validated_is_finished_whatever_is_wanted_now() -> None:
 
 def test_a_node_that_does_not_come_back_either_takes_the_set_that_is_wanted_now() -> None:
     failed = record(changed=True, returning=True, cause="it broke")
-    broken = (DriverPod(set=OLD, fault="ended 3 times"),)
+    broken = (DriverPod(set=OLD, fault="ended 5 times"),)
     stuck = changed(State.FAILED, record=failed, current=OLD, drivers=broken)
     assert due(stuck).patch is None
-    assert "ended 3 times" in due(stuck).waits
+    assert "ended 5 times" in due(stuck).waits
     patch = patched(changed(State.FAILED, record=failed, current=OLD, drivers=broken, wanted=wanted(OTHER)))
     assert (state(patch), kept(patch).target, kept(patch).cause) == (State.RESTART, OTHER, "")
 

@@ -120,8 +120,8 @@ def test_a_node_works_when_the_pod_of_its_set_alone_is_ready_and_was_validated()
 @pytest.mark.parametrize(
     ("status", "after", "told"),
     [
-        (container("CrashLoopBackOff", "back-off 40s", 3), 60, "container driver ended 3 times. back-off 40s"),
-        (container("CrashLoopBackOff", "", 2), 60, ""),
+        (container("CrashLoopBackOff", "back-off 2m40s", 5), 60, "container driver ended 5 times. back-off 2m40s"),
+        (container("CrashLoopBackOff", "", 4), 60, ""),
         (container("ImagePullBackOff", "not found"), 60, ""),
         (container("ImagePullBackOff", "not found"), 600, "ImagePullBackOff: not found"),
         (container("InvalidImageName", "bad"), 0, "InvalidImageName: bad"),

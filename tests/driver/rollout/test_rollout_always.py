@@ -289,7 +289,7 @@ def test_a_bad_image_affects_as_many_of_10_nodes_as_the_budget_says_and_they_are
     assert {node.set for node in world.nodes.values()} == {FIRST}
     assert all(node.serves and not node.unschedulable for node in world.nodes.values())
     assert f"{budget} failed, the budget is {budget}" in decision.stopped[POLICY]
-    cause = "ended 3 times" if bad == CRASHING else "not validated within 600 s"
+    cause = "ended 5 times" if bad == CRASHING else "not validated within 600 s"
     assert cause in decision.stopped[POLICY]
     assert world.violations == []
 

@@ -21,7 +21,7 @@ from tessera.driver.rollout.instructions import (
     Remember,
 )
 from tessera.driver.rollout.pulling import pull_name
-from tessera.driver.rollout.reading import PULL_APP, PULL_SET_LABEL
+from tessera.driver.rollout.reading import MOST_RESTARTS, PULL_APP, PULL_SET_LABEL
 from tessera.driver.rollout.state import CHANGING, CORDONED_ANNOTATION, State, state_of
 from tessera.kube.meta import Uid
 from tessera.kube.pods import ContainerState, ContainerStateTerminated, ContainerStateWaiting
@@ -338,7 +338,7 @@ class World:
         for driver in node.drivers:
             labels = {APP_LABEL: DRIVER_APP, DRIVER_SET_LABEL: driver.set}
             waiting = ContainerState(waiting=ContainerStateWaiting(reason="CrashLoopBackOff"))
-            crashed = ContainerStatus(name="driver", restart_count=3, state=waiting)
+            crashed = ContainerStatus(name="driver", restart_count=MOST_RESTARTS, state=waiting)
             yield _pod(
                 driver.uid,
                 "tessera-system",

@@ -210,27 +210,29 @@ class _Round:
     def _begin(self) -> None:
         room = Room(self._policy, self._nodes, self._busy)
         for view in sorted(self._candidates(), key=_order):
-            patch = None
-            if room.waits_for_canary(view):
-                self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
-            elif room.has_place(view):
-                room.take(view)
-                if self._has_image(view):
-                    patch = begin(view, self._now)
-            elif room.prepare(view):
-                self._has_image(view)
-                self.notes[view.name] = "waits for a place in the rollout"
-            else:
-                self.notes[view.name] = "waits for a place in the rollout"
-            if view.name in self._failed and not view.requested:
-                continue  # its image did not come
+            takes, prepares = self._place(view, room)
+            if (takes or prepares) and view.pull is Pull.FAILED:
+                self._refuse(view)
+                continue
             self._kept.add(view.name)
+            has_image = (takes or prepares) and self._has_image(view)
             if self.stopped and not view.requested:
                 self.notes[view.name] = self.stopped
-            elif patch is not None:
-                self.instructions.append(patch)
+            elif takes and has_image:
+                self.instructions.append(begin(view, self._now))
             elif view.state is not State.REQUIRED:
                 self.instructions.append(require(view))
+
+    def _place(self, view: NodeView, room: Room) -> tuple[bool, bool]:
+        """Whether a node has its turn, and whether it is one of the next and may have the image already."""
+        if room.waits_for_canary(view):
+            self.notes[view.name] = f"driver set {view.wanted.set} is proven on other nodes first"
+            return False, False
+        if room.has_place(view):
+            room.take(view)
+            return True, False
+        self.notes[view.name] = "waits for a place in the rollout"
+        return False, room.prepare(view)
 
     def _candidates(self) -> list[NodeView]:
         """Nodes that could begin now; the others are told why they cannot."""
@@ -288,18 +290,20 @@ class _Round:
             return obstacle(view, self._policy)
         return ""
 
+    def _refuse(self, view: NodeView) -> None:
+        """The image does not come: the node has failed without being touched."""
+        fault = view.pull_pod.fault if view.pull_pod is not None else ""
+        cause = f"image {view.wanted.image} did not come to the node: {fault}"
+        self._failed[view.name] = cause
+        self.instructions.append(refuse(view, cause, self._now))
+
     def _has_image(self, view: NodeView) -> bool:
         """Whether the wanted image is on the node; brings it there."""
-        if not view.wanted.image or view.pull is Pull.PRESENT:
+        wanted, pod = view.wanted, view.pull_pod
+        if not wanted.image or view.pull is Pull.PRESENT:
             return True
-        if view.pull is Pull.FAILED:
-            cause = f"image {view.wanted.image} did not come to the node: {view.pull_fault}"
-            self._failed[view.name] = cause
-            self.instructions.append(refuse(view, cause, self._now))
-            return False
-        self.notes[view.name] = f"image {view.wanted.image} is being pulled"
-        if view.pull is Pull.ABSENT:
-            wanted = view.wanted
+        self.notes[view.name] = f"image {wanted.image} is being pulled"
+        if pod is None:
             self.instructions.append(
                 PullImage(
                     node=view.name,
@@ -309,6 +313,8 @@ class _Round:
                     secrets=wanted.pull_secrets,
                 )
             )
+        elif pod.until > self._now:
+            self._look_again(pod.until)
         return False
 
     def _tidy(self, view: NodeView) -> None:

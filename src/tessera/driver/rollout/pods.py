@@ -61,14 +61,13 @@ def obstacle(view: NodeView, policy: UpgradePolicy) -> str:
     try:
         awaited(view, policy)
         stuck = holding_cards(view, policy).stuck
-        if policy.drain.enable:
-            stuck = drained(view, policy.drain).stuck
-            kept = [pod for pod in view.gpu_pods if pod.drain_skip]
-            if holding_cards(view, policy).stuck and kept:
-                stuck = f"pod {kept[0].text} uses cards and is kept out of drains"
+        if not stuck or not policy.drain.enable:
+            return stuck
+        leaving = drained(view, policy.drain)
     except ValueError as error:
         return str(error)
-    return stuck
+    kept = [pod.text for pod in view.gpu_pods if pod not in leaving.pods]
+    return leaving.stuck or (f"pod {kept[0]} uses cards and is kept out of drains" if kept else "")
 
 
 def _leaving(pods: Sequence[PodView], *, force: bool, empty_dir: bool, settings: str) -> Leaving:

@@ -33,8 +33,9 @@ PULL_SET_LABEL = "tessera.dev/driver-pull"
 #: Annotation of a static pod as the API server shows it; the API cannot end it.
 _MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
-#: Starts of a container after which its driver is taken for broken. Upstream's 10 take half an hour.
-MOST_RESTARTS = 3
+#: Restarts of a container after which its driver is taken for broken. With kubelet's back-off they take two and a half
+#: minutes, in which a card that is still held somewhere may be let go; upstream's 10 take more than half an hour.
+MOST_RESTARTS = 5
 #: Seconds that a registry may be in trouble before a pull is given up.
 PULL_PATIENCE = 600.0
 
@@ -180,6 +181,7 @@ def _pull_pod(pod: Pod, now: float) -> PullPod:
         set=pod.metadata.labels.get(PULL_SET_LABEL, ""),
         pull=pull,
         fault=fault,
+        until=_created(pod, now) + PULL_PATIENCE,
         terminating=pod.metadata.deletion_timestamp is not None,
     )
 

@@ -1,6 +1,6 @@
 """What the rollout knows of a node: plain values without the API's forms."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 
 import msgspec
@@ -69,7 +69,18 @@ class Pull(Enum):
 
 
 class PullPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that brings an image to the node."""
+    """A pod that brings an image to the node.
+
+    Attributes:
+        uid: this life of it.
+        namespace: where it is.
+        name: its name.
+        set: whose image it brings.
+        pull: how far that is.
+        fault: why it does not come; empty while it may.
+        until: when a registry in trouble is given up, seconds since 1970.
+        terminating: its end was asked for.
+    """
 
     uid: str
     namespace: str
@@ -77,6 +88,7 @@ class PullPod(msgspec.Struct, frozen=True, kw_only=True):
     set: str
     pull: Pull
     fault: str = ""
+    until: float = 0.0
     terminating: bool = False
 
 
@@ -176,14 +188,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         return self.driver is not None and self.driver.ready and self.validated
 
     @property
-    def pull(self) -> Pull:
-        """How far the wanted image is on its way."""
-        return next((each.pull for each in self._wanted_pulls()), Pull.ABSENT)
+    def pull_pod(self) -> PullPod | None:
+        """The pod that brings the wanted image."""
+        return next((each for each in self.pulls if each.set == self.wanted.set), None)
 
     @property
-    def pull_fault(self) -> str:
-        """Why the wanted image does not come."""
-        return next((each.fault for each in self._wanted_pulls()), "")
-
-    def _wanted_pulls(self) -> Sequence[PullPod]:
-        return [each for each in self.pulls if each.set == self.wanted.set]
+    def pull(self) -> Pull:
+        """How far the wanted image is on its way."""
+        return self.pull_pod.pull if self.pull_pod is not None else Pull.ABSENT
