@@ -92,6 +92,15 @@ def test_the_record_says_what_it_came_to_and_is_kept(world: World) -> None:
     assert M.WORKLOAD not in kept[0].at
 
 
+def test_pods_of_an_earlier_node_of_the_name_are_not_of_this_ones_way(world: World) -> None:
+    world.pod(role_pod(DRIVER_APP, started=T0 - 5000, ready=T0 - 4900))
+    world.pod(make_pod("old", created=T0 - 5000, limits=GPU, started=T0 - 4000))
+    ready = (READY, condition("GpuSharingApplied", at=T0 + 12))
+    world.node(0.1, annotations=driver())
+    world.node(30, annotations=driver() | offering(), conditions=ready, allocatable=GPU)
+    assert [world.at(each) for each in (M.PULLED, M.DRIVER, M.WORKLOAD)] == [None, None, None]
+
+
 def test_a_driver_that_starts_anew_later_does_not_change_the_way(world: World) -> None:
     whole_way(world)
     before = world.record

@@ -201,8 +201,11 @@ class Provisioning:
 
     def _scale_up_seen(self, event: Event[CoreEvent]) -> None:
         told = event.object
+        if event.kind is EventKind.DELETED:
+            self.tracker.lose_scale_up(told.involved_object.uid)
+            return
         at = moment(told.first_timestamp) or moment(told.event_time) or moment(told.metadata.creation_timestamp)
-        if event.kind is not EventKind.DELETED and at is not None:
+        if at is not None:
             self.tracker.see_scale_up(told.involved_object.uid, at)
 
     def _stir(self, node: str) -> None:

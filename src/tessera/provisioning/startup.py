@@ -213,7 +213,7 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
 def _registered(node: Node, now: float) -> float:
     try:
         return parse_rfc3339(node.metadata.creation_timestamp or "")
-    except ValueError:
+    except (ValueError, OverflowError):
         return now
 
 

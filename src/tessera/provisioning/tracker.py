@@ -175,6 +175,10 @@ class Tracker:
         """A cluster autoscaler said that it makes a node for this pod."""
         self._scaled_up[pod_uid] = min(at, self._scaled_up.get(pod_uid, at))
 
+    def lose_scale_up(self, pod_uid: str) -> None:
+        """What the autoscaler said is forgotten."""
+        self._scaled_up.pop(pod_uid, None)
+
     def replaced(self, name: str, now: float) -> Record | None:
         """Notes that a node's replacement is asked for; its record, None if it has none or says so already."""
         record = self.records.get(name)
@@ -254,7 +258,8 @@ class Tracker:
             return
         pods = [each for each in self.pods_on(name, Role.WORKLOAD) if each.started is not None]
         waited = [each for each in pods if each.created is not None and each.created <= usable]
-        first = min(waited, key=lambda each: each.started or 0.0, default=None)
+        own = [each for each in waited if registered is None or (each.started or 0.0) >= registered]
+        first = min(own, key=lambda each: each.started or 0.0, default=None)
         if first is None:
             return
         yield Milestone.WORKLOAD, first.started
@@ -318,12 +323,18 @@ def _add(at: dict[Milestone, float], found: Iterable[tuple[Milestone, float | No
 
 
 def _counts(found: tuple[Milestone, float | None], record: Record) -> bool:
-    """Whether a moment can be of the record's way, not of a driver's or pod's later life."""
+    """Whether a moment can be of the record's way.
+
+    It is not if it is of a driver's or pod's later life, or of a pod of an earlier node of the name, which stays for a
+    while after its node.
+    """
     milestone, moment = found
-    usable = record.at.get(Milestone.ALLOCATABLE)
-    if usable is None or milestone in _BEFORE:
+    if moment is None or milestone in _BEFORE:
         return True
-    return Milestone.WORKLOAD not in record.at and moment is not None and moment <= usable + AT_ONCE
+    usable, registered = record.at.get(Milestone.ALLOCATABLE), record.at.get(Milestone.REGISTERED)
+    if registered is not None and moment < registered - AT_ONCE:
+        return False
+    return usable is None or (Milestone.WORKLOAD not in record.at and moment <= usable + AT_ONCE)
 
 
 def _strategy(drivers: list[PodSighting]) -> str:
