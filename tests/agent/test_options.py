@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
+from tessera.agent.driver.facts import Validation
 from tessera.agent.memory.limits import Mode
 from tessera.agent.options import AgentOptions, ConfigMapName
 from tessera.api.sharing.config import MigStrategy
@@ -71,3 +72,14 @@ def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -
 def test_a_value_that_is_not_of_its_form_is_refused_with_the_form(argument: str, says: str) -> None:
     with pytest.raises(click.BadParameter, match=says):
         parsed([argument], NODE)
+
+
+def test_a_driver_container_s_folders_and_the_validation_can_be_said() -> None:
+    options = parsed(["--driver-root=/opt/driver", "--markers-dir=/opt/markers", "--validation=always"], NODE)
+    assert (options.driver_root, options.markers_dir) == (Path("/opt/driver"), Path("/opt/markers"))
+    assert options.validation is Validation.ALWAYS
+
+
+def test_simulated_cards_have_nothing_to_do_with_the_machine_s_markers_unless_asked_to() -> None:
+    assert parsed(["--simulate=A30"], NODE).markers_dir is None
+    assert parsed(["--simulate=A30", "--markers-dir=/m"], NODE).markers_dir == Path("/m")

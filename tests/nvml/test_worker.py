@@ -179,3 +179,18 @@ async def test_the_end_of_a_real_process_is_not_polled_for(computing: OneProcess
         computing.process.stdin.close()
         await idle
     assert clock.slept == []
+
+
+async def test_a_wait_for_events_does_not_keep_nvml_open_for_its_whole_time(machine: SimulatedMachine) -> None:
+    class Slow(SimulatedMachine):
+        waits: list[float]
+
+        def wait_event(self, seconds: float) -> Event | None:
+            self.waits.append(seconds)
+            return None
+
+    cards = Slow("A30", seed="n")
+    cards.waits = []
+    async with ThreadedNvml(lambda: cards, SystemClock()) as nvml:
+        assert await nvml.wait_event(2.5) is None
+    assert cards.waits == [1.0, 1.0, 0.5]

@@ -1,0 +1,160 @@
+"""Where the machine's own driver is looked for, what tells of it, and what opening it takes."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from tests.agent.driver.conftest import VERSION, DriverScene
+
+from tessera.agent.driver.facts import Home
+from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
+from tessera.agent.driver.watched import WatchedNvml
+from tessera.clock import LoopClock, SystemClock
+from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, error_of
+from tessera.nvml.library import NAME
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> MachineDriver:
+    for folder in ("dev", "proc"):
+        (tmp_path / folder).mkdir()
+    return MachineDriver(tmp_path / "root", SystemClock(), dev=tmp_path / "dev", proc=tmp_path / "proc")
+
+
+def put_library(root: Path) -> None:
+    (root / "usr/lib64").mkdir(parents=True)
+    (root / "usr/lib64" / NAME).write_text("no library")
+
+
+def test_a_container_s_driver_is_found_by_its_library(driver: MachineDriver, tmp_path: Path) -> None:
+    assert not driver.library()
+    put_library(tmp_path / "root")
+    assert driver.library()
+    assert driver.root(Home.CONTAINER) == tmp_path / "root"
+    assert driver.root(Home.HOST) is None
+
+
+async def test_the_container_s_library_is_the_one_that_is_opened(
+    driver: MachineDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    put_library(tmp_path / "root")
+    with pytest.raises(DriverNotLoaded, match=f"{tmp_path}/root/usr/lib64/{NAME} cannot be loaded"):
+        async with driver.nvml(Home.CONTAINER):
+            pass
+
+
+def test_only_a_new_process_is_given_a_library_that_was_not_there_or_has_changed(
+    driver: MachineDriver, tmp_path: Path
+) -> None:
+    no_library, no_module = error_of(12, "nvmlInit"), error_of(9, "nvmlInit")
+    assert not driver.hopeless(no_library)
+    (tmp_path / "dev/nvidiactl").touch()
+    assert driver.hopeless(no_library)
+    assert not driver.hopeless(no_module)
+    assert driver.hopeless(DriverMismatch("nvmlInit"))
+
+
+async def test_the_control_device_tells_of_a_driver_and_other_devices_do_not(
+    driver: MachineDriver, tmp_path: Path
+) -> None:
+    told = asyncio.Queue[None]()
+    task = asyncio.create_task(driver.follow(lambda: told.put_nowait(None)))
+    async with asyncio.timeout(10):
+        await told.get()
+        for name in ("tty9", "nvidiactl", "tty8"):
+            (tmp_path / "dev" / name).touch()
+        await told.get()
+        (tmp_path / "dev/tty9").unlink()
+        (tmp_path / "dev/nvidiactl").unlink()
+        await told.get()
+    assert told.empty()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_driver_that_is_gone_is_remembered_and_a_lost_card_is_not_taken_for_it() -> None:
+    machine = SimulatedMachine("A30", seed="n")
+    told: list[None] = []
+    async with WatchedNvml(InlineNvml(machine, SystemClock()), lambda: told.append(None)) as nvml:
+        assert nvml.simulated
+        machine.fail("memory", GpuLost)
+        with pytest.raises(GpuLost):
+            await nvml.memory(machine.uuids()[0])
+        assert not nvml.gone
+        machine.fail("devices", DriverMismatch, times=2)
+        for _ in range(2):
+            with pytest.raises(DriverMismatch):
+                await nvml.devices()
+        assert "restart this process" in nvml.gone
+        machine.fail("wait_event", DriverNotLoaded)
+        with pytest.raises(DriverNotLoaded):
+            await nvml.wait_event(0)
+        assert told == [None]
+
+
+async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
+    class Gone(InlineNvml):
+        async def __aexit__(self, *exc_info: object) -> None:
+            raise DriverNotLoaded("nvmlShutdown")
+
+    async with WatchedNvml(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), lambda: None):
+        pass
+
+
+def test_a_host_driver_that_only_a_new_process_can_open_ends_this_one(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedDriver, "hopeless", lambda _self, error: isinstance(error, DriverNotLoaded))
+
+    async def story(scene: DriverScene) -> None:
+        scene.machine.unload_driver()
+        await scene.begin(agent=False)
+        scene.start_life()
+        assert scene.agent is not None
+        (ended,) = await asyncio.gather(scene.agent, return_exceptions=True)
+        assert isinstance(ended, BaseExceptionGroup)
+        assert ended.split(NvmlError)[1] is None
+
+    play(story)
+
+
+def test_a_container_s_driver_never_ends_the_process(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SimulatedDriver, "hopeless", lambda _self, _error: True)
+
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.markers.write(".driver-ctr-ready")
+        scene.start_life()
+        await scene.tells("NvmlFailed")
+        scene.machine.load_driver(VERSION)
+        scene.validate()
+        await scene.tells("Advertised")
+
+    play(story, driver=None)
+
+
+def test_simulated_drivers_tell_of_each_change_of_the_module() -> None:
+    machine = SimulatedMachine("A30", seed="n", driver=None)
+    told: list[Any] = []
+
+    async def follow() -> None:
+        driver = SimulatedDriver(machine, LoopClock(0.0))
+        assert driver.library()
+        task = asyncio.create_task(driver.follow(lambda: told.append(machine.loaded_driver)))
+        await asyncio.sleep(0)
+        machine.load_driver(VERSION)
+        machine.slow("devices", 1.0)
+        machine.unload_driver()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(follow())
+    assert told == [VERSION, None]
