@@ -1,5 +1,6 @@
 """The scripts, run by a real shell: programs are stand-ins that note how they were called, folders are made up."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -108,7 +109,7 @@ def serving(machine: Machine, tmp_path: Path) -> Iterator[Callable[..., "subproc
 
     yield start
     for process in started:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # whatever of it is left
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 

@@ -190,7 +190,8 @@ shut_down() {
 stay() {
     sleep infinity &
     waiting=$!
-    trap 'say "stopping"; kill "$waiting" 2>/dev/null; if shut_down; then exit 0; else exit 1; fi' TERM INT HUP QUIT
+    # KILL: a child that has just been forked may still ignore what its parent traps.
+    trap 'say "stopping"; kill -KILL "$waiting" 2>/dev/null; if shut_down; then exit 0; else exit 1; fi' TERM INT HUP QUIT
     say "driver $DRIVER_VERSION serves on $KERNEL_VERSION"
     while kill -0 "$waiting" 2>/dev/null; do
         wait "$waiting" || true
