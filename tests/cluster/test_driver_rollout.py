@@ -288,22 +288,41 @@ def test_a_node_that_a_person_cordoned_is_upgraded_when_idle_and_stays_cordoned(
     in_fleet(scenario)
 
 
-def test_a_controller_that_is_killed_again_and_again_brings_the_rollout_to_its_end(
+def test_a_controller_that_is_killed_at_every_state_brings_the_rollout_to_its_end(
     in_fleet: Callable[..., None],
 ) -> None:
     async def scenario(fleet: Fleet) -> None:
+        await fleet.workload("train", "node-1")
+        await fleet.reach(lambda: fleet.ready_of("train"), "it runs")
+        seen: set[tuple[str, str]] = set()
+
+        def new_states() -> set[tuple[str, str]]:
+            return {each for each in fleet.states().items() if each[1]} - seen
+
         await fleet.ask_for(NEW)
-        for _ in range(12):
-            await fleet.clock.sleep(25)
+        while set(fleet.states().values()) != {"upgrade-done"}:
+            await fleet.reach(new_states, "a node comes to another state")
+            seen |= new_states()
             found = await fleet.client.list(PODS, "tessera-system")
             for pod in found.items:
                 if pod.metadata.name.startswith("tessera-controller"):
                     await fleet.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-        await fleet.reach(lambda: set(fleet.states().values()) == {"upgrade-done"}, "all are done")
+        assert {state for _, state in seen} >= {
+            "upgrade-required",
+            "cordon-required",
+            "pod-deletion-required",
+            "pod-restart-required",
+            "validation-required",
+            "uncordon-required",
+            "upgrade-done",
+        }
         assert set(fleet.loaded().values()) == {NEW}
         await fleet.reach(fleet.all_serve, "all serve")
+        evicted = [each.name for each in fleet.cluster.server.audit if each.subresource == "eviction"]
+        assert evicted
+        assert len(evicted) == len(set(evicted))
 
-    in_fleet(scenario)
+    in_fleet(scenario, nodes="3*1xA100-40GB")
 
 
 def test_nodes_that_boot_or_go_in_the_middle_hold_up_nobody(in_fleet: Callable[..., None]) -> None:
