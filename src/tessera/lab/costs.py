@@ -23,16 +23,16 @@ def _cost(meaning: str, unit: str, source: str = CALIBRATED) -> Any:
 class CostModel(msgspec.Struct, frozen=True, kw_only=True):
     """All costs; :func:`listed` tells meaning, unit and source of each."""
 
-    public_mib_s: Annotated[float, _cost("a public registry to one node", "MiB/s")] = 50.0
+    public_mib_s: Annotated[float, _cost("a public registry to one node", "MiB/s")] = 45.0
     internal_mib_s: Annotated[float, _cost("the cluster's registry to one node", "MiB/s")] = 180.0
     unpack_mib_s: Annotated[float, _cost("a node unpacks layers", "MiB/s")] = 60.0
     registry_seconds: Annotated[float, _cost("a registry tells what an image consists of", "s")] = 0.8
 
-    builder_mib: Annotated[float, _cost("the driver image with sources, compressed", "MiB")] = 520.0
+    builder_mib: Annotated[float, _cost("the driver image with sources, compressed", "MiB")] = 460.0
     precompiled_mib: Annotated[
         float, _cost("the driver image with finished modules, compressed", "MiB", "one published image: 689 MB")
     ] = 657.0
-    driver_toolkit_mib: Annotated[float, _cost("OpenShift's Driver Toolkit, compressed", "MiB")] = 450.0
+    driver_toolkit_mib: Annotated[float, _cost("OpenShift's Driver Toolkit, compressed", "MiB")] = 350.0
     toolkit_mib: Annotated[float, _cost("NVIDIA's container toolkit, compressed", "MiB")] = 130.0
     manager_mib: Annotated[float, _cost("NVIDIA's driver manager, compressed", "MiB")] = 60.0
     tessera_mib: Annotated[float, _cost("this project's image, compressed", "MiB")] = 60.0

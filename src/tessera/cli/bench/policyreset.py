@@ -11,7 +11,7 @@ from tessera.cli.bench.options import FILE, lab_options, orders_of, told
 from tessera.cli.connect import Failure, cluster_options, connected, reported
 
 if TYPE_CHECKING:
-    pass
+    from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public"]
 

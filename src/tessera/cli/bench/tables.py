@@ -36,8 +36,8 @@ def lines(
     yield from _contrasts(results)
     if published:
         yield "  Red Hat's means were measured by Red Hat: OpenShift 4.13, AWS g4dn.xlarge, Tesla T4."
-        yield "  The cost model was calibrated so that the reference operator's order of steps comes to them (tessera bench"
-        yield "  costs); the same costs under Tessera's order give the other lines. Nothing here was measured on a card."
+        yield "  The cost model (tessera bench costs) was calibrated so that the reference operator's order of steps"
+        yield "  comes to them; the same costs under Tessera's order give the other lines. No card was measured."
 
 
 def _line(each: Samples, titles: Mapping[str, str], published: Mapping[tuple[str, str], float], *, shown: bool) -> str:
@@ -59,9 +59,8 @@ def _contrasts(results: Sequence[Samples]) -> Iterator[str]:
         if first.operator == second.operator or first.scenario == second.scenario:
             told = contrast(first, second)
             compared = told.comparison
-            sure = (
-                "" if compared.low is None else f", {CONFIDENCE:.0%} interval {compared.low:.1f} to {compared.high:.1f}"
-            )
+            low, high = compared.low, compared.high
+            sure = "" if low is None or high is None else f", {CONFIDENCE:.0%} interval {-high:+.1f} to {-low:+.1f}"
             effect = "" if compared.effect is None else f", Hedges' g {compared.effect:.1f}"
             share = "" if compared.ratio is None else f" ({compared.ratio - 1:+.0%})"
             yield f"  {told.slower} -> {told.faster}: {-compared.difference:+.1f} s{share}{sure}{effect}"
