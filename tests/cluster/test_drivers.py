@@ -1,147 +1,22 @@
 """Drivers in whole clusters: machines without one, a registry, the real controller and agents; simulated time."""
 
-import tempfile
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
-from tests.cluster.conftest import COMMANDS, Lab
+from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.api.driver.status import DriverStatus, Phase, Strategy
-from tessera.clock import LoopClock
-from tessera.driver.manifests.names import set_of
+from tessera.api.driver.status import Phase, Strategy
 from tessera.driver.resolution import Outcome
-from tessera.driver.told import read_status
-from tessera.kube.informer import Informer
-from tessera.kube.resources import DAEMONSETS, DEPLOYMENTS, JOBS, PODS, DaemonSet, Job, Pod
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.world import builder_image, catalogue, driver_image
-from tessera.lab.install import entrypoint, install
-from tessera.lab.kubelet.images import Catalogue, SimulatedImage
-from tessera.lab.nodespec import NodeSpec
-from tessera.lab.virtualtime import run_virtual
-
-COSTS = CostModel()
-JAMMY = "Ubuntu 22.04.4 LTS"
-K1, K2 = "5.15.0-69-generic", "5.15.0-70-generic"
-REPOSITORY = "nvcr.io/nvidia/driver"
-VERSION, NEWER = "525.125.06", "535.54.03"
-NOT_PULLED = {"ErrImagePull", "ImagePullBackOff"}
-
-
-def precompiled(kernel: str, version: str = VERSION, system: str = "ubuntu22.04", **fields: Any) -> dict[str, Any]:
-    """An image with finished modules, under its name."""
-    image = driver_image(version, COSTS, kernel=kernel)
-    name = f"{REPOSITORY}:{version}-{kernel.replace('+', '_')}-{system}"
-    return {name: msgspec.structs.replace(image, architectures=("amd64", "arm64"), **fields)}
-
-
-def builder(version: str = VERSION, system: str = "ubuntu22.04") -> dict[str, Any]:
-    """An image that compiles on the node, under its name."""
-    return {f"{REPOSITORY}:{version}-{system}": builder_image(version, COSTS)}
-
-
-def node(name: str, kernel: str = K1, os_image: str = JAMMY, architecture: str = "amd64") -> NodeSpec:
-    return NodeSpec(name=name, cards=("T4",), kernel=kernel, os_image=os_image, architecture=architecture)
-
-
-class Drivers(Lab):
-    """A cluster whose machines get their drivers from Tessera."""
-
-    def __init__(self, cluster: Cluster, images: Catalogue) -> None:
-        super().__init__(cluster)
-        self.catalogue = images
-        self.sets: Informer[DaemonSet] = self._mirror(DAEMONSETS)
-        self.own_pods: Informer[Pod] = self._mirror(PODS)
-        self.jobs: Informer[Job] = self._mirror(JOBS)
-        self.never_pulled: list[str] = []
-        self.own_pods.add_handler(lambda event: self._look_for_trouble(event.object))
-        self.everything = (self.sets, self.own_pods, self.jobs)
-
-    def _mirror(self, resource: Any) -> Informer[Any]:
-        return Informer(
-            self.client, resource, clock=self.clock, rng=self.cluster.rng("test"), namespace="tessera-system"
-        )
-
-    def _look_for_trouble(self, pod: Pod) -> None:
-        for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-            if each.state is not None and each.state.waiting is not None and each.state.waiting.reason in NOT_PULLED:
-                self.never_pulled.append(pod.metadata.name)
-
-    async def policy(self, **driver: Any) -> None:
-        """The article's policy, changed in parts; ``annotations`` are the object's."""
-        annotations = driver.pop("annotations", {})
-        spec = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": VERSION}
-        spec |= {"upgradePolicy": {"autoUpgrade": True}}
-        await self.client.apply(
-            CLUSTER_POLICIES,
-            "cluster-policy",
-            {"metadata": {"annotations": annotations}, "spec": {"driver": spec | driver}},
-        )
-
-    def told(self, name: str) -> DriverStatus | None:
-        seen = self.nodes.cache.get(name)
-        return read_status(seen.metadata.annotations.get("tessera.dev/driver", "")) if seen is not None else None
-
-    def strategy(self, name: str) -> Strategy | None:
-        status = self.told(name)
-        return status.strategy if status is not None else None
-
-    def serves(self, name: str, strategy: Strategy | None = None) -> bool:
-        """Whether a node has its driver and offers its card."""
-        status = self.told(name)
-        ready = status is not None and status.phase is Phase.READY and self.gpus(name) == {"nvidia.com/gpu": 1}
-        return ready and (strategy is None or self.strategy(name) is strategy)
-
-    async def served(self, *names: str, strategy: Strategy | None = None, seconds: float = 1800.0) -> None:
-        how = f" by {strategy.value}" if strategy is not None else ""
-        await self.until(lambda: all(self.serves(each, strategy) for each in names), f"{names} serve{how}", seconds)
-
-    @property
-    def driver_sets(self) -> list[Any]:
-        return [made for each in self.sets.cache.values() if (made := set_of(each.metadata)) is not None]
-
-    async def restart_controller(self) -> None:
-        """Kills the controller's pod; its Deployment makes another one."""
-        for pod in list(self.own_pods.cache.values()):
-            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-
-
-Scenario = Callable[[Drivers], Awaitable[None]]
+from tessera.kube.resources import DEPLOYMENTS
 
 
 @pytest.fixture
 def with_drivers(tmp_path: Path) -> Callable[..., None]:
     """Runs a scenario in a cluster of machines without drivers."""
-
-    def run(scenario: Scenario, nodes: Sequence[NodeSpec], images: dict[str, SimulatedImage], **options: Any) -> None:
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-
-        async def play() -> None:
-            found = catalogue(COSTS, images)
-            cluster = Cluster(
-                nodes,
-                clock=LoopClock(1_800_000_000),
-                options=ClusterOptions(cdi=folder, catalogue=found, drivers=True, mig_config="", **options),
-                entrypoint=entrypoint(COMMANDS),
-            )
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(cluster.running())
-                await install(cluster.client("install"))
-                lab = Drivers(cluster, found)
-                lab.watched = type(lab.watched)(*lab.everything, lab.pods, lab.nodes, lab.events)
-                await stack.enter_async_context(lab.watched.running())
-                await scenario(lab)
-
-        run_virtual(play())
-
-    return run
+    return partial(play, tmp_path)
 
 
 def test_covered_kernels_get_precompiled_drivers_and_others_are_built_with_the_reasons_told(

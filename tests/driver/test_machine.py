@@ -26,7 +26,7 @@ from tessera.driver.nodes import NodeFacts
 from tessera.driver.podfacts import DriverPod, NodePods, Progress, ValidationPod
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Tried
-from tessera.driver.rollout.state import CHANGING
+from tessera.driver.rollout.state import CHANGING, Record, text_of
 from tessera.driver.told import read_status, status_text
 from tessera.kube.resources import Condition
 
@@ -370,6 +370,15 @@ def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it(
     assert not cluster.sets
     facts = cluster.nodes["a"]
     assert (facts.driver_set, facts.told, facts.condition) == ("", "", None)
+
+
+def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
+    cluster = Cluster()
+    record = text_of(Record(previous="s1", target="s2", since=1.0, began=1.0, cause="failed", restored=True))
+    cluster.node("a", K1, record=record, upgrade_state="upgrade-failed")
+    cluster.managed = False
+    cluster.decide()
+    assert cluster.decision.wanted["a"].set == ""
 
 
 def test_a_pod_of_another_operator_is_a_driver_that_the_host_has() -> None:

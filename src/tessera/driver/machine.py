@@ -159,7 +159,7 @@ class _Round:
         governance = self._world.governance
         policy = governance.nodes.get(facts.name)
         if not facts.is_gpu or (policy is None and facts.name not in governance.unassigned):
-            traces = facts.driver_set or facts.told or facts.condition is not None
+            traces = facts.driver_set or facts.record or facts.told or facts.condition is not None
             return unmanaged() if traces else None
         seen = self._seen(facts, policy)
         if facts.opted_out:
