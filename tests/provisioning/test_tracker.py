@@ -325,3 +325,74 @@ def test_an_object_of_anything_breaks_nothing() -> None:
     tracker = Tracker()
     tracker.see_node(node_sighting(node), T0)
     assert tracker.records == {}
+
+
+# Restarts
+
+TOLD = (condition("Ready", at=T0 + 70), condition("GpuSharingApplied", at=T0 + 272))
+#: What happens to a node: when, what the Node then is, and which pods there then are.
+STORY: list[tuple[float, dict[str, Any], list[Pod]]] = [
+    (0.3, {}, []),
+    (0.5, {"annotations": driver()}, []),
+    (60, {"annotations": driver()}, [role_pod(DRIVER_APP, started=T0 + 60)]),
+    (70, {"annotations": driver(), "conditions": TOLD[:1]}, [role_pod(DRIVER_APP, started=T0 + 60)]),
+    (250, {"annotations": driver(), "conditions": TOLD[:1]}, [role_pod(DRIVER_APP, started=T0 + 60, ready=T0 + 250)]),
+]
+STORY += [
+    (at, {"annotations": driver(), "conditions": TOLD[:1]}, [*STORY[-1][2], *more])
+    for at, more in (
+        (260.0, [role_pod(TOOLKIT_APP, ready=T0 + 260)]),
+        (270.0, [role_pod(TOOLKIT_APP, ready=T0 + 260), role_pod(VALIDATION_APP, ended=T0 + 270)]),
+    )
+]
+STORY += [
+    (272, {"annotations": driver() | offering(), "conditions": TOLD}, STORY[-1][2]),
+    (280.25, {"annotations": driver() | offering(), "conditions": TOLD, "allocatable": GPU}, STORY[-1][2]),
+    (
+        300,
+        {"annotations": driver() | offering(), "conditions": TOLD, "allocatable": GPU},
+        [*STORY[-1][2], make_pod("job", created=T0 - 100, limits=GPU, started=T0 + 300)],
+    ),
+]
+
+
+def play(restarts: set[int], written: set[int]) -> Record:
+    """The story as a controller sees it that dies before some steps, and wrote the annotation after some."""
+    world, kept = World(), ""
+    for number, (now, node, pods) in enumerate(STORY):
+        told = dict(node)
+        if kept:
+            told["annotations"] = {**told.get("annotations", {}), PROVISIONING_ANNOTATION: kept}
+        restarted = number in restarts
+        if restarted:
+            world = World()
+            for pod in pods:
+                world.pod(pod, now)
+        world.node(now, live=not restarted, **told)
+        for pod in pods:
+            world.pod(pod, now)
+        if number in written:
+            kept = encode_record(world.record)
+    return world.record
+
+
+STEPS = st.sets(st.integers(1, len(STORY) - 1))
+
+
+@given(STEPS, st.sets(st.integers(0, len(STORY) - 1)))
+def test_a_controller_that_dies_at_any_moment_tells_nothing_wrong_and_misses_only_what_nobody_saw(
+    restarts: set[int], written: set[int]
+) -> None:
+    whole, found = play(set(), set()), play(restarts, written)
+    assert found.at.items() <= whole.at.items()
+    assert whole.at.keys() - found.at.keys() <= {M.LABELLED, M.ALLOCATABLE, M.WORKLOAD}
+    assert found.usable
+    if M.ALLOCATABLE in found.at:
+        assert M.WORKLOAD in found.at
+
+
+@given(STEPS)
+def test_what_was_written_and_seen_is_never_lost(restarts: set[int]) -> None:
+    whole = play(set(), set())
+    found = play(restarts - {8}, set(range(len(STORY))))  # 8: the cards are given out
+    assert found.at == whole.at

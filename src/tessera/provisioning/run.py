@@ -125,9 +125,9 @@ class Provisioning:
         await self._pods.wait_synced()
         await self._store.load()
         gate = self._gate()
-        # Nodes first: a pod's record says on which node it runs.
-        self._nodes.add_handler(lambda event: self._node_seen(event, gate))
+        # Pods first: that there is none which brings a node its driver says that the host has it.
         self._pods.add_handler(self._pod_seen)
+        self._nodes.add_handler(lambda event: self._node_seen(event, gate))
         self._live = True
         scale_ups = Informer(
             self._client, EVENTS, clock=self._clock, rng=self._rng, field_selector="reason=TriggeredScaleUp"

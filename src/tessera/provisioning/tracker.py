@@ -47,6 +47,8 @@ class KeepWorkload(msgspec.Struct, frozen=True):
 class Tracker:
     """What is known of all nodes on their way.
 
+    Whoever begins to look tells of the pods first, then of the nodes: that a pod is not there means something.
+
     Attributes:
         records: by node name: nodes that are or were on their way, of the present Node object.
         changed: names of nodes whose record changed since somebody cleared this.
@@ -100,6 +102,12 @@ class Tracker:
         self._nodes[node.name] = node
         if node.provider_id:
             self._providers[node.provider_id] = node.name
+        self._follow(node, before, now, live=live)
+        if before is None:
+            for pod in self.pods_on(node.name, Role.WORKLOAD):
+                self._tell_workload(pod, now)
+
+    def _follow(self, node: NodeSighting, before: NodeSighting | None, now: float, *, live: bool) -> None:
         known = self.records.get(node.name)
         record = known or self._begun(node, now)
         if record is None:
@@ -287,12 +295,12 @@ class Tracker:
 
     def _tell_workload(self, pod: PodSighting, now: float) -> None:
         """Once for each pod whose start is no old story."""
-        if pod.role is not Role.WORKLOAD or pod.started is None or pod.uid in self._told:
+        node, way = self._nodes.get(pod.node), self.records.get(pod.node)
+        if pod.role is not Role.WORKLOAD or pod.started is None or pod.uid in self._told or node is None:
             return
         self._told.add(pod.uid)
         if now - pod.started > FRESH:
             return
-        node, way = self._nodes.get(pod.node), self.records.get(pod.node)
         usable = way.at.get(Milestone.ALLOCATABLE) if way is not None else None
         at = {
             Step.CREATED: pod.created,
@@ -305,12 +313,12 @@ class Tracker:
             name=pod.name,
             uid=pod.uid,
             node=pod.node,
-            node_uid=node.uid if node is not None else "",
+            node_uid=node.uid,
             at={step: moment for step, moment in at.items() if moment is not None},
             fresh=usable is not None and pod.created is not None and pod.created <= usable,
             group=way.group if way is not None else "",
             strategy=way.strategy if way is not None else "",
-            simulated=node is not None and node.simulated,
+            simulated=node.simulated,
         )
         self._kept.append(KeepWorkload(record))
 
