@@ -3,9 +3,9 @@
 import asyncio
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,8 @@ from tessera.cli.connect import Failure, cluster_options, connected, reported
 
 if TYPE_CHECKING:
     from tessera.provisioning.experiments.results import Samples
-    from tessera.provisioning.milestones import Record
-    from tessera.provisioning.report.summary import Summary
+    from tessera.provisioning.milestones import Record, WorkloadRecord
+    from tessera.provisioning.report.summary import Summary, WorkloadSummary
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -38,7 +38,9 @@ def command() -> None:
     "--file", "files", type=_FILE, multiple=True, help="Records from a file instead of the cluster; see below."
 )
 @click.option("--experiment", "experiments", type=_FILE, multiple=True, help="Results that tessera bench wrote.")
-@click.option("--since", metavar="AGE|DATE", help="Only nodes since then: 90m, 24h, 7d, or 2026-01-31[T12:00:00Z].")
+@click.option(
+    "--since", metavar="AGE|DATE", help="Only what happened since then: 90m, 24h, 7d, or 2026-01-31[T12:00:00Z]."
+)
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this node group; repeatable.")
 @click.option(
     "--by",
@@ -63,7 +65,7 @@ def report(
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
-    """Show the phases of nodes' ways to usable cards: n, mean and quantiles of each.
+    """Show the phases of nodes' ways to usable cards, and of pods' ways to a start: n, mean and quantiles of each.
 
     The records are those that the controller keeps in the ConfigMap provisioning-records. A file may be that ConfigMap
     as kubectl prints it, lines of JSON as it holds them, or what -o json printed; - reads standard input. With
@@ -77,27 +79,42 @@ def report(
       kubectl get cm -n tessera-system provisioning-records -o yaml | tessera provisioning report --file -
     """
     from tessera.clock import SystemClock
-    from tessera.provisioning.report.reading import since as since_moment
-    from tessera.provisioning.report.summary import By, summaries
+    from tessera.provisioning.report.summary import By, summaries, workload_summaries
 
     now = SystemClock().now()
     results = [each for path in experiments for each in _experiments(path)]
-    records: Sequence[Record] = [each for path in files for each in _records(path)]
-    if not files and not experiments:
-        records = asyncio.run(_kept(kubeconfig, context, namespace))
-    if since is not None:
-        records = since_moment(records, moment(since, now))
-    if groups:
-        records = [each for each in records if each.group in groups]
+    asks = not files and not experiments
+    kept = asyncio.run(_kept(kubeconfig, context, namespace)) if asks else _from_files(files)
+    records, workloads = _chosen(kept, None if since is None else moment(since, now), groups)
     found = summaries(records, [By(each) for each in by])
-    print(_shown(output, found, results, records, now))
+    pods = workload_summaries(workloads)
+    if output == "json":
+        whole = {"summaries": found, "pods": pods, "experiments": results, "records": records, "workloads": workloads}
+        print(_json(whole))
+    else:
+        print(_shown(output, found, pods, results, now))
+
+
+def _chosen(
+    kept: "tuple[Sequence[Record], Sequence[WorkloadRecord]]", since: float | None, groups: Sequence[str]
+) -> "tuple[list[Record], list[WorkloadRecord]]":
+    records, workloads = kept
+    return (
+        [each for each in records if _wanted(each.at, each.group, since, groups)],
+        [each for each in workloads if _wanted(each.at, each.group, since, groups)],
+    )
+
+
+def _wanted(at: Mapping[Any, float], group: str, since: float | None, groups: Sequence[str]) -> bool:
+    """Whether a record is of one of the groups, and says that anything happened since then."""
+    return (not groups or group in groups) and (since is None or max(at.values(), default=0.0) >= since)
 
 
 def _shown(
     output: str,
     found: "Sequence[Summary]",
+    pods: "Sequence[WorkloadSummary]",
     results: "Sequence[Samples]",
-    records: "Sequence[Record]",
     now: float,
 ) -> str:
     from tessera.clock import rfc3339
@@ -105,20 +122,17 @@ def _shown(
     if output == "table":
         from tessera.provisioning.report.table import lines
 
-        return "\n".join(lines(found, results))
-    if output == "json":
-        return _json(found, results, records)
+        return "\n".join(lines(found, results, pods))
     if output == "html":
         from tessera.provisioning.report.page import page
 
-        return page(found, results, rfc3339(now)).rstrip("\n")
+        return page(found, results, rfc3339(now), pods).rstrip("\n")
     return _svg(found, results)
 
 
-def _json(found: "Sequence[Summary]", results: "Sequence[Samples]", records: "Sequence[Record]") -> str:
+def _json(whole: Mapping[str, object]) -> str:
     import msgspec
 
-    whole = {"summaries": found, "experiments": results, "records": records}
     return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
 
 
@@ -136,7 +150,9 @@ def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
     return drawn
 
 
-async def _kept(kubeconfig: Path | None, context: str | None, namespace: str) -> "tuple[Record, ...]":
+async def _kept(
+    kubeconfig: Path | None, context: str | None, namespace: str
+) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
     from tessera.kube.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
     from tessera.provisioning.records import Book
@@ -146,17 +162,23 @@ async def _kept(kubeconfig: Path | None, context: str | None, namespace: str) ->
         try:
             found = await client.get(CONFIGMAPS, RECORDS_NAME, namespace)
         except NotFound:
-            return ()
+            return (), ()
     book = Book(100_000)
     for fault in book.read(found.data):
         print(f"warning: {fault}", file=sys.stderr)
-    return book.nodes.values()
+    return book.nodes.values(), book.workloads.values()
 
 
-def _records(path: Path) -> "tuple[Record, ...]":
-    from tessera.provisioning.report.reading import read_records
+def _from_files(files: Sequence[Path]) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
+    from tessera.provisioning.report.reading import read_records, read_workloads
 
-    return read_records(_text(path), str(path))
+    records: list[Record] = []
+    workloads: list[WorkloadRecord] = []
+    for path in files:
+        text = _text(path)
+        records += read_records(text, str(path))
+        workloads += read_workloads(text, str(path))
+    return records, workloads
 
 
 def _experiments(path: Path) -> "tuple[Samples, ...]":

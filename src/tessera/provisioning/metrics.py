@@ -9,8 +9,8 @@ Rules:
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tessera.provisioning.milestones import Record, Step, WorkloadRecord
-from tessera.provisioning.phases import TOTALS, added, phases_of, span
+from tessera.provisioning.milestones import Record, WorkloadRecord
+from tessera.provisioning.phases import TOTALS, phases_of, span, steps_of
 
 #: Seconds; from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
@@ -78,8 +78,7 @@ class ProvisioningMetrics:
     def started(self, record: WorkloadRecord) -> None:
         """A pod's record entered the book."""
         node = "new" if record.fresh else "there"
-        order = tuple(step for step in Step if step in record.at)  # what did not happen, took no time
-        for step, seconds in added(record.at, order).items() if order else ():
+        for step, seconds in steps_of(record).items():
             if seconds is not None:
                 self._workloads.labels(step.value, node, record.strategy or "unknown").observe(seconds)
 

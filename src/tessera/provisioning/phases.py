@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 
 #: A milestone of a node or a step of a pod.
 M = TypeVar("M", bound=Enum)
@@ -112,6 +112,12 @@ def added(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
         sure = sure or latest is None or moment >= latest
         latest = moment if latest is None else max(latest, moment)
     return found
+
+
+def steps_of(record: WorkloadRecord) -> dict[Step, float | None]:
+    """What each step of a pod's way took, seconds. A step that is not there did not happen: most pods need no node."""
+    order = tuple(step for step in Step if step in record.at)
+    return added(record.at, order) if order else {}
 
 
 def span(record: Record, part: Span) -> float | None:

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
-from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.phases import ORDER, Span
+from tessera.provisioning.records import encode_record
 from tessera.provisioning.report.charts import PHASES, bars, stacked
 from tessera.provisioning.report.page import page
-from tessera.provisioning.report.reading import read_experiments, read_records, since
-from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries
+from tessera.provisioning.report.reading import read_experiments, read_records, read_workloads
+from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries, workload_summaries
 from tessera.provisioning.report.svg import cut, legend, ticks, width_of, wrapped
 from tessera.provisioning.report.table import lines, seconds
 
@@ -298,9 +299,30 @@ def test_results_of_experiments_are_read_as_bench_writes_them_and_as_a_list() ->
         read_experiments("{}", "f")
 
 
-def test_records_since_a_moment() -> None:
-    assert [each.node for each in since(BUILT, 3000)] == ["n3", "n4"]
-    assert since([Record(node="x")], 1) == ()
+WORKLOADS = [
+    WorkloadRecord(namespace="a", name="p", uid="p", node="n", fresh=True, simulated=True, at=at)
+    for at in ({Step.CREATED: 0, Step.SCALED_UP: 2, Step.BOUND: 200, Step.PULLED: 210, Step.STARTED: 212},)
+] + [WorkloadRecord(namespace="a", name="q", uid="q", node="n", at={Step.CREATED: 0, Step.BOUND: 1, Step.STARTED: 6})]
+
+
+def test_pods_whose_node_came_up_for_them_stand_apart() -> None:
+    fresh, found = workload_summaries(WORKLOADS)
+    assert (fresh.pods, fresh.steps["bound"].mean, fresh.total.mean) == (1, 198, 212)
+    assert (found.steps["scaled-up"].n, found.steps["bound"].mean, found.steps["started"].mean) == (0, 1, 5)
+    text = "\n".join(lines([], [], [fresh, found]))
+    assert text.startswith("pods whose node came up for them (1 pod, simulated)\n")
+    assert "pods that found a node (1 pod)" in text
+    assert "pods that found a node (1 pod)" in page([], [], "now", [fresh, found])
+
+
+def test_records_of_pods_are_read_from_the_configmap_and_from_json() -> None:
+    line = encode_record(WORKLOADS[0])
+    config_map = f"data:\n  records.jsonl: ''\n  workloads.jsonl: |\n    {line}\n"
+    for text in (config_map, f'{{"records":[],"workloads":[{line}]}}'):
+        assert [each.name for each in read_workloads(text, "f")] == ["p"]
+    assert read_workloads(LINES, "f") == ()
+    with pytest.raises(ValueError, match="f, workload 1: record of provisioning"):
+        read_workloads('{"workloads":[{}]}', "f")
 
 
 def test_parts_of_the_way_have_names() -> None:

@@ -5,8 +5,8 @@ from html import escape
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.report.charts import PHASES, bars, stacked
-from tessera.provisioning.report.summary import Numbers, Summary
-from tessera.provisioning.report.table import nodes_text, seconds
+from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
+from tessera.provisioning.report.table import nodes_text, pods_text, seconds
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--ground:#ffffff}
@@ -30,15 +30,21 @@ _SUMS = {
 }
 
 
-def page(summaries: Sequence[Summary], results: Sequence[Samples], made: str) -> str:
+def page(
+    summaries: Sequence[Summary],
+    results: Sequence[Samples],
+    made: str,
+    workloads: Sequence[WorkloadSummary] = (),
+) -> str:
     """The whole page.
 
     Args:
         summaries: of records; may be empty.
         results: of experiments; may be empty.
         made: when, RFC 3339.
+        workloads: of pods; may be empty.
     """
-    body = "\n".join(_body(summaries, results, made))
+    body = "\n".join(_body(summaries, results, made, workloads))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -46,7 +52,9 @@ def page(summaries: Sequence[Summary], results: Sequence[Samples], made: str) ->
     )
 
 
-def _body(summaries: Sequence[Summary], results: Sequence[Samples], made: str) -> Iterator[str]:
+def _body(
+    summaries: Sequence[Summary], results: Sequence[Samples], made: str, workloads: Sequence[WorkloadSummary]
+) -> Iterator[str]:
     yield "<h1>Time to a GPU</h1>"
     yield f'<p class="note">{escape(_about(summaries, results, made))}</p>'
     for experiment in dict.fromkeys((POLICY_RESET, AUTOSCALE, *(each.experiment for each in results))):
@@ -54,7 +62,10 @@ def _body(summaries: Sequence[Summary], results: Sequence[Samples], made: str) -
     yield from _drawn(stacked(summaries))
     for each in summaries:
         yield f"<h2>{escape(each.title)} ({escape(nodes_text(each))})</h2>"
-        yield from _table(each)
+        yield from _table("phase", (each.phases, PHASES, ""), (each.totals, _SUMS, ' class="sum"'))
+    for way in workloads:
+        yield f"<h2>{escape(way.title)} ({escape(pods_text(way))})</h2>"
+        yield from _table("step", (way.steps, {}, ""), ({"total": way.total}, {}, ' class="sum"'))
     if summaries:
         yield (
             '<p class="note">n is the number of nodes of which a phase is known. * With fewer than 299 nodes the 99th'
@@ -77,11 +88,11 @@ def _drawn(svg: str) -> Iterator[str]:
         yield f"<figure style='margin:1.2rem 0'>{svg}</figure>"
 
 
-def _table(each: Summary) -> Iterator[str]:
-    heads = "".join(f"<th>{head}</th>" for head in ("phase", "n", "mean", "p50", "p90", "p99"))
+def _table(title: str, *parts: tuple[Mapping[str, Numbers], Mapping[str, str], str]) -> Iterator[str]:
+    heads = "".join(f"<th>{head}</th>" for head in (title, "n", "mean", "p50", "p90", "p99"))
     yield f'<div class="scroll"><table><tr>{heads}</tr>'
-    yield from _rows(each.phases, PHASES, "")
-    yield from _rows(each.totals, _SUMS, ' class="sum"')
+    for named, words, marks in parts:
+        yield from _rows(named, words, marks)
     yield "</table></div>"
 
 

@@ -5,14 +5,14 @@ records, or what ``tessera provisioning report -o json`` printed. Results: what 
 such objects.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from tessera.provisioning.experiments.results import Samples, read_results
-from tessera.provisioning.milestones import Record
-from tessera.provisioning.records import RECORDS_KEY, decode_record
+from tessera.provisioning.milestones import Record, WorkloadRecord
+from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 
 #: Characters of a file that are read.
 LARGEST = 16 * 1024 * 1024
@@ -39,18 +39,45 @@ def read_records(text: str, name: str) -> tuple[Record, ...]:
     return tuple(found)
 
 
+def read_workloads(text: str, name: str) -> tuple[WorkloadRecord, ...]:
+    """The records of pods in a file: only the ConfigMap, and what ``-o json`` printed, hold any.
+
+    Raises:
+        ValueError: one of them is broken.
+    """
+    loaded = _loaded(text, name)
+    if not isinstance(loaded, dict):
+        return ()
+    data = loaded.get("data")
+    kept = data.get(WORKLOADS_KEY) if isinstance(data, dict) else None
+    listed = loaded.get("workloads")
+    lines = _numbered(kept) if isinstance(kept, str) else []
+    if isinstance(listed, list):
+        lines = [(f"workload {number}", msgspec.json.encode(each).decode()) for number, each in enumerate(listed, 1)]
+    found = []
+    for place, line in lines:
+        try:
+            found.append(decode_workload(line))
+        except ValueError as error:
+            raise ValueError(f"{name}, {place}: {error}") from None
+    return tuple(found)
+
+
 def _lines(text: str, name: str) -> Iterable[tuple[str, str]]:
-    try:
-        loaded = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        loaded = None
+    loaded = _loaded(text, name)
+    if loaded is None:
+        return _numbered(text)
     if isinstance(loaded, dict) and "node" in loaded:
         return [("line 1", text)]
-    if loaded is not None:
-        return _listed(loaded, name)
-    if text.lstrip().startswith("{"):
-        return _numbered(text)
-    return _listed(_yaml(text, name), name)
+    return _listed(loaded, name)
+
+
+def _loaded(text: str, name: str) -> Any:
+    """The file as one value; None if it is several lines of JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None if text.lstrip().startswith("{") else _yaml(text, name)
 
 
 def _numbered(text: str) -> list[tuple[str, str]]:
@@ -91,8 +118,3 @@ def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
         return msgspec.json.decode(text, type=tuple[Samples, ...])
     except (msgspec.DecodeError, ValueError) as error:
         raise ValueError(f"{name}: holds no results of experiments: {error}") from None
-
-
-def since(records: Sequence[Record], moment: float) -> tuple[Record, ...]:
-    """The records whose node was registered at that moment or later; one that does not say when is left out."""
-    return tuple(each for each in records if max(each.at.values(), default=0.0) >= moment)

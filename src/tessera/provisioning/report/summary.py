@@ -11,8 +11,8 @@ from statistics import fmean
 
 import msgspec
 
-from tessera.provisioning.milestones import Milestone, Record
-from tessera.provisioning.phases import ORDER, TOTALS, Span, phases_of, span
+from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
+from tessera.provisioning.phases import ORDER, TOTALS, Span, phases_of, span, steps_of
 from tessera.provisioning.statistics import needed, quantile
 
 #: Shares of the quantiles that are told.
@@ -120,6 +120,49 @@ def summaries(records: Iterable[Record], by: Sequence[By], part: Span | None = N
     names = [each.value for each in by]
     found = [_summary(dict(zip(names, key, strict=True)), own, best) for key, own in groups.items()]
     return tuple(sorted(found, key=lambda each: (-each.records, each.title)))
+
+
+class WorkloadSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Pods that ask for cards, from their creation to their first container's start.
+
+    Attributes:
+        fresh: their node came up while they waited; the others found one.
+        pods: how many.
+        simulated: how many of them are from the lab.
+        steps: numbers by step, in the order of the steps; what did not happen took no time.
+        total: numbers from creation to start.
+    """
+
+    fresh: bool
+    pods: int
+    simulated: int
+    steps: Mapping[str, Numbers]
+    total: Numbers
+
+    @property
+    def title(self) -> str:
+        """What pods these are, in a line."""
+        return "pods whose node came up for them" if self.fresh else "pods that found a node"
+
+
+def workload_summaries(records: Iterable[WorkloadRecord]) -> tuple[WorkloadSummary, ...]:
+    """Pods' ways, those first whose node came up for them."""
+    every = list(records)
+    kinds = [(fresh, [each for each in every if each.fresh is fresh]) for fresh in (True, False)]
+    return tuple(_workload_summary(fresh, own) for fresh, own in kinds if own)
+
+
+def _workload_summary(fresh: bool, records: Sequence[WorkloadRecord]) -> WorkloadSummary:
+    ways = [steps_of(each) for each in records]
+    first, last = Step.CREATED, Step.STARTED
+    whole = [max(each.at.values()) - each.at[first] for each in records if {first, last} <= each.at.keys()]
+    return WorkloadSummary(
+        fresh=fresh,
+        pods=len(records),
+        simulated=sum(1 for each in records if each.simulated),
+        steps={each.value: numbers([s for way in ways if (s := way.get(each)) is not None]) for each in list(Step)[1:]},
+        total=numbers(whole),
+    )
 
 
 def best_span(records: Sequence[Record]) -> Span:

@@ -3,24 +3,27 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.provisioning.experiments.results import Samples
-from tessera.provisioning.report.summary import Numbers, Summary
+from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 
 _COLUMNS = ("n", "mean", "p50", "p90", "p99")
 
 
-def lines(summaries: Sequence[Summary], results: Sequence[Samples] = ()) -> Iterator[str]:
+def lines(
+    summaries: Sequence[Summary], results: Sequence[Samples] = (), workloads: Sequence[WorkloadSummary] = ()
+) -> Iterator[str]:
     """The report, line by line."""
-    if not summaries and not results:
+    if not summaries and not results and not workloads:
         yield "no records: nodes that come up from now on make them"
-    for number, each in enumerate(summaries):
+    blocks = [*map(_block, summaries), *map(_workload_block, workloads)]
+    for number, block in enumerate(blocks):
         if number:
             yield ""
-        yield from _block(each)
+        yield from block
     if any(_guessed(each) for each in summaries):
         yield ""
         yield "* with fewer than 299 nodes the 99th percentile is no more than the slowest few of them"
     if results:
-        yield from (["", *_experiments(results)] if summaries else _experiments(results))
+        yield from (["", *_experiments(results)] if blocks else _experiments(results))
 
 
 def _guessed(summary: Summary) -> bool:
@@ -30,6 +33,19 @@ def _guessed(summary: Summary) -> bool:
 def _block(summary: Summary) -> Iterator[str]:
     yield f"{summary.title} ({nodes_text(summary)})"
     yield from _rows("phase", {**summary.phases, **summary.totals})
+
+
+def _workload_block(summary: WorkloadSummary) -> Iterator[str]:
+    yield f"{summary.title} ({pods_text(summary)})"
+    yield from _rows("step", {**summary.steps, "total": summary.total})
+
+
+def pods_text(summary: WorkloadSummary) -> str:
+    """How many pods a summary is of, and what is to be known of them."""
+    pods = f"{summary.pods} pod{'s' if summary.pods != 1 else ''}"
+    if not summary.simulated:
+        return pods
+    return f"{pods}, {'simulated' if summary.simulated == summary.pods else f'{summary.simulated} of them simulated'}"
 
 
 def _rows(title: str, named: Mapping[str, Numbers]) -> Iterator[str]:
