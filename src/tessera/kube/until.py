@@ -19,15 +19,24 @@ class Watched:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Keeps the informers running inside the block, first waiting for their first lists."""
+        """Keeps the informers running inside the block, first waiting for their first lists.
+
+        What the block raises leaves it as it is, not as a part of a group.
+        """
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(informer.run()) for informer in self._informers]
             for informer in self._informers:
                 informer.add_handler(lambda _event: self._changed.set())
                 await informer.wait_synced()
-            yield
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - any of them, raised again below
+                failure = error
             for task in tasks:
                 task.cancel()
+        if failure is not None:
+            raise failure
 
     async def until(self, found: Callable[[], T | None], seconds: float, what: str) -> T:
         """The first answer of ``found`` that is neither None nor False, asked again after every change.

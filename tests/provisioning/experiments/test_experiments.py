@@ -1,0 +1,121 @@
+"""The experiments measure what they say, and refuse what would measure something else."""
+
+import random
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.api.documents import FileRefused
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.clock import LoopClock
+from tessera.kube.resources import PODS
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.install import apply
+from tessera.lab.manifests import install_manifests
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.virtualtime import run_virtual
+from tessera.provisioning.experiments.autoscale import Autoscale
+from tessera.provisioning.experiments.policyreset import PolicyReset
+from tessera.provisioning.experiments.results import Samples, contrast, read_results, write_results
+
+POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": {}}
+
+
+def in_cluster(story: Callable[[Cluster], Awaitable[None]]) -> None:
+    """A cluster of one node with a card that nobody offers, and the definitions of policies."""
+
+    async def play() -> None:
+        options = ClusterOptions(cdi=Path(tempfile.mkdtemp()), mig_config="")
+        cluster = Cluster(parse_nodes("1xT4"), clock=LoopClock(0), options=options)
+        async with cluster.running():
+            manifests = [each for each in install_manifests() if each["kind"] == "CustomResourceDefinition"]
+            await apply(cluster.client("install"), manifests)
+            await story(cluster)
+
+    run_virtual(play())
+
+
+def reset(cluster: Cluster, node: str = "node-1", **options: Any) -> PolicyReset:
+    return PolicyReset(cluster.client("bench"), cluster.clock, node=node, rng=random.Random(0), **options)
+
+
+def pod(**limits: str) -> dict[str, Any]:
+    containers = [{"name": "c", "image": "i", "command": ["sleep", "infinity"], "resources": {"limits": limits}}]
+    return {"metadata": {"name": "user"}, "spec": {"nodeName": "node-1", "containers": containers}}
+
+
+def test_a_node_that_is_not_there_is_refused() -> None:
+    async def story(cluster: Cluster) -> None:
+        with pytest.raises(ValueError, match="node nobody: there is none of that name"):
+            await reset(cluster, "nobody").run(POLICY, 1)
+
+    in_cluster(story)
+
+
+def test_nothing_is_done_under_pods_that_use_cards() -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.client("user").create(PODS.untyped(), pod(**{"nvidia.com/gpu": "1"}), "default")
+        await cluster.client("user").create(CLUSTER_POLICIES, POLICY)
+        with pytest.raises(ValueError, match="default/user"):
+            await reset(cluster).run(POLICY, 1)
+        assert await cluster.client("user").get(CLUSTER_POLICIES, "p")
+
+    in_cluster(story)
+
+
+def test_a_card_that_never_comes_ends_the_experiment_with_what_was_awaited() -> None:
+    async def story(cluster: Cluster) -> None:
+        with pytest.raises(TimeoutError, match=r"node node-1 lists nvidia\.com/gpu: not within 60 seconds"):
+            await reset(cluster, patience=60).run(POLICY, 1)
+
+    in_cluster(story)
+
+
+def test_a_policy_is_applied_as_its_author_wrote_it() -> None:
+    """What the server or an operator added to it is left out."""
+
+    async def story(cluster: Cluster) -> None:
+        live = {
+            **POLICY,
+            "metadata": {"name": "p", "uid": "u", "resourceVersion": "7", "annotations": {"a": "b"}},
+            "status": {"state": "ready"},
+        }
+        with pytest.raises(TimeoutError):
+            await reset(cluster, patience=5).run(live, 1)
+        made = await cluster.client("user").get(CLUSTER_POLICIES, "p")
+        assert made["metadata"]["annotations"] == {"a": "b"}
+        assert "status" not in made
+
+    in_cluster(story)
+
+
+def test_a_workload_that_finds_a_free_place_measures_nothing() -> None:
+    async def story(cluster: Cluster) -> None:
+        experiment = Autoscale(cluster.client("bench"), cluster.clock, namespace="default", rng=random.Random(0))
+        spec = {"containers": [{"name": "c", "image": "i", "command": ["sleep", "infinity"]}]}
+        with pytest.raises(ValueError, match="node node-1, which was there before"):
+            await experiment.run(spec, 1)
+        assert not (await cluster.client("user").list(PODS, "default")).items
+
+    in_cluster(story)
+
+
+def test_results_survive_their_file() -> None:
+    results = (Samples(experiment="autoscale", scenario="built", samples=(1.0, 2.0), simulated=True),)
+    assert read_results(write_results(results).decode()) == results
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"results": [{"experiment": 1}]}'])
+def test_other_files_are_no_results(text: str) -> None:
+    with pytest.raises(FileRefused, match="no file of results"):
+        read_results(text)
+
+
+def test_scenarios_are_contrasted_by_name_and_order_of_steps() -> None:
+    one = Samples(experiment="autoscale", scenario="built", operator="reference", samples=(3.0, 4.0))
+    two = Samples(experiment="autoscale", scenario="built", samples=(1.0, 2.0))
+    told = contrast(one, two)
+    assert (told.slower, told.faster, told.comparison.difference) == ("built (reference)", "built (tessera)", 2.0)
