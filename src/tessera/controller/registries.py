@@ -26,7 +26,8 @@ async def registries(
     authorities = options.registries.ca.read_text(encoding="ascii") if options.registries.ca is not None else ""
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)
     asked = RegistryClient(Wire(trust), clock)
+    resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
     try:
-        yield RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
+        yield resolver
     finally:
-        await asked.close()
+        await resolver.close()
