@@ -16,7 +16,7 @@ from tessera.driver.build.builds import NAMESPACE, Builds
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.coverage.next_kernels import CONDITION, NextKernels
+from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION, NextKernels
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
@@ -96,6 +96,11 @@ class World:
                 await self.clock.sleep(1.0)
         return self.clock.monotonic() - began
 
+    async def written(self) -> str:
+        """What stands beside the list."""
+        held = await self.client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
+        return held.metadata.annotations[COVERAGE_ANNOTATION]
+
     async def jobs(self) -> list[str]:
         found = (await self.client.list(JOBS, NAMESPACE)).items
         return [job.metadata.annotations["tessera.dev/build-target"] for job in found]
@@ -138,6 +143,7 @@ def test_a_pending_kernel_without_an_image_is_counted_built_and_let_through(in_w
             assert condition is not None
             assert (condition.type, condition.status, condition.reason) == (CONDITION, "False", "ImageMissing")
             assert condition.message.startswith("0/1 covered. ubuntu22.04 5.15.0-119-generic amd64: ")
+            assert await world.written() == condition.message
 
             took = await world.until(lambda: gate.report.open, COSTS.build_seconds + 300)
             assert took >= COSTS.build_seconds - 60
@@ -147,6 +153,8 @@ def test_a_pending_kernel_without_an_image_is_counted_built_and_let_through(in_w
             condition = gate.condition
             assert condition is not None
             assert (condition.status, condition.reason) == ("True", "AllCovered")
+            await world.clock.sleep(1)
+            assert await world.written() == "1/1 covered. 1 next kernels known."
             assert await world.jobs() == [BUILT.format(K1)]
 
     in_world(story)

@@ -2,8 +2,8 @@
 
 What is to come stands in the ConfigMap :data:`~tessera.driver.coverage.kernels.CONFIG_MAP`; who runs what is told by
 whoever knows the nodes. Registries are asked through the resolver that everybody uses, so what is remembered there
-costs nothing here. It is looked again when the list, the nodes or a build changes, and after a while by itself: soon
-while something is missing, since somebody else may push it.
+costs nothing here. What came of it stands in the ConfigMap's annotation. It is looked again when the list, the nodes or
+a build changes, and after a while by itself: soon while something is missing, since somebody else may push it.
 """
 
 import asyncio
@@ -25,12 +25,15 @@ from tessera.driver.coverage.report import Expected, KernelCoverage, Report, exp
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client import Client
-from tessera.kube.informer import Informer
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
 
 _log = logging.getLogger(__name__)
 
-#: Condition of the object that asks for drivers.
+#: Annotation of the ConfigMap: what came of it, for those who cannot ask registries themselves.
+COVERAGE_ANNOTATION = "tessera.dev/next-kernels-covered"
+#: Condition, for an object that asks for drivers.
 CONDITION = "NextKernelsCovered"
 #: Who wants builds, in :meth:`Builds.want`.
 ASKER = "next kernels"
@@ -39,12 +42,15 @@ ASKER = "next kernels"
 SOON = 60.0
 LATE = 1800.0
 
+#: Characters of the annotation at most.
+_LONGEST_ANNOTATION = 4096
+
 
 class NextKernels:
     """The gate in front of kernels that are to come.
 
     Args:
-        client: the API server; needs to list and watch the one ConfigMap.
+        client: the API server; needs to list, watch and patch the one ConfigMap.
         clock: the time.
         rng: for jitter of the watch.
         resolver: asks registries.
@@ -53,6 +59,7 @@ class NextKernels:
         builds: has images built; None to only look.
         settings: of builds.
         metrics: shows the gate.
+        may_act: whether this replica leads; asked before each write.
         changed: called after the report changed.
 
     Attributes:
@@ -71,10 +78,12 @@ class NextKernels:
         builds: Builds | None = None,
         settings: BuildSettings | None = None,
         metrics: CoverageMetrics | None = None,
+        may_act: Callable[[], bool] = lambda: True,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.report = Report()
-        self._clock = clock
+        self._client = client
+        self._may_act = may_act
         self._resolver = resolver
         self._in_use = in_use
         self._policies = policies
@@ -118,7 +127,7 @@ class NextKernels:
 
     async def run(self) -> None:
         """Looks whenever something changed, until cancelled."""
-        self._list.add_handler(lambda _event: self._stirred.set())
+        self._list.add_handler(self._list_seen)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._list.run())
             await self._list.wait_synced()
@@ -126,6 +135,7 @@ class NextKernels:
                 while True:
                     self._stirred.clear()
                     self._take(await self._look())
+                    await self._tell()
                     await self._pause(LATE if self.report.open else SOON)
             finally:
                 if self._metrics is not None:
@@ -204,6 +214,24 @@ class NextKernels:
             _log.info("next kernels: %s", report.sentence)
         self.report = report
         self._changed()
+
+    async def _tell(self) -> None:
+        """Writes what came of it beside the list. A write that failed is made up for after the next look."""
+        held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
+        condition = self.condition
+        text = None if condition is None else condition.message[:_LONGEST_ANNOTATION]
+        if held is None or held.metadata.annotations.get(COVERAGE_ANNOTATION) == text or not self._may_act():
+            return
+        patch = {"metadata": {"annotations": {COVERAGE_ANNOTATION: text}}}
+        try:
+            await self._client.merge_patch(CONFIGMAPS, CONFIG_MAP, patch, NAMESPACE, uid=held.metadata.uid)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.info("ConfigMap %s: what came of it cannot be written: %s", CONFIG_MAP, error)
+
+    def _list_seen(self, event: Event[ConfigMap]) -> None:
+        """Our own writes change no list."""
+        if event.kind is not EventKind.MODIFIED or event.old is None or event.old.data != event.object.data:
+            self._stirred.set()
 
     def _build_changed(self, target: str, phase: BuildPhase) -> None:
         if phase is BuildPhase.DONE:
