@@ -387,6 +387,7 @@ def test_a_controller_that_dies_at_any_moment_tells_nothing_wrong_and_misses_onl
     assert found.at.items() <= whole.at.items()
     assert whole.at.keys() - found.at.keys() <= {M.LABELLED, M.ALLOCATABLE, M.WORKLOAD}
     assert found.usable
+    assert (found.strategy, found.pool) == (whole.strategy, whole.pool)
     if M.ALLOCATABLE in found.at:
         assert M.WORKLOAD in found.at
 

@@ -2,34 +2,26 @@
 
 Rules:
 
-1. A moment that was found stays: pods are restarted, conditions flap, drivers are upgraded; the record is of the first
-   way of a node. It goes on where the node's annotation says that it stood.
+1. What follows from objects is decided in :mod:`tessera.provisioning.evidence`; here is what is remembered of them.
 2. Most moments stand in objects, so it does not matter who looks when. Two do not: when a node's facts were known, and
    when its cards were given out. They are known only to the one who saw it happen, or of a node so new that it was so
    from the beginning; otherwise they stay unknown.
-3. What nobody brings to a node came with it: on a node whose host has the driver, facts, image and driver were there
-   at its registration. Nobody knows that of a node before its agent speaks or its cards are given out.
-4. A request is a node's if a Machine or NodeClaim says so; else it is that of the pod that waited before the node was
-   there and was the first to run on it.
-5. Only new nodes have a way: one that was registered long before it was first seen has none, unless its annotation
+3. Only new nodes have a way: one that was registered long before it was first seen has none, unless its annotation
    holds one that is not over.
-6. A workload ends a node's way only if it waited for the node: one that came later waited for something else.
+4. A record goes on where the node's annotation says that it stood.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
+from tessera.provisioning.evidence import AT_ONCE, Evidence, advanced
 from tessera.provisioning.machines import Request
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.sightings import NodeSighting, PodSighting, Role
 
 #: Seconds from its registration after which a node is not new any more.
 FRESH = 3600.0
-#: Seconds from its registration within which a node is as it was registered; times in objects are whole seconds.
-AT_ONCE = 5.0
-#: Moments that may become known at any time.
-_BEFORE = frozenset({Milestone.REQUESTED, Milestone.VM})
 
 
 class Keep(msgspec.Struct, frozen=True):
@@ -212,84 +204,27 @@ class Tracker:
         record, node = self.records.get(name), self._nodes.get(name)
         if record is None or node is None:
             return
-        at = dict(record.at)
-        _add(at, (found for found in (*witnessed.items(), *self._stated(node)) if _counts(found, record)))
-        if Milestone.ALLOCATABLE not in record.at:
-            _add(at, self._came_along(node, at, usable=record.usable))
-        if Milestone.WORKLOAD not in record.at:
-            _add(at, self._after_all(name, at, unseen=record.unseen))
-        new = msgspec.structs.replace(record, at=at, **self._named(node, record))
+        workloads = self.pods_on(name, Role.WORKLOAD)
+        seen = Evidence(
+            node=node,
+            request=self.request(name),
+            drivers=self.pods_on(name, Role.DRIVER),
+            toolkits=self.pods_on(name, Role.TOOLKIT),
+            validations=self.pods_on(name, Role.VALIDATION),
+            workloads=workloads,
+            asked={each.uid: since for each in workloads if (since := self._asked(each.uid)) is not None},
+            witnessed=witnessed,
+        )
+        new = advanced(record, seen)
         if new != record:
             self.records[name] = new
             self.changed.add(name)
             if new.usable:
                 self._kept.append(Keep(new))
 
-    def _stated(self, node: NodeSighting) -> Iterator[tuple[Milestone, float | None]]:
-        """Moments that stand in objects."""
-        yield Milestone.REGISTERED, node.registered
-        yield Milestone.READY, node.ready
-        request = self.request(node.name)
-        if request is not None:
-            yield Milestone.REQUESTED, request.requested
-            yield Milestone.VM, request.vm
-        for pod in self.pods_on(node.name, Role.DRIVER):
-            yield Milestone.PULLED, pod.started
-            yield Milestone.DRIVER, pod.done
-        for pod in self.pods_on(node.name, Role.TOOLKIT):
-            yield Milestone.TOOLKIT, pod.done
-        for pod in self.pods_on(node.name, Role.VALIDATION):
-            yield Milestone.VALIDATED, pod.done
-
-    def _came_along(
-        self, node: NodeSighting, at: Mapping[Milestone, float], *, usable: bool
-    ) -> Iterator[tuple[Milestone, float | None]]:
-        """What nobody brought to a node; see rule 3."""
-        if node.agent is None and not usable and Milestone.ALLOCATABLE not in at:
-            return
-        if not node.managed and not self.pods_on(node.name, Role.DRIVER):
-            for milestone in (Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER):
-                yield milestone, at.get(Milestone.REGISTERED)
-        if not self.pods_on(node.name, Role.TOOLKIT):
-            yield Milestone.TOOLKIT, at.get(Milestone.DRIVER, at.get(Milestone.REGISTERED))
-        if not self.pods_on(node.name, Role.VALIDATION):
-            yield Milestone.VALIDATED, node.agent
-
-    def _after_all(
-        self, name: str, at: Mapping[Milestone, float], *, unseen: bool
-    ) -> Iterator[tuple[Milestone, float | None]]:
-        """What only the first workload shows; see rules 4 and 6."""
-        registered = at.get(Milestone.REGISTERED)
-        # Who was there before the node waited for it, whenever its cards could be used.
-        usable = at.get(Milestone.ALLOCATABLE, registered if unseen else None)
-        if usable is None:
-            return
-        pods = [each for each in self.pods_on(name, Role.WORKLOAD) if each.started is not None]
-        waited = [each for each in pods if each.created is not None and each.created <= usable]
-        own = [each for each in waited if registered is None or (each.started or 0.0) >= registered]
-        first = min(own, key=lambda each: each.started or 0.0, default=None)
-        if first is None:
-            return
-        yield Milestone.WORKLOAD, first.started
-        asked = self._scaled_up.get(first.uid, self._unschedulable.get(first.uid))
-        if asked is not None and registered is not None and asked <= registered:
-            yield Milestone.REQUESTED, asked
-
-    def _named(self, node: NodeSighting, record: Record) -> dict[str, str | bool]:
-        """What the record says besides moments. The driver that counts is the one with which the cards came up."""
-        request = self.request(node.name)
-        group = record.group or node.group or (request.group if request is not None else "")
-        if record.usable:
-            return {"group": group}
-        drivers = self.pods_on(node.name, Role.DRIVER)
-        strategy = node.strategy or _strategy(drivers)
-        return {
-            "group": group,
-            "pool": node.pool or record.pool,
-            "strategy": strategy or record.strategy,
-            "image": node.image or (drivers[0].image if drivers else "") or record.image,
-            "simulated": node.simulated,
-        }
+    def _asked(self, pod_uid: str) -> float | None:
+        """Since when a node is wanted for a pod."""
+        return self._scaled_up.get(pod_uid, self._unschedulable.get(pod_uid))
 
     # Workloads
 
@@ -321,32 +256,3 @@ class Tracker:
             simulated=node.simulated,
         )
         self._kept.append(KeepWorkload(record))
-
-
-def _add(at: dict[Milestone, float], found: Iterable[tuple[Milestone, float | None]]) -> None:
-    """Takes in what was not known before."""
-    for milestone, moment in found:
-        if moment is not None:
-            at.setdefault(milestone, moment)
-
-
-def _counts(found: tuple[Milestone, float | None], record: Record) -> bool:
-    """Whether a moment can be of the record's way.
-
-    It is not if it is of a driver's or pod's later life, or of a pod of an earlier node of the name, which stays for a
-    while after its node.
-    """
-    milestone, moment = found
-    if moment is None or milestone in _BEFORE:
-        return True
-    usable, registered = record.at.get(Milestone.ALLOCATABLE), record.at.get(Milestone.REGISTERED)
-    if registered is not None and moment < registered - AT_ONCE:
-        return False
-    return usable is None or (Milestone.WORKLOAD not in record.at and moment <= usable + AT_ONCE)
-
-
-def _strategy(drivers: list[PodSighting]) -> str:
-    """Of drivers that others bring."""
-    if not drivers:
-        return ""
-    return "precompiled" if drivers[0].precompiled else "built"
