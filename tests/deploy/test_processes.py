@@ -13,6 +13,8 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.cli import agent, controller, webhook
 from tessera.cli.main import COMMANDS
 from tessera.controller.options import ControllerOptions
+from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
+from tessera.driver.imagememory import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
 from tessera.provisioning.store import RECORDS_NAME
 from tessera.webhook.options import REVIEW_PATH, WebhookOptions
@@ -147,6 +149,8 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("leases", controller_.lease_name),
         ("configmaps", RECORDS_NAME),
         ("configmaps", FAILURES_CONFIG_MAP),
+        ("configmaps", NEXT_KERNELS),
+        ("configmaps", IMAGES_CONFIG_MAP),
         ("configmaps", agent_.sharing_config.name),
         ("configmaps", agent_.mig_config.name),
     }

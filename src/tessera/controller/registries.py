@@ -1,14 +1,17 @@
 """The resolver of driver images that asks real registries, as the controller's options say."""
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
 from tessera.controller.options import ControllerOptions
+from tessera.driver.imagememory import ImageMemory
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.pullsecrets import PullSecrets
 from tessera.driver.registry.wire import Trust, Wire
+from tessera.driver.resolution import Resolver
 from tessera.driver.resolver import RegistryResolver
 from tessera.kube.client import Client
 
@@ -16,7 +19,7 @@ from tessera.kube.client import Client
 @asynccontextmanager
 async def registries(
     options: ControllerOptions, client: Client, clock: Clock, rng: random.Random
-) -> AsyncIterator[RegistryResolver]:
+) -> AsyncIterator[Resolver]:
     """A resolver for as long as the process lives. Nothing is connected before something is asked.
 
     Raises:
@@ -27,7 +30,11 @@ async def registries(
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)
     asked = RegistryClient(Wire(trust), clock)
     resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
+    memory = ImageMemory(resolver, client, clock, namespace=options.namespace)
+    writing = asyncio.create_task(memory.run(), name="image memory")
     try:
-        yield resolver
+        yield memory
     finally:
+        writing.cancel()
+        await asyncio.wait([writing])
         await resolver.close()
