@@ -22,7 +22,8 @@ def test_an_overview_loads_click_and_nothing_of_the_clusters(arguments: list[str
 
 
 @pytest.mark.parametrize(
-    "command", ["map", "why", "plan", "config", "install", "lab", "controller", "webhook", "agent"]
+    "command",
+    ["map", "why", "plan", "config", "install", "autoscaler", "lab", "controller", "webhook", "agent"],
 )
 def test_a_commands_help_loads_nothing_that_only_its_work_needs(command: str) -> None:
     assert not imported(command, "--help") & HEAVY

@@ -26,6 +26,10 @@ COMMANDS: Table = {
     "driver": ("tessera.cli.driver", "Find and mirror driver images for the kernels that nodes run."),
     "provisioning": ("tessera.cli.provisioning", "See how long nodes took until their cards could be used."),
     "bench": ("tessera.cli.bench", "Measure the time until cards can be used, here in the lab or on a cluster."),
+    "autoscaler": (
+        "tessera.cli.autoscaler",
+        "Set an autoscaler's timers by measured times, and size a pool of warm nodes.",
+    ),
     "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
     "webhook": (

@@ -41,6 +41,7 @@ from tessera.lab.nodespec import NodeSpec
 from tessera.lab.upstream import manifests, programs
 from tessera.lab.upstream.operator import UpstreamOperator
 from tessera.lab.upstream.waits import REFERENCE, Waits
+from tessera.provisioning.startup import STARTUP_TAINT
 
 #: The date that a world's time zero stands for.
 EPOCH = 1_800_000_000.0
@@ -68,13 +69,24 @@ class World:
         self._waits = waits
 
     @asynccontextmanager
-    async def autoscaled(self, timers: Timers, *, labelled: bool = True) -> AsyncIterator[ClusterAutoscaler]:
-        """Gives the cluster a node group with cards, and an autoscaler for it."""
+    async def autoscaled(
+        self, timers: Timers, *, labelled: bool = True, tainted: bool = False, maximum: int = 10
+    ) -> AsyncIterator[ClusterAutoscaler]:
+        """Gives the cluster a node group with cards, and an autoscaler for it.
+
+        Args:
+            timers: the autoscaler's.
+            labelled: nodes carry the accelerator label from registration on.
+            tainted: nodes carry Tessera's startup taint from registration on.
+            maximum: nodes of the group at most.
+        """
         spread = self._costs.spread
         group = NodeGroup(
             name="gpu",
             template=NodeSpec(name="gpu", cards=(MODEL,)),
+            maximum=maximum,
             labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._known_before(),
+            taints=({"key": STARTUP_TAINT, "effect": "NoSchedule"},) if tainted else (),
             vm=Delay(mean=self._costs.vm_seconds, spread=spread),
             join=Delay(mean=self._costs.join_seconds, spread=spread),
         )

@@ -42,6 +42,7 @@ class ClusterAutoscaler:
         told: called with each deed and its moment, seconds since 1970.
 
     Attributes:
+        cloud: whose groups it scales.
         deeds: everything that it did, with the moment.
     """
 
@@ -56,7 +57,7 @@ class ClusterAutoscaler:
     ) -> None:
         self._client = client
         self._clock = clock
-        self._cloud = cloud
+        self.cloud = cloud
         self._timers = timers
         self._told = told
         self._memory = Memory()
@@ -84,7 +85,7 @@ class ClusterAutoscaler:
         pods = [pod for pod in self._pods.cache.values() if pod.status.phase not in {"Succeeded", "Failed"}]
         return World(
             now=self._clock.now(),
-            groups=[self._group(name) for name in self._cloud.groups],
+            groups=[self._group(name) for name in self.cloud.groups],
             nodes=[view for node in self._nodes.cache.values() if (view := self._node(node, pods)) is not None],
             pending=[_pending(pod) for pod in pods if _unschedulable(pod)],
         )
@@ -92,13 +93,13 @@ class ClusterAutoscaler:
     def _group(self, name: str) -> GroupView:
         waiting = {InstanceState.CREATING, InstanceState.BOOTING}
         return GroupView(
-            group=self._cloud.groups[name],
-            target=self._cloud.target(name),
-            unregistered={each.name: each.requested for each in self._cloud.instances(name) if each.state in waiting},
+            group=self.cloud.groups[name],
+            target=self.cloud.target(name),
+            unregistered={each.name: each.requested for each in self.cloud.instances(name) if each.state in waiting},
         )
 
     def _node(self, node: Node, pods: list[Pod]) -> NodeView | None:
-        instance = self._cloud.instance(node.metadata.name)
+        instance = self.cloud.instance(node.metadata.name)
         if instance is None or instance.state is not InstanceState.JOINED:
             return None
         own = [pod for pod in pods if pod.spec.node_name == node.metadata.name]
@@ -122,15 +123,16 @@ class ClusterAutoscaler:
         self._told(now, deed)
         match deed.kind:
             case Kind.INCREASE:
-                self._cloud.increase(deed.group, deed.count)
+                self.cloud.increase(deed.group, deed.count)
                 for pod in self._pods.cache.values():
                     if _unschedulable(pod):
                         reference = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
                         text = f"pod triggered scale-up: [{{{deed.group} +{deed.count}}}]"
                         self._events.record(reference, "TriggeredScaleUp", text)
             case Kind.REMOVE:
-                if self._cloud.instance(deed.node) is not None:
-                    await self._cloud.delete(deed.node)
+                instance = self.cloud.instance(deed.node)
+                if instance is not None and instance.state is not InstanceState.DELETING:
+                    await self.cloud.delete(deed.node)
             case Kind.TIMED_OUT:
                 pass  # told to whoever listens; there is no object of a group to record an event on
 

@@ -1,20 +1,22 @@
 """What the cluster autoscaler decides in one scan; values in, deeds out.
 
-After its code (kubernetes/autoscaler, 1.35). Rules:
+After its code (kubernetes/autoscaler, clusterstate and static_autoscaler, July 2026). Rules:
 
-1. A node that carries the accelerator label and offers no card yet is **not started**: it counts as upcoming until
-   ``max_node_startup`` is over, and is left alone by scale-down. Without the label such a node is Ready and empty.
-2. Pending pods that neither fit on Ready nodes nor on upcoming ones cause a scale-up. Pods that ask for cards are
+1. A node that carries the accelerator label and offers no card yet is **not started** until ``max_node_startup`` after
+   its registration. Without the label such a node is Ready and empty.
+2. Machines that have not registered and nodes that have not started are upcoming, as long as their group has a scale-up
+   request and is not backed off. Scale-down leaves upcoming nodes alone.
+3. Pending pods that fit neither on Ready nodes nor on upcoming ones cause a scale-up. Pods that ask for cards are
    gathered until the oldest is 30 s old.
-3. Each group has one scale-up request. Its deadline is ``max_node_provision`` after the last increase and covers all:
-   machine, join, driver, device plugin. When it passes, the request is dropped, the group's nodes no longer count as
-   upcoming, and the group is left alone for a time that doubles from 5 to 30 minutes.
-4. A machine that has not registered ``max_node_provision`` after its request is taken away. A registered node without
-   its cards goes once it was unready for ``unready``.
-5. An empty Ready node goes once it was unneeded for ``unneeded``, and not before ``delay_after_add`` has passed since
-   the last scale-up.
+4. Each group has one scale-up request. Its deadline is ``max_node_provision`` after the last increase and covers all:
+   machine, join, driver, device plugin. When it passes, the request is dropped, and the group is left alone for a time
+   that doubles from 5 to 30 minutes with each further failure; a request that ends well ends that too.
+5. A machine that has not registered ``max_node_provision`` after its request is taken away. An empty node that is
+   not Ready, and not upcoming, goes after ``unready``; an empty Ready node after ``unneeded``; neither before
+   ``delay_after_add`` has passed since the last scale-up, and no group goes below its minimum.
 
-Not modelled: moving pods to other nodes, several zones, expanders, CPU and memory.
+Not modelled: moving pods to other nodes, several zones, expanders, CPU and memory, the halt when too many nodes are not
+Ready, and that a group's target is lowered with a request that timed out (Cluster API refuses that for live nodes).
 """
 
 from collections.abc import Mapping, Sequence
@@ -138,45 +140,59 @@ class Memory:
     def __init__(self) -> None:
         self.requests: dict[str, _Request] = {}
         self.backoff: dict[str, tuple[float, float]] = {}  # until when, and how long it was
-        self.given_up: set[str] = set()  # nodes of requests that timed out
-        self.unneeded: dict[str, float] = {}
-        self.unready: dict[str, float] = {}
+        self.unneeded: dict[str, float] = {}  # since when, of Ready nodes that are empty
+        self.unready: dict[str, float] = {}  # likewise, of others that are not upcoming
         self.last_add = float("-inf")
 
 
 def scan(world: World, memory: Memory, timers: Timers) -> list[Deed]:
     """One scan; ``memory`` is changed."""
-    deeds: list[Deed] = []
+    spare = {view.group.name: view.target - view.group.minimum for view in world.groups}
+    deeds = [deed for each in world.groups for deed in _lost(each, world, timers, spare)]
     for each in world.groups:
-        deeds += _lost(each, world, timers)
         deeds += _request(each, world, memory, timers)
-    deeds += _scale_up(world, memory, timers)
-    if not any(deed.kind is Kind.INCREASE for deed in deeds):  # nothing goes in the scan in which something comes
-        deeds += _scale_down(world, memory, timers)
-    return deeds
+    more = _scale_up(world, memory, timers)
+    # Nothing that is there goes in the scan in which something comes.
+    return deeds + (more or _scale_down(world, memory, timers, spare))
+
+
+def started(node: NodeView) -> bool:
+    """Whether a node is taken for ready: with the label only once it offers a card."""
+    return node.ready and not (node.labelled and node.cards == 0)
 
 
 def not_started(node: NodeView, now: float, timers: Timers) -> bool:
-    """Whether a node is on its way: not Ready, or labelled and without a card, for not too long."""
-    there = node.ready and not (node.labelled and node.cards == 0)
-    return not there and now - node.created < timers.max_node_startup
+    """Whether a node is on its way, for not too long."""
+    return not started(node) and now - node.created < timers.max_node_startup
 
 
 def upcoming(view: GroupView, world: World, memory: Memory, timers: Timers) -> int:
-    """Machines of a group that will offer cards."""
+    """Machines of a group that are counted on to offer cards."""
+    return _coming(view, world, timers) if _counted_on(view.group.name, world.now, memory) else 0
+
+
+def _counted_on(group: str, now: float, memory: Memory) -> bool:
+    until, _ = memory.backoff.get(group, (0.0, 0.0))
+    return group in memory.requests and now >= until
+
+
+def _coming(view: GroupView, world: World, timers: Timers) -> int:
     own = [node for node in world.nodes if node.group == view.group.name]
-    coming = [node for node in own if not_started(node, world.now, timers) and node.name not in memory.given_up]
-    late = sum(world.now - asked > timers.max_node_provision for asked in view.unregistered.values())
-    given_up = sum(name in memory.given_up for name in view.unregistered)
-    return max(0, view.target - (len(own) - len(coming)) - max(late, given_up))
+    arrived = sum(not not_started(node, world.now, timers) for node in own)
+    return max(0, view.target - arrived - len(_late(view, world.now, timers)))
 
 
-def _lost(view: GroupView, world: World, timers: Timers) -> list[Deed]:
-    return [
-        Deed(kind=Kind.REMOVE, group=view.group.name, node=name, why="did not register within maxNodeProvisionTime")
-        for name, asked in view.unregistered.items()
-        if world.now - asked > timers.max_node_provision
-    ]
+def _late(view: GroupView, now: float, timers: Timers) -> list[str]:
+    """Machines that have not registered within their time."""
+    return [name for name, asked in view.unregistered.items() if now - asked > timers.max_node_provision]
+
+
+def _lost(view: GroupView, world: World, timers: Timers, spare: dict[str, int]) -> list[Deed]:
+    name = view.group.name
+    late = _late(view, world.now, timers)[: max(0, spare[name])]
+    spare[name] -= len(late)
+    why = "did not register within maxNodeProvisionTime"
+    return [Deed(kind=Kind.REMOVE, group=name, node=each, why=why) for each in late]
 
 
 def _request(view: GroupView, world: World, memory: Memory, timers: Timers) -> list[Deed]:
@@ -185,23 +201,23 @@ def _request(view: GroupView, world: World, memory: Memory, timers: Timers) -> l
     request = memory.requests.get(name)
     if request is None:
         return []
-    if not upcoming(view, world, memory, timers):
+    if not _coming(view, world, timers):
         del memory.requests[name]
         memory.backoff.pop(name, None)
         return []
     if world.now <= request.deadline:
         return []
     del memory.requests[name]
-    _, before = memory.backoff.get(name, (0.0, 0.0))
-    length = min(timers.longest_backoff, before * 2 if before else timers.first_backoff)
-    memory.backoff[name] = (world.now + length, length)
-    memory.given_up |= {
-        node.name for node in world.nodes if node.group == name and not_started(node, world.now, timers)
-    }
-    memory.given_up |= set(view.unregistered)
+    memory.backoff[name] = _longer(memory.backoff.get(name), world.now, timers)
     return [
         Deed(kind=Kind.TIMED_OUT, group=name, why=f"nodes added to group {name} failed to register within their time")
     ]
+
+
+def _longer(before: tuple[float, float] | None, now: float, timers: Timers) -> tuple[float, float]:
+    """Until when a group is left alone after one more failure, and how long that is."""
+    length = timers.first_backoff if before is None else min(timers.longest_backoff, before[1] * 2)
+    return now + length, length
 
 
 def _scale_up(world: World, memory: Memory, timers: Timers) -> list[Deed]:
@@ -240,13 +256,12 @@ def _added(homeless: Sequence[PendingView], world: World, memory: Memory, timers
     return []
 
 
-def _scale_down(world: World, memory: Memory, timers: Timers) -> list[Deed]:
+def _scale_down(world: World, memory: Memory, timers: Timers, spare: dict[str, int]) -> list[Deed]:
     deeds = []
-    left = {view.group.name: view.target - view.group.minimum for view in world.groups}
     for node in world.nodes:
-        why = _removable(node, world, memory, timers)
-        if why and left.get(node.group, 0) > 0:
-            left[node.group] -= 1
+        why = _removable(node, world.now, memory, timers)
+        if why and spare.get(node.group, 0) > 0:
+            spare[node.group] -= 1
             deeds.append(Deed(kind=Kind.REMOVE, group=node.group, node=node.name, why=why))
     there = {node.name for node in world.nodes}
     for remembered in (memory.unneeded, memory.unready):
@@ -255,19 +270,18 @@ def _scale_down(world: World, memory: Memory, timers: Timers) -> list[Deed]:
     return deeds
 
 
-def _removable(node: NodeView, world: World, memory: Memory, timers: Timers) -> str:
+def _removable(node: NodeView, now: float, memory: Memory, timers: Timers) -> str:
     """Why a node may go now; empty if it may not."""
-    started = node.ready and not (node.labelled and node.cards == 0)
-    if not started:
-        memory.unneeded.pop(node.name, None)
-        if not_started(node, world.now, timers) and node.name not in memory.given_up:
-            return ""
-        since = memory.unready.setdefault(node.name, world.now)
-        return "unready for too long" if world.now - since >= timers.unready and node.empty else ""
-    memory.unready.pop(node.name, None)
-    if not node.empty:
-        memory.unneeded.pop(node.name, None)
+    safe = not_started(node, now, timers) and _counted_on(node.group, now, memory)
+    since, other, patience, why = (
+        (memory.unneeded, memory.unready, timers.unneeded, "unneeded")
+        if started(node)
+        else (memory.unready, memory.unneeded, timers.unready, "unready for too long")
+    )
+    other.pop(node.name, None)
+    if safe or not node.empty:
+        since.pop(node.name, None)
         return ""
-    since = memory.unneeded.setdefault(node.name, world.now)
-    rested = world.now - memory.last_add >= timers.delay_after_add
-    return "unneeded" if rested and world.now - since >= timers.unneeded else ""
+    waited = now - since.setdefault(node.name, now)
+    rested = now - memory.last_add >= timers.delay_after_add
+    return why if rested and waited >= patience else ""
