@@ -1,117 +1,28 @@
 """Nodes on their way to usable cards in whole clusters: the real controller, agents, and drivers; simulated time."""
 
+import functools
 import itertools
-import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-from tests.cluster.conftest import COMMANDS, Lab
+from tests.cluster.coming import COSTS, GPU, K1, K2, K3, Nodes
+from tests.cluster.coming import play as played
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.cli.verdicts.reading import asked, report
-from tessera.clock import LoopClock
-from tessera.kube.errors import NotFound
-from tessera.kube.resources import CONFIGMAPS, PODS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.world import builder_image, catalogue, driver_image
-from tessera.lab.install import entrypoint, install
-from tessera.lab.nodespec import NodeSpec
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.errors import Unknown
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import Span, phases_of, span
-from tessera.provisioning.records import RECORDS_KEY, decode_record
 from tessera.provisioning.startup import STARTUP_TAINT
 
 M = Milestone
-COSTS = CostModel()
-K1, K2, K3 = "5.15.0-69-generic", "5.15.0-70-generic", "5.15.0-71-generic"
-REPOSITORY, VERSION = "nvcr.io/nvidia/driver", "525.125.06"
-GPU = {"nvidia.com/gpu": 1}
-TAINT = ({"key": STARTUP_TAINT, "effect": "NoSchedule"},)
-GROUP = {"eks.amazonaws.com/nodegroup": "gpus"}
-
-
-class Nodes(Lab):
-    """A cluster to which nodes come while it runs."""
-
-    def add(self, name: str, kernel: str = K1, cards: str = "T4", **more: Any) -> None:
-        spec = NodeSpec(name=name, cards=(cards,), kernel=kernel, os_image="Ubuntu 22.04.4 LTS", architecture="amd64")
-        self.cluster.add_node(spec, labels=GROUP | more.pop("labels", {}), taints=TAINT, **more)
-
-    async def policy(self) -> None:
-        driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": VERSION}
-        await self.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})
-
-    def taints(self, name: str) -> list[str]:
-        seen = self.nodes.cache.get(name)
-        return [each.key for each in seen.spec.taints] if seen is not None else ["unseen"]
-
-    def record(self, name: str) -> Record | None:
-        seen = self.nodes.cache.get(name)
-        text = seen.metadata.annotations.get(PROVISIONING_ANNOTATION) if seen is not None else None
-        return decode_record(text) if text else None
-
-    def done(self, name: str, milestone: Milestone) -> bool:
-        found = self.record(name)
-        return found is not None and milestone in found.at
-
-    async def kept(self) -> dict[str, Record]:
-        """The book, by node."""
-        try:
-            found = await self.client.get(CONFIGMAPS, "provisioning-records", "tessera-system")
-        except NotFound:
-            return {}
-        return {each.node: each for each in map(decode_record, found.data[RECORDS_KEY].splitlines())}
-
-    async def why(self, name: str) -> Any:
-        return (await report(self.client, self.clock, asked(f"node/{name}"), "default")).answers[0]
-
-    async def kill_controller(self) -> None:
-        for pod in (await self.client.list(PODS, "tessera-system")).items:
-            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
-                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
-
-
-Scenario = Callable[[Nodes], Awaitable[None]]
 Play = Callable[..., None]
 
 
 @pytest.fixture
 def play(tmp_path: Path) -> Play:
-    """Runs a scenario in a cluster that begins with one node without cards."""
-
-    def run(scenario: Scenario, *, drivers: bool = True, **options: Any) -> None:
-        folder = Path(tempfile.mkdtemp(dir=tmp_path))
-        images = {
-            f"{REPOSITORY}:{VERSION}-{K1}-ubuntu22.04": driver_image(VERSION, COSTS, kernel=K1),
-            f"{REPOSITORY}:{VERSION}-ubuntu22.04": builder_image(VERSION, COSTS),
-        }
-
-        async def whole() -> None:
-            given: dict[str, Any] = {"catalogue": catalogue(COSTS, images), "drivers": True} if drivers else {}
-            cluster = Cluster(
-                [NodeSpec(name="plain", cards=())],
-                clock=LoopClock(1_800_000_000),
-                options=ClusterOptions(cdi=folder, mig_config="", **given, **options),
-                entrypoint=entrypoint(COMMANDS),
-            )
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(cluster.running())
-                await install(cluster.client("install"))
-                lab = Nodes(cluster)
-                await stack.enter_async_context(lab.watched.running())
-                await lab.clock.sleep(60)
-                await scenario(lab)
-
-        run_virtual(whole())
-
-    return run
+    """Runs a scenario."""
+    return functools.partial(played, tmp_path)
 
 
 def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_runs(play: Play) -> None:
@@ -182,8 +93,7 @@ def test_the_taint_goes_within_a_scan_of_the_autoscaler(play: Play) -> None:
 
 def test_a_node_whose_driver_never_comes_is_told_of_at_its_deadline(play: Play) -> None:
     async def scenario(lab: Nodes) -> None:
-        driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "1.2.3"}
-        await lab.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})
+        await lab.policy(version="1.2.3")
         lab.add("gpu-1", K3)
         await lab.clock.sleep(880)
         assert lab.condition(PROVISIONED_CONDITION, "gpu-1")[0] == ""

@@ -1,0 +1,106 @@
+"""A cluster to which nodes come while it runs: with a registry of driver images, the real controller and agents."""
+
+import tempfile
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.conftest import COMMANDS, Lab
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.cli.verdicts.reading import asked, report
+from tessera.clock import LoopClock
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import CONFIGMAPS, PODS
+from tessera.lab.cluster import Cluster, ClusterOptions
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.world import builder_image, catalogue, driver_image
+from tessera.lab.install import entrypoint, install
+from tessera.lab.nodespec import NodeSpec
+from tessera.lab.virtualtime import run_virtual
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.records import RECORDS_KEY, decode_record
+from tessera.provisioning.startup import STARTUP_TAINT
+
+COSTS = CostModel()
+#: Kernels: of the first there is a precompiled driver.
+K1, K2, K3 = "5.15.0-69-generic", "5.15.0-70-generic", "5.15.0-71-generic"
+REPOSITORY, VERSION = "nvcr.io/nvidia/driver", "525.125.06"
+GPU = {"nvidia.com/gpu": 1}
+TAINT = ({"key": STARTUP_TAINT, "effect": "NoSchedule"},)
+GROUP = {"eks.amazonaws.com/nodegroup": "gpus"}
+
+
+def machine(name: str, kernel: str = K1, cards: str = "T4") -> NodeSpec:
+    return NodeSpec(name=name, cards=(cards,), kernel=kernel, os_image="Ubuntu 22.04.4 LTS", architecture="amd64")
+
+
+class Nodes(Lab):
+    """A cluster to which nodes come while it runs."""
+
+    def add(self, name: str, kernel: str = K1, cards: str = "T4", **more: Any) -> None:
+        self.cluster.add_node(machine(name, kernel, cards), labels=GROUP | more.pop("labels", {}), taints=TAINT, **more)
+
+    async def policy(self, version: str = VERSION) -> None:
+        driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": version}
+        await self.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})
+
+    def taints(self, name: str) -> list[str]:
+        seen = self.nodes.cache.get(name)
+        return [each.key for each in seen.spec.taints] if seen is not None else ["unseen"]
+
+    def record(self, name: str) -> Record | None:
+        seen = self.nodes.cache.get(name)
+        text = seen.metadata.annotations.get(PROVISIONING_ANNOTATION) if seen is not None else None
+        return decode_record(text) if text else None
+
+    def done(self, name: str, milestone: Milestone) -> bool:
+        found = self.record(name)
+        return found is not None and milestone in found.at
+
+    async def kept(self) -> dict[str, Record]:
+        """The book, by node."""
+        try:
+            found = await self.client.get(CONFIGMAPS, "provisioning-records", "tessera-system")
+        except NotFound:
+            return {}
+        return {each.node: each for each in map(decode_record, found.data[RECORDS_KEY].splitlines())}
+
+    async def why(self, name: str) -> Any:
+        return (await report(self.client, self.clock, asked(f"node/{name}"), "default")).answers[0]
+
+    async def kill_controller(self) -> None:
+        for pod in (await self.client.list(PODS, "tessera-system")).items:
+            if pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller":
+                await self.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+
+
+Scenario = Callable[[Nodes], Awaitable[None]]
+
+
+def play(folder: Path, scenario: Scenario, *, drivers: bool = True, **options: Any) -> None:
+    """Runs a scenario in a cluster that begins with one node without cards."""
+    cdi = Path(tempfile.mkdtemp(dir=folder))
+    images = {
+        f"{REPOSITORY}:{VERSION}-{K1}-ubuntu22.04": driver_image(VERSION, COSTS, kernel=K1),
+        f"{REPOSITORY}:{VERSION}-ubuntu22.04": builder_image(VERSION, COSTS),
+    }
+
+    async def whole() -> None:
+        given: dict[str, Any] = {"catalogue": catalogue(COSTS, images), "drivers": True} if drivers else {}
+        cluster = Cluster(
+            [NodeSpec(name="plain", cards=())],
+            clock=LoopClock(1_800_000_000),
+            options=ClusterOptions(cdi=cdi, mig_config="", **given, **options),
+            entrypoint=entrypoint(COMMANDS),
+        )
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(cluster.running())
+            await install(cluster.client("install"))
+            lab = Nodes(cluster)
+            await stack.enter_async_context(lab.watched.running())
+            await lab.clock.sleep(60)
+            await scenario(lab)
+
+    run_virtual(whole())

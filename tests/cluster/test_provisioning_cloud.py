@@ -1,0 +1,128 @@
+"""Nodes that an autoscaler makes: whole records, one scale-up for a pod, and few replacements; simulated time."""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.cluster.coming import GPU, K1, K2, K3, TAINT, Nodes, machine
+from tests.cluster.coming import play as played
+
+from tessera.kube.resources import DEPLOYMENTS, EVENTS
+from tessera.lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
+from tessera.lab.cloud.autoscaler.rules import Kind, Timers
+from tessera.lab.cloud.cloud import Cloud
+from tessera.lab.cloud.groups import Delay, NodeGroup
+from tessera.lab.install import apply
+from tessera.lab.manifests import deploy_folder
+from tessera.provisioning.milestones import Milestone
+from tessera.provisioning.phases import phases_of
+from tessera.provisioning.startup import STARTUP_TAINT
+
+M = Milestone
+Play = Callable[..., None]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Runs a scenario."""
+    return functools.partial(played, tmp_path)
+
+
+def group(kernel: str = K1) -> NodeGroup:
+    return NodeGroup(
+        name="gpus",
+        template=machine("", kernel),
+        labels={GPU_LABEL: "nvidia-t4"},
+        taints=TAINT,
+        vm=Delay(mean=90),
+        join=Delay(mean=60),
+    )
+
+
+def autoscaler(lab: Nodes, cloud: Cloud) -> ClusterAutoscaler:
+    return ClusterAutoscaler(
+        lab.cluster.client("cluster-autoscaler"), lab.cluster.hardware_clock, cloud, Timers(unneeded=86400)
+    )
+
+
+async def replacing(lab: Nodes, most: int) -> None:
+    """The controller's option, and the rights that it takes."""
+    await apply(lab.client, yaml.safe_load_all((deploy_folder() / "options/replace.yaml").read_text()))
+    found = await lab.client.get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+    (container,) = found["spec"]["template"]["spec"]["containers"]
+    container["args"] = [*container["args"], f"--replace-failed={most}"]
+    spec = {"template": {"spec": {"containers": [container]}}}
+    await lab.client.merge_patch(DEPLOYMENTS.untyped(), "tessera-controller", {"spec": spec}, "tessera-system")
+    await lab.clock.sleep(60)
+
+
+async def reasons(lab: Nodes) -> list[str]:
+    return [each.reason for each in (await lab.client.list(EVENTS, "default")).items]
+
+
+def test_a_node_that_an_autoscaler_made_for_a_pod_has_a_whole_record(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        cloud = Cloud(lab.cluster, [group()])
+        async with cloud.running():
+            await lab.clock.sleep(70)  # the controller looks for machines once a minute
+            await lab.create("job", GPU)
+            (asked,) = cloud.increase("gpus", 1)
+            await lab.running("job")
+            await lab.until(lambda: lab.done(asked.name, M.WORKLOAD), "the way is over", seconds=60)
+            found = lab.record(asked.name)
+            assert found is not None
+            assert found.at.keys() == set(M)
+            assert found.group == "gpus"
+            phases = phases_of(found)
+            assert phases.seconds[M.VM] == pytest.approx(90, abs=1)
+            assert phases.seconds[M.REGISTERED] == pytest.approx(60, abs=1)
+            assert phases.total == pytest.approx(sum(each or 0 for each in phases.seconds.values()), abs=1)
+            assert phases.unattributed == pytest.approx(0, abs=1)
+
+    play(scenario)
+
+
+def test_a_tainted_node_that_takes_long_is_made_once_for_a_pod(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        cloud = Cloud(lab.cluster, [group(K2)])  # its driver is built
+        async with cloud.running():
+            scaler = autoscaler(lab, cloud)
+            task = asyncio.create_task(scaler.run())
+            await lab.create("job", GPU)
+            await lab.until(lambda: lab.phase("job") == "Running", "the pod runs", seconds=1200)
+            await lab.clock.sleep(120)
+            task.cancel()
+        made = [deed for _, deed in scaler.deeds if deed.kind is Kind.INCREASE]
+        assert [deed.count for deed in made] == [1]
+        assert not [deed for _, deed in scaler.deeds if deed.kind is Kind.TIMED_OUT]
+
+    play(scenario)
+
+
+def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy(version="1.2.3")
+        cloud = Cloud(lab.cluster, [group(K3)])
+        async with cloud.running():
+            await lab.clock.sleep(70)
+            await replacing(lab, most=2)
+            (first,) = cloud.increase("gpus", 1)
+            await lab.clock.sleep(3300)  # three lives of 150 s to come up and 900 s to wait
+            (now,) = cloud.instances("gpus")
+            assert now.name != first.name
+            told = await reasons(lab)
+            assert told.count("GpuNodeReplaced") == 2
+            assert told.count("GpuReplacementHeld") == 1
+            lost = [each for each in (await lab.kept()).values() if each.lost is not None]
+            assert len(lost) == 2
+            assert all(each.replaced is not None for each in lost)
+            await lab.clock.sleep(200)
+            assert [each.name for each in cloud.instances("gpus")] == [now.name]
+            assert lab.taints(now.name) == [STARTUP_TAINT]
+
+    play(scenario)
