@@ -163,7 +163,7 @@ async def _kept(
             found = await client.get(CONFIGMAPS, RECORDS_NAME, namespace)
         except NotFound:
             return (), ()
-    book = Book(100_000)
+    book = Book()
     for fault in book.read(found.data):
         print(f"warning: {fault}", file=sys.stderr)
     return book.nodes.values(), book.workloads.values()

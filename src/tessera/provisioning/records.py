@@ -143,7 +143,7 @@ class Book:
     """What the ConfigMap of records holds.
 
     Args:
-        most: nodes that are kept, and pods.
+        most: nodes that are kept, and pods; by default as many as have room.
 
     Attributes:
         nodes: records of nodes.
@@ -151,7 +151,7 @@ class Book:
         broken: lines that could not be read, cut; empty if all could.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int = MOST_BYTES) -> None:
         # A pod's record is shorter and rarely looked at: nodes get the larger part of the room.
         self.nodes: Shelf[Record] = Shelf(most, MOST_BYTES * 5 // 8)
         self.workloads: Shelf[WorkloadRecord] = Shelf(most, MOST_BYTES * 2 // 8)

@@ -140,7 +140,7 @@ async def _history(client: Client) -> Sequence[Record]:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, AGENT_NAMESPACE)
     except (Forbidden, NotFound):
         return ()
-    book = Book(len(found.data.get(RECORDS_KEY, "")))
+    book = Book()
     book.read({RECORDS_KEY: found.data.get(RECORDS_KEY, "")})
     return book.nodes.values()
 
