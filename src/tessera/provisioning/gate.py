@@ -193,7 +193,7 @@ class StartupGate:
             try:
                 what = await self._replacer.replace(node, request, now)
             except Forbidden as error:
-                self._hold(node, f"the controller lacks the right to delete ({error.message})", now)
+                self._hold(node, f"the controller lacks a right that this takes ({error.message})", now)
                 return
             if record.replaced is None:
                 self._metrics.replaced()
