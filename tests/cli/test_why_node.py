@@ -340,3 +340,28 @@ def test_who_may_not_see_pods_is_told_so() -> None:
 @pytest.mark.parametrize("text", ["node/n1", "nodes/n1", "no/n1", "Node/n1"])
 def test_a_node_is_asked_for_as_kubectl_names_it(text: str) -> None:
     assert asked(text) == Asked("node", "n1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "step"),
+    [
+        ("WaitingForDriver", "tessera driver status"),
+        ("WaitingForToolkit", "app.kubernetes.io/name=tessera-container-toolkit"),
+        ("WaitingForValidation", "app.kubernetes.io/name=tessera-validation"),
+        ("PausedForDriver", "ask again in a moment"),
+        ("NvmlFailed", "nvidia-smi and dmesg on n1"),
+        ("Another", "read the agent's log"),
+    ],
+)
+def test_an_agent_that_waits_for_its_driver_is_not_the_one_to_look_at(reason: str, step: str) -> None:
+    waits = ("GpuNodeReady", "False", reason, "what is waited for")
+    found = answer(node(HEALTHY, waits, gives={}), pods=[agent("False")])
+    assert found.verdict == f"gives no card to kubelet ({reason})"
+    assert found.facts[0] == "driver: what is waited for"
+    assert found.facts[1] == "health: when there was a driver last, nothing is wrong with the node's 4 cards"
+    assert any(step in each for each in found.help)
+
+
+def test_a_driver_that_is_there_is_not_spoken_of() -> None:
+    there = ("GpuNodeReady", "True", "Advertised", "the driver is there")
+    assert answer(node(HEALTHY, IN_FORCE, there)) == answer(node(HEALTHY, IN_FORCE))

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tessera.agent.metrics import MemoryUse, Metrics
 from tessera.agent.ondemand.facts import Journal
 from tessera.agent.ondemand.slices import Book
-from tessera.agent.telling.conditions import TYPES
+from tessera.agent.telling.conditions import ADVERTISED, TYPES
 from tessera.cli.agent import command
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
@@ -72,4 +72,4 @@ def test_the_user_guide_has_every_metric_reason_and_option_of_provisioning() -> 
 
 def test_the_user_guide_has_every_condition_of_the_node() -> None:
     text = GUIDE.read_text(encoding="utf-8")
-    assert {name for name in TYPES if f"| `{name}` |" not in text} == set()
+    assert {name for name in {*TYPES, ADVERTISED} if f"| `{name}` |" not in text} == set()

@@ -16,7 +16,7 @@ from tessera.agent.driver.facts import Validation
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.driver.life import live
 from tessera.agent.driver.markers import Markers
-from tessera.agent.driver.telling import CONDITION
+from tessera.agent.telling.conditions import ADVERTISED
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.kube.resources import NODES
 from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
@@ -119,7 +119,9 @@ class DriverScene(Scene):
     async def condition(self) -> tuple[str, str]:
         """Status and reason of the node's condition."""
         node = await self.client.get(NODES, NODE)
-        return next(((each.status, each.reason) for each in node.status.conditions if each.type == CONDITION), ("", ""))
+        return next(
+            ((each.status, each.reason) for each in node.status.conditions if each.type == ADVERTISED), ("", "")
+        )
 
     async def tells(self, reason: str) -> None:
         """Returns when the node's condition has a reason."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from tessera.agent.driver.facts import Waits
+from tessera.agent.telling.conditions import ADVERTISED as CONDITION
 from tessera.agent.telling.conditions import LONGEST, NodeCondition, manifest_of
 from tessera.agent.wakeup import Changes
 from tessera.clock import Clock, rfc3339
@@ -22,13 +23,12 @@ from tessera.kube.resources import NODES, Condition, Node
 
 _log = logging.getLogger(__name__)
 
-CONDITION = "GpuNodeReady"
 #: Who owns the condition.
 FIELD_MANAGER = "tessera-agent-driver"
 #: Seconds after a write in which it is not repeated because the Node shows something else.
 REPAIR_PAUSE = 30.0
 
-ADVERTISED = NodeCondition(CONDITION, "True", "Advertised", "the driver is there, and kubelet has the node's cards")
+_WELL = NodeCondition(CONDITION, "True", "Advertised", "the driver is there, and kubelet has the node's cards")
 
 
 class ReadyTeller:
@@ -78,7 +78,7 @@ class ReadyTeller:
 
     def advertised(self) -> None:
         """Kubelet has the cards."""
-        self._want(ADVERTISED)
+        self._want(_WELL)
 
     def _want(self, wanted: NodeCondition) -> None:
         if wanted != self._wanted:

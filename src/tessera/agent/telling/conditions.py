@@ -15,7 +15,9 @@ from tessera.api.sharing.devices import Offer
 from tessera.kube.resources import Condition
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
-#: Every type that an agent may have written.
+#: Whether there is a driver and kubelet has the cards; told by :mod:`tessera.agent.driver.telling` alone.
+ADVERTISED = "GpuNodeReady"
+#: Every type that an agent may have written while there is a driver.
 TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
 
 Truth = Literal["True", "False", "Unknown"]

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.agent.telling.conditions import ADVERTISED, HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
 from tessera.kube.resources import Node, Pod
 from tessera.mig.models import GpuModel, model_by_product
 
 _LOG = "read the agent's log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera-agent --prefix"
+_STACK_LOG = "its log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera"
 _CHECK = "check the file: kubectl get configmap {settings} -o yaml | tessera config check - {models}"
 _CORRECT = "correct the ConfigMap, the agent follows at once: kubectl edit configmap {settings}"
 _PROFILE = "name another profile: kubectl label node {node} nvidia.com/device-plugin.config=PROFILE --overwrite"
@@ -34,8 +35,21 @@ _BY_TYPE: Mapping[str, tuple[str, ...]] = {
     LAYOUT: (_LAYOUT, _LOG),
     SHARING: (_PROFILE, _LOG),
     MPS: (_LOG,),
+    ADVERTISED: (_PODS, _LOG),
 }
 _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
+    (ADVERTISED, "WaitingForDriver"): (
+        _PODS,
+        "see its driver: tessera driver status",
+        "if the node has a driver of its own: see that it is loaded, nvidia-smi on {node}",
+    ),
+    (ADVERTISED, "WaitingForToolkit"): (
+        _PODS,
+        f"{_STACK_LOG}-container-toolkit --prefix",
+    ),
+    (ADVERTISED, "WaitingForValidation"): (_PODS, f"{_STACK_LOG}-validation --prefix"),
+    (ADVERTISED, "PausedForDriver"): ("ask again in a moment; how far the replacement is: tessera driver status",),
+    (ADVERTISED, "NvmlFailed"): (_DRIVER, _AGAIN, _LOG),
     (HEALTH, "CardUnhealthy"): (
         _DRIVER,
         "a card comes back by itself once it has proven itself; one that wants a reset or a boot does so after that",

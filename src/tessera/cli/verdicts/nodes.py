@@ -1,15 +1,15 @@
 """One node, one answer: whether its cards are as administrators asked, and the first thing that keeps them from it.
 
-The order is the node's way to usable cards while it is on it, node, agent, health of the cards, MIG layout, sharing
-profile, MPS: whatever comes earlier explains what comes later. It rests on what the controller and the agent say on the
-Node object (conditions, labels, annotations), on the node's events and on the agent's pod, not on the cards themselves;
-what a silent agent said last is marked as that.
+The order is the node's way to usable cards while it is on it, node, driver, agent, health of the cards, MIG layout,
+sharing profile, MPS: whatever comes earlier explains what comes later. It rests on what the controller and the agent
+say on the Node object (conditions, labels, annotations), on the node's events and on the agent's pod, not on the cards
+themselves; what a silent agent said last is marked as that.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.agent.telling.conditions import ADVERTISED, HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
@@ -62,7 +62,13 @@ def answer_about_node(view: View, node: Node) -> Answer:
         view: what was read: the node's events and, of the pods, at least the agent's on it.
         node: which.
     """
-    return coming_up(view, node) or _down(view, node) or _without_agent(view, node) or _as_told(view, node)
+    return (
+        coming_up(view, node)
+        or _down(view, node)
+        or _without_driver(view, node)
+        or _without_agent(view, node)
+        or _as_told(view, node)
+    )
 
 
 # Before anything is said of cards
@@ -78,6 +84,19 @@ def _down(view: View, node: Node) -> Answer | None:
         verdict="is not ready, so nothing on it can be said to be as asked",
         facts=(said, *_facts(view, node, "when last heard of, ")),
         help=(f"kubectl describe node {node.metadata.name}",),
+    )
+
+
+def _without_driver(view: View, node: Node) -> Answer | None:
+    """An agent that waits is not ready, and not the one to look at."""
+    told = _condition(node, ADVERTISED)
+    if told is None or told.status != "False":
+        return None
+    return Answer(
+        case=_words(told.reason),
+        verdict=f"gives no card to kubelet ({told.reason})",
+        facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when there was a driver last, ")),
+        help=help_about(ADVERTISED, told.reason, blanks_of(node, view.agent(node.metadata.name))),
     )
 
 
