@@ -145,6 +145,15 @@ def test_cards_that_were_given_out_while_nobody_looked_came_at_an_unknown_time(w
     assert [each.record for each in world.tracker.take() if isinstance(each, Keep)][-1] == world.record
 
 
+def test_cards_that_go_and_come_back_came_up_before(world: World) -> None:
+    ready = (READY, condition("GpuSharingApplied", at=T0 + 50))
+    world.node(600, live=False, annotations=offering(), conditions=ready, allocatable=GPU)
+    world.node(700, annotations=offering(), conditions=ready)
+    world.node(800, annotations=offering(), conditions=ready, allocatable=GPU)
+    assert world.at(M.ALLOCATABLE) is None
+    assert world.record.unseen
+
+
 def test_a_workload_that_was_there_before_the_node_ends_a_way_that_nobody_saw_to_its_end(world: World) -> None:
     ready = (READY, condition("GpuSharingApplied", at=T0 + 50))
     world.node(600, live=False, annotations=offering(), conditions=ready, allocatable=GPU)

@@ -125,19 +125,19 @@ class Provisioning:
         await self._pods.wait_synced()
         await self._store.load()
         gate = self._gate()
-        # Pods first: that there is none which brings a node its driver says that the host has it.
-        self._pods.add_handler(self._pod_seen)
-        self._nodes.add_handler(lambda event: self._node_seen(event, gate))
-        self._live = True
         scale_ups = Informer(
             self._client, EVENTS, clock=self._clock, rng=self._rng, field_selector="reason=TriggeredScaleUp"
         )
         scale_ups.add_handler(self._scale_up_seen)
         async with asyncio.TaskGroup() as group:
-            for source in self._machines:
-                group.create_task(source.run())
             group.create_task(scale_ups.run())
-            group.create_task(self._store.run())
+            await scale_ups.reflector.looked.wait()  # what an autoscaler said of a pod counts when the pod is seen
+            # Pods before nodes: that there is none which brings a node its driver says that the host has it.
+            self._pods.add_handler(self._pod_seen)
+            self._nodes.add_handler(lambda event: self._node_seen(event, gate))
+            self._live = True
+            for part in (*(each.run() for each in self._machines), self._store.run()):
+                group.create_task(part)
             group.create_task(self._annotate())
             group.create_task(self._look_up())
             await self._look_after(gate)

@@ -94,7 +94,8 @@ class Tracker:
         self._nodes[node.name] = node
         if node.provider_id:
             self._providers[node.provider_id] = node.name
-        self._follow(node, before, now, live=live)
+        if node != before:
+            self._follow(node, before, now, live=live)
         if before is None:
             for pod in self.pods_on(node.name, Role.WORKLOAD):
                 self._tell_workload(pod, now)
@@ -108,11 +109,12 @@ class Tracker:
         seen = live and before is not None
         came = now if seen or at_once else None
         witnessed: dict[Milestone, float | None] = {}
-        if node.facts and not (before is not None and before.facts):
+        # What comes back, or what a later milestone proves to have been there, did not come just now.
+        if node.facts and not (before is not None and before.facts) and Milestone.PULLED not in record.at:
             witnessed[Milestone.LABELLED] = node.registered if at_once else came
-        if node.usable and not (before is not None and before.usable):
+        if node.usable and not (before is not None and before.usable) and not record.usable:
             witnessed[Milestone.ALLOCATABLE] = came
-            if came is None and not record.usable:
+            if came is None:
                 record = msgspec.structs.replace(record, unseen=True)
                 self.changed.add(node.name)
         self.records[node.name] = record
@@ -138,7 +140,7 @@ class Tracker:
         self._pods[pod.uid] = pod
         if pod.unschedulable is not None:
             self._unschedulable.setdefault(pod.uid, pod.unschedulable)
-        if pod.node:
+        if pod.node and pod != before:
             self._on.setdefault(pod.node, {})[pod.uid] = pod
             self._advance(pod.node, {})
             self._tell_workload(pod, now)
