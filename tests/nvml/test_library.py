@@ -10,9 +10,11 @@ from typing import Any
 import pynvml
 import pytest
 
+from tessera.nvml import library as library_module
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.library import NAME, find_library, load, program_environment, unload
 from tessera.nvml.real import RealNvml
+from tessera.nvml.simulated import SimulatedMachine
 
 #: Two shared libraries that this process has anyway, each with a function of its own.
 ONE, OTHER = (Path(str(getattr(find_spec(name), "origin", ""))) for name in ("_ctypes", "msgspec._core"))
@@ -82,3 +84,21 @@ def test_programs_of_the_driver_get_its_libraries_and_no_other_system_s(tmp_path
     (folder / "libcuda.so.550.1").unlink()
     program_environment(root, links)
     assert sorted(path.name for path in links.iterdir()) == ["libcuda.so.1", NAME]
+
+
+def test_one_driver_after_another_answers_in_the_same_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Any
+) -> None:
+    drivers = {"535.1": library, "550.2": type(library)(SimulatedMachine("A30", seed="n", driver="550.2"))}
+    paths = {version: put(tmp_path / version) for version in drivers}
+    monkeypatch.setattr(pynvml, "nvmlLib", None)
+    monkeypatch.setattr(library_module, "CDLL", lambda path: drivers[next(v for v in drivers if v in path)])
+    library.machine.unload_driver()
+    library.machine.load_driver("535.1")
+    for version, path in paths.items():
+        nvml = RealNvml(library=path)
+        assert nvml.driver_version() == version
+        nvml.devices()
+        nvml.close()
+        assert drivers[version].opened == 0
+        assert pynvml.nvmlLib is None

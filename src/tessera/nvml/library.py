@@ -45,10 +45,10 @@ def load(binding: Any, path: Path) -> None:
 
 def unload(binding: Any) -> None:
     """Has the binding forget its library, and the process too. NVML must not be open."""
-    library = binding.nvmlLib
+    handle = getattr(binding.nvmlLib, "_handle", None)
     _use(binding, None)
-    if isinstance(library, CDLL):
-        _ctypes.dlclose(library._handle)  # noqa: SLF001 - ctypes has no other way to let go of a library
+    if handle is not None:
+        _ctypes.dlclose(handle)  # ctypes has no other way to let go of a library
 
 
 def program_environment(root: Path, links: Path) -> dict[str, str]:
