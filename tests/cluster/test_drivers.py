@@ -114,6 +114,24 @@ def test_a_forced_boot_into_a_kernel_without_an_image_is_built_for_at_once_and_n
     with_drivers(scenario, [node("a", K1)], precompiled(K1) | builder())
 
 
+def test_an_image_that_kubelets_cannot_pull_is_left_for_the_next_way_and_tried_again_by_nobody_who_serves(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        (name,) = precompiled(K1)
+        lab.catalogue.refuse(f"{REPOSITORY}@{lab.catalogue.digest(name)}", Outcome.UNAUTHORIZED)
+        await lab.policy()
+        await lab.served("a", strategy=Strategy.BUILT)
+        assert lab.never_pulled
+        await lab.clock.sleep(3600)
+        assert lab.serves("a", Strategy.BUILT)
+        status = lab.told("a")
+        assert status is not None
+        assert any("cannot be pulled" in each.reason for each in status.rejected) or status.offered
+
+    with_drivers(scenario, [node("a", K1)], precompiled(K1) | builder())
+
+
 @pytest.mark.parametrize(
     ("outcome", "phase"),
     [

@@ -158,6 +158,8 @@ def plan(seen: Seen, policy: DriverPolicy, verdict: Verdict) -> NodePlan:
         verdict: what would be best now.
     """
     choice = verdict.choice
+    if choice is None and verdict.ask and seen.told is not None:
+        return _undecided(seen, policy, seen.told)
     if choice is None:
         return _keep(seen, policy, Phase.WAITING, verdict.waiting)
     if choice.strategy is Strategy.PREINSTALLED:
@@ -228,6 +230,11 @@ def _stay(
 ) -> NodePlan:
     wanted = Wanted(policy=_name(policy), set=current.id)
     return _told(seen, current, wanted, choice=choice, offered=offered)
+
+
+def _undecided(seen: Seen, policy: DriverPolicy, told: DriverStatus) -> NodePlan:
+    """A registry is being asked, as after a start of the controller: until it has answered, nothing new is said."""
+    return msgspec.structs.replace(_keep(seen, policy, told.phase, told.reason), status=told, validate=False)
 
 
 def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: Choice | None = None) -> NodePlan:

@@ -1,0 +1,227 @@
+"""The driver part of the controller against the lab's API server, killed at each of its writes; simulated time."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
+
+import pytest
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, Strategy
+from tessera.clock import LoopClock
+from tessera.driver.manifests.names import set_of
+from tessera.driver.options import DriverOptions
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.run import Drivers
+from tessera.driver.told import read_status
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder
+from tessera.kube.informer import Informer
+from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
+from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.manifests import install_manifests
+from tessera.lab.virtualtime import run_virtual
+
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+KERNELS = {"a": "5.15.0-69-generic", "b": "5.15.0-70-generic"}
+NAMESPACE = "tessera-system"
+
+
+class KilledError(Exception):
+    """The process is dead from here on."""
+
+
+class Mortal:
+    """A transport whose process dies at its ``last`` write: before the server sees it, or before the answer is seen."""
+
+    def __init__(self, inner: Transport, *, last: int, applied: bool) -> None:
+        self._inner = inner
+        self._left = last
+        self._applied = applied
+
+    async def request(self, request: Request) -> Response:
+        if self._left < 0:
+            raise KilledError
+        if request.method != "GET":
+            self._left -= 1
+            if self._left < 0:
+                if self._applied:
+                    await self._inner.request(request)
+                raise KilledError
+        return await self._inner.request(request)
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Registry:
+    """Has modules for the first kernel, and sources for all."""
+
+    async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
+        covered = query.kind is ImageKind.PRECOMPILED and query.pool.kernel == KERNELS["a"]
+        if covered or query.kind is ImageKind.BUILDER:
+            name = f"nvcr.io/nvidia/driver:{query.kind.value}"
+            return Resolution(outcome=Outcome.FOUND, reference=name, digest=f"sha256:{query.kind.value}", tag="t")
+        return Resolution(outcome=Outcome.NOT_FOUND)
+
+
+class World:
+    """An API server with two nodes and, maybe, a policy."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_800_000_000)
+        self.server = ApiServer(self.clock)
+        self.admin = self.client("admin", lambda inner: inner)
+
+    def client(self, name: str, wrap: Callable[[Transport], Transport]) -> Client:
+        return Client(wrap(InProcessTransport(self.server, ADMIN)), field_manager=name, clock=self.clock)
+
+    async def begin(self, *, definitions: bool = True) -> None:
+        await self.admin.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        if definitions:
+            await self.define()
+        for name, kernel in KERNELS.items():
+            info = {"kernelVersion": kernel, "osImage": "Ubuntu 22.04.4 LTS", "architecture": "amd64", "bootID": "b0"}
+            body = {"metadata": {"name": name, "labels": {"nvidia.com/gpu.present": "true"}}}
+            await self.admin.create(NODES.untyped(), body)
+            await self.admin.merge_patch(NODES, name, {"status": {"nodeInfo": info}}, subresource="status")
+
+    async def define(self) -> None:
+        for each in install_manifests():
+            if each["kind"] == "CustomResourceDefinition" and each["spec"]["group"] == "nvidia.com":
+                await self.admin.create(CRDS, each)
+
+    async def ask(self) -> None:
+        driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}
+        await self.admin.create(CLUSTER_POLICIES, {"metadata": {"name": "p"}, "spec": {"driver": driver}})
+
+    async def live(self, seconds: float, wrap: Callable[[Transport], Transport] = lambda inner: inner) -> None:
+        """One life of the process."""
+        client, rng = self.client("tessera-controller", wrap), random.Random(0)
+        nodes = Informer(client, NODES, clock=self.clock, rng=rng)
+        pods = Informer(client, PODS, clock=self.clock, rng=rng)
+        events = EventRecorder(client, component="tessera-controller", clock=self.clock, rng=rng)
+        drivers = Drivers(
+            client,
+            self.clock,
+            resolver=Registry(),
+            nodes=nodes,
+            pods=pods,
+            options=DriverOptions(image="tessera:1"),
+            events=events,
+            rng=rng,
+            may_act=lambda: True,
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
+                for part in (nodes.run(), pods.run(), events.run(), drivers.run()):
+                    group.create_task(part)
+
+    async def told(self) -> dict[str, tuple[Strategy, bool]]:
+        """Each node's strategy, and whether its label names a DaemonSet for its kernel."""
+        sets = [set_of(each.metadata) for each in (await self.admin.list(DAEMONSETS, NAMESPACE)).items]
+        kernels = {made.id: made.pool.kernel for made in sets if made is not None}
+        found: dict[str, tuple[Strategy, bool]] = {}
+        for node in (await self.admin.list(NODES)).items:
+            status = read_status(node.metadata.annotations.get(DRIVER_ANNOTATION, ""))
+            if status is not None:
+                fits = kernels.get(node.metadata.labels.get(DRIVER_SET_LABEL, "")) == KERNELS[node.metadata.name]
+                found[node.metadata.name] = status.strategy, fits
+        assert len(kernels) == len(found)
+        return found
+
+
+ALL = {"a": (Strategy.PRECOMPILED, True), "b": (Strategy.BUILT, True)}
+
+
+def play(story: Callable[[World], Any]) -> None:
+    async def main() -> None:
+        await story(World())
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("last", range(12))
+def test_whoever_comes_after_a_death_at_any_write_brings_it_to_the_same_end(last: int, applied: bool) -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        await world.ask()
+        with suppress(ExceptionGroup):
+            await world.live(30, lambda inner: Mortal(inner, last=last, applied=applied))
+        await world.live(30)
+        assert await world.told() == ALL
+
+    play(story)
+
+
+def test_definitions_that_come_later_are_seen() -> None:
+    async def story(world: World) -> None:
+        await world.begin(definitions=False)
+
+        async def install() -> None:
+            await world.clock.sleep(100)
+            await world.define()
+            await world.ask()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(install())
+            await world.live(200)
+        assert await world.told() == ALL
+
+    play(story)
+
+
+def test_a_cluster_at_rest_is_not_written_to() -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        await world.ask()
+        await world.live(30)
+        before = len([each for each in world.server.audit if each.verb not in {"get", "list", "watch"}])
+        await world.live(3600)
+        assert len([each for each in world.server.audit if each.verb not in {"get", "list", "watch"}]) == before
+
+    play(story)
+
+
+def test_a_daemonset_that_somebody_deletes_is_made_again() -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        await world.ask()
+
+        async def meddle() -> None:
+            await world.clock.sleep(30)
+            for each in (await world.admin.list(DAEMONSETS, NAMESPACE)).items:
+                await world.admin.delete(DAEMONSETS, each.metadata.name, NAMESPACE)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(meddle())
+            await world.live(90)
+        assert await world.told() == ALL
+
+    play(story)
+
+
+def test_a_label_that_somebody_takes_away_comes_back() -> None:
+    async def story(world: World) -> None:
+        await world.begin()
+        await world.ask()
+
+        async def meddle() -> None:
+            await world.clock.sleep(30)
+            await world.admin.merge_patch(NODES, "a", {"metadata": {"labels": {DRIVER_SET_LABEL: None}}})
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(meddle())
+            await world.live(90)
+        assert await world.told() == ALL
+
+    play(story)
