@@ -11,6 +11,7 @@ from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, b
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.driver.coverage.kernels import CONFIG_MAP
 from tessera.kube.resources import CAPI_MACHINES, CRDS, NODECLAIMS, NODES, OPENSHIFT_MACHINES, SECRETS, Resource
 from tessera.lab.drivers.containers import broken
 from tessera.lab.drivers.world import driver_image
@@ -89,6 +90,7 @@ def used_for_drivers(folder: Path) -> set[Right]:
         crd = {"metadata": {"name": "unused"}, "spec": {"driverType": "gpu", "image": "driver"}}
         await lab.client.create(NVIDIA_DRIVERS, crd)
         await lab.policy(annotations={"tessera.dev/driver-build-repository": "registry.local/built"})
+        await lab.config_map(CONFIG_MAP, {"ubuntu22.04": K2})
         await lab.served("a", "b", seconds=3600)
         await lab.create_owned("web", {"nvidia.com/gpu": 1}, {})
         await lab.until(lambda: lab.ready_of("web"), "the workload runs")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from tessera.driver.coverage.metrics import CoverageMetrics
 from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.provisioning.metrics import ProvisioningMetrics
 
@@ -18,12 +19,14 @@ class Metrics:
         registry: what ``/metrics`` shows.
         provisioning: of nodes on their way to usable cards.
         rollout: of drivers that are replaced.
+        coverage: of kernels that are to come.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self.provisioning = ProvisioningMetrics(self.registry)
         self.rollout = RolloutMetrics(self.registry)
+        self.coverage = CoverageMetrics(self.registry)
         self._waiting = Gauge("tessera_pods_waiting", "Pods that wait for a slice.", registry=self.registry)
         self._promises = Gauge("tessera_promises", "Slices promised to pods, by pod.", registry=self.registry)
         self._leading = Gauge("tessera_leading", "1 while this replica decides.", registry=self.registry)

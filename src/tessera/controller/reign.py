@@ -94,6 +94,7 @@ class Reign:
             rng=rng,
             may_act=may_act,
             metrics=metrics.rollout,
+            coverage=metrics.coverage,
         )
 
     async def run(self, begun: Callable[[Slicer], None]) -> None:

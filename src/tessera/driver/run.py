@@ -24,6 +24,8 @@ from tessera.driver.build.builds import Builds
 from tessera.driver.build.orders import TOOLKIT_STREAM
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.building import build_view
+from tessera.driver.coverage.metrics import CoverageMetrics
+from tessera.driver.coverage.next_kernels import NextKernels
 from tessera.driver.governance import Governance, Objects, govern
 from tessera.driver.machine import Decision, World, decide
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
@@ -70,9 +72,11 @@ class Drivers:
         rng: for jitter.
         may_act: whether this process still leads; asked before each write.
         metrics: numbers of the rollout; made once a process, since a registry takes a metric once.
+        coverage: numbers of kernels that are to come; likewise.
 
     Attributes:
         builds: builds of images; others may want some, too.
+        next_kernels: the gate in front of kernels that are to come.
         decision: the latest.
     """
 
@@ -89,6 +93,7 @@ class Drivers:
         rng: random.Random,
         may_act: Callable[[], bool],
         metrics: RolloutMetrics | None = None,
+        coverage: CoverageMetrics | None = None,
     ) -> None:
         self.decision = Decision()
         self._clock = clock
@@ -108,6 +113,20 @@ class Drivers:
         self._mirrors = (nodes, pods, self._sets)
         self._observed = Observed(nodes, pods, self._sets, stirred=self._stir, pods_changed=self._note_pulls)
         self.builds = Builds(client, clock, rng=rng, may_act=may_act, changed=self._build_changed)
+        self._in_use: tuple[tuple[PoolKey, DriverPolicy], ...] = ()
+        self._everywhere: tuple[DriverPolicy, ...] = ()
+        self.next_kernels = NextKernels(
+            client,
+            clock,
+            rng=rng,
+            resolver=resolver,
+            in_use=lambda: self._in_use,
+            policies=lambda: self._everywhere,
+            builds=self.builds,
+            settings=options.builds,
+            metrics=coverage,
+            may_act=may_act,
+        )
         self._asking = Asking(resolver, clock, rng=rng, changed=self._stirred.set)
         self._acting = Acting(
             client,
@@ -142,6 +161,7 @@ class Drivers:
                     group.create_task(each.run())
                 group.create_task(self.builds.run())
                 await self._ready()
+                group.create_task(self.next_kernels.run())
                 self._stirred.set()
                 while True:
                     await self._stirred.wait()
@@ -185,6 +205,7 @@ class Drivers:
         decision = self.decision = decide(self._world(governance))
         self._keep_asking(decision, group)
         self._order(decision)
+        self._note_use(governance)
         for instruction in decision.instructions:
             self._acting.start(instruction, group)
         until = self._roll(decision, governance, group)
@@ -261,6 +282,22 @@ class Drivers:
             query for policy in decision.used.values() for pool in pools for query in queries(policy, pool)
         )
         self._asking.start(decision.ask, group)
+
+    def _note_use(self, governance: Governance) -> None:
+        """Which pools come under which policy: what kernels that are to come are held against."""
+        if governance.frozen:
+            return
+        found: dict[tuple[PoolKey, str], tuple[PoolKey, DriverPolicy]] = {}
+        for name, policy in governance.nodes.items():
+            facts = self._observed.facts.get(name)
+            if facts is not None and facts.pool is not None and not facts.preinstalled and not facts.opted_out:
+                found[facts.pool, f"{policy.kind}/{policy.name}"] = (facts.pool, policy)
+        in_use = tuple(found[key] for key in sorted(found))
+        cluster = governance.cluster
+        everywhere = () if cluster is None or cluster.use_driver_crd else (cluster,)
+        if (in_use, everywhere) != (self._in_use, self._everywhere):
+            self._in_use, self._everywhere = in_use, everywhere
+            self.next_kernels.stir()
 
     def _order(self, decision: Decision) -> None:
         now = self._clock.now()
