@@ -11,6 +11,7 @@ from tests.deploy.test_rights import SOURCE, granted
 
 from tessera.api.documents import load
 from tessera.api.values import settings_from
+from tessera.cli import controller
 from tessera.cli.installation.manifests import Choices, manifests
 from tessera.lab.manifests import install_manifests
 
@@ -28,6 +29,20 @@ def installed(*, evict: bool) -> Installation:
     eviction = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text()))
     choices = Choices(settings=settings_from(load(VALUES)), namespace="kube-system", evict=evict)
     return Installation("installed", manifests(install_manifests(), eviction, choices))
+
+
+def replacing() -> Installation:
+    rights = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "replace.yaml").read_text()))
+    return Installation("replacing", manifests(install_manifests(), [], Choices(replace_failed=2), rights))
+
+
+def test_replacing_nodes_takes_an_option_of_the_controller_and_the_rights_to_delete() -> None:
+    plain, more = (set(granted(each, "tessera-controller")) for each in (installed(evict=False), replacing()))
+    assert more - plain == {("delete", "nodes"), ("delete", "machines"), ("delete", "nodeclaims")}
+    deployment = replacing().one("Deployment", "tessera-controller", "tessera-system")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"][-1] == "--replace-failed=2"
+    assert controller.parsed(container["args"], {"POD_NAME": "p"}).provisioning.replace_failed == 2
 
 
 def changed() -> Sequence[Obj]:

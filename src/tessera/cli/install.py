@@ -50,6 +50,13 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
     default=None,
     help="Have Tessera install drivers, or leave them to the hosts.  [default: drivers if FILE names one]",
 )
+@click.option(
+    "--replace-failed",
+    type=click.IntRange(0, 100),
+    default=0,
+    metavar="N",
+    help="Replace nodes whose cards cannot be used in time, at most N of a group in an hour.  [default: none]",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -63,6 +70,7 @@ def command(
     memory_limits: str | None,
     simulate: str | None,
     drivers: bool | None,
+    replace_failed: int,
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -101,6 +109,7 @@ def command(
         memory_limits=memory_limits or "",
         simulate=simulate or "",
         drivers=drivers,
+        replace_failed=replace_failed,
     )
     objects = _manifests(choices)
     for notice in notices:
@@ -150,8 +159,12 @@ def _manifests(choices: "Choices") -> "list[Manifest]":
     from tessera.cli.installation.manifests import manifests
     from tessera.lab.manifests import deploy_folder, install_manifests
 
-    eviction = (deploy_folder() / "options" / "evict.yaml").read_text(encoding="utf-8")
-    return manifests(install_manifests(), list(yaml.safe_load_all(eviction)), choices)
+    options = deploy_folder() / "options"
+    eviction, replacing = (
+        list(yaml.safe_load_all((options / f"{name}.yaml").read_text(encoding="utf-8")))
+        for name in ("evict", "replace")
+    )
+    return manifests(install_manifests(), eviction, choices, replacing)
 
 
 def _print(objects: "Sequence[Manifest]") -> None:

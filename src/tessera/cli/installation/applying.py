@@ -36,6 +36,7 @@ _PAUSE = 0.2
 _APPLY = "application/apply-patch+yaml"
 _RBAC = "rbac.authorization.k8s.io"
 _EVICT = "tessera-agent-evict"
+_REPLACE = "tessera-controller-replace"
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -180,6 +181,8 @@ async def _left_over(
         ("Role", True, CONFIG_ROLE),
         ("ClusterRoleBinding", False, _EVICT),
         ("ClusterRole", False, _EVICT),
+        ("ClusterRoleBinding", False, _REPLACE),
+        ("ClusterRole", False, _REPLACE),
     ):
         resource = Resource(_RBAC, "v1", kind.lower() + "s", kind, namespaced, dict[str, Any])
         for item in (await client.list(resource, field_selector=f"metadata.name={name}")).items:

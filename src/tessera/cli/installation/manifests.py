@@ -26,6 +26,7 @@ from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAME
 Manifest = dict[str, Any]
 
 AGENT = "tessera-agent"
+CONTROLLER = "tessera-controller"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
 #: Volumes of the agents' pods. Those of MPS have paths of their own in the container; the other has the host's.
@@ -51,6 +52,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         simulate: cards that each agent simulates; empty for the node's own.
         drivers: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none leaves them to hosts.
         ask_for_drivers: whether the user asked for them, or for none; None if for neither.
+        replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
     """
 
     settings: OperatorSettings | None = None
@@ -61,6 +63,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     simulate: str = ""
     drivers: Sequence[Manifest] = ()
     ask_for_drivers: bool | None = None
+    replace_failed: int = 0
 
     @property
     def may_evict(self) -> bool:
@@ -79,27 +82,34 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         return [self.place(sharing, OWN_PROFILES), self.place(layouts, OWN_LAYOUTS)]
 
 
-def manifests(base: Sequence[Manifest], eviction: Sequence[Manifest], choices: Choices) -> list[Manifest]:
+def manifests(
+    base: Sequence[Manifest], eviction: Sequence[Manifest], choices: Choices, replacing: Sequence[Manifest] = ()
+) -> list[Manifest]:
     """All objects in the order in which they are applied.
 
     Args:
         base: those of ``deploy/``; left as they are.
         eviction: those of ``deploy/options/evict.yaml``.
         choices: what the user chose.
+        replacing: those of ``deploy/options/replace.yaml``.
     """
     objects = copy.deepcopy(list(base))
     if choices.settings is not None:
         objects = [each for each in objects if each["metadata"]["name"] != CONFIG_ROLE]
         after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
         objects[after:after] = [*_readers(choices.followed), *_config_maps(choices.settings, choices.namespace)]
-    if choices.may_evict:
-        after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
-        objects[after:after] = copy.deepcopy(list(eviction))
+    for chosen, rights in ((choices.may_evict, eviction), (choices.replace_failed, replacing)):
+        if chosen:
+            after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
+            objects[after:after] = copy.deepcopy(list(rights))
     for each in objects:
         for container in _containers(each):
             container["image"] = choices.image or container["image"]
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
             _set_agent(each["spec"]["template"]["spec"], choices)
+        if choices.replace_failed and each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            container["args"] = [*container["args"], f"--replace-failed={choices.replace_failed}"]
     return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
 
 
