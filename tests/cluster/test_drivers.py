@@ -238,6 +238,17 @@ def test_a_policy_with_a_mistake_changes_nothing_and_says_what_is_wrong(with_dri
     with_drivers(scenario, [node("a")], precompiled(K1))
 
 
+def test_hosts_with_a_toolkit_of_their_own_get_drivers_that_are_validated_all_the_same(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.client.merge_patch(CLUSTER_POLICIES, "cluster-policy", {"spec": {"toolkit": {"enabled": False}}})
+        await lab.served("a", strategy=Strategy.PRECOMPILED)
+
+    with_drivers(scenario, [node("a", K1)], precompiled(K1))
+
+
 def test_the_controllers_deployment_needs_no_setting_for_drivers(with_drivers: Callable[..., None]) -> None:
     """Its own image is learnt from its pod, so that validations and the toolkit's init container have one."""
 

@@ -5,7 +5,6 @@ All of that may be lost: whoever starts anew decides from what is seen.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import random
@@ -39,7 +38,7 @@ from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
 from tessera.driver.told import status_text
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS, RUNTIME_CLASSES
 
 _log = logging.getLogger(__name__)
@@ -192,6 +191,19 @@ class Acting:
             await self._client.create(PODS.untyped(), pod, NAMESPACE)
         except AlreadyExists:
             return
+        except Forbidden:
+            # No pod without its RuntimeClass, which is missing where hosts have a toolkit of their own.
+            if not await self._create_runtime_class():
+                raise
+            await self._client.create(PODS.untyped(), pod, NAMESPACE)
+
+    async def _create_runtime_class(self) -> bool:
+        """Whether it was not there yet."""
+        try:
+            await self._client.create(RUNTIME_CLASSES.untyped(), runtime_class())
+        except AlreadyExists:
+            return False
+        return True
 
     async def _create_set(self, instruction: CreateSet) -> None:
         made = instruction.set
@@ -227,8 +239,7 @@ class Acting:
         )
 
     async def _apply_toolkit(self, instruction: ApplyToolkit) -> None:
-        with contextlib.suppress(AlreadyExists):
-            await self._client.create(RUNTIME_CLASSES.untyped(), runtime_class())
+        await self._create_runtime_class()
         if self._may_act():
             await self._owner.apply(DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE)
 
