@@ -3,14 +3,15 @@
 import math
 from random import Random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused
 from tessera.provisioning.advise import emit
-from tessera.provisioning.advise.findings import Rank, findings, span
-from tessera.provisioning.advise.loop import replace_loop
+from tessera.provisioning.advise.findings import Labels, Rank, expendable, findings, span
+from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
 from tessera.provisioning.advise.warm import cheapest, placeholders, pool, smallest
@@ -30,7 +31,7 @@ PRECOMPILED = GroupTimes(group="gpu", provision=around(255, 300), startup=around
 
 def test_a_short_timer_with_built_drivers_is_told_as_a_loop_before_a_node_is_lost() -> None:
     current = Timers(max_node_provision=300, unneeded=600)
-    told = findings(BUILT, advise(BUILT, labelled=True), current, labelled=True)
+    told = findings(BUILT, advise(BUILT, labelled=True), current, labels=Labels(there=True))
     assert told[0].rank is Rank.LOOP
     assert "100% of its nodes take longer than maxNodeProvisionTime 5m" in told[0].text
     assert "no attempt ever is in time" in told[0].text
@@ -44,21 +45,23 @@ def test_with_precompiled_drivers_the_same_timer_holds() -> None:
     advice = advise(PRECOMPILED, labelled=True)
     assert all(
         each.rank not in {Rank.LOOP, Rank.TIMER_SHORT}
-        for each in findings(PRECOMPILED, advice, Timers(max_node_provision=300), labelled=True)
+        for each in findings(PRECOMPILED, advice, Timers(max_node_provision=300), labels=Labels(there=True))
     )
 
 
 def test_a_missing_label_is_ranked_above_timers() -> None:
-    told = findings(BUILT, advise(BUILT, labelled=False), Timers(max_node_provision=300, unneeded=300), labelled=False)
-    assert [each.rank for each in told[:2]] == [Rank.LABEL_MISSING, Rank.LOOP]
-    assert any("unneededTime 5m is shorter" in each.text for each in told)
+    told = findings(
+        BUILT, advise(BUILT, labelled=False), Timers(max_node_provision=300, unneeded=300), labels=Labels(there=False)
+    )
+    assert [each.rank for each in told[:3]] == [Rank.LABEL_MISSING, Rank.LOOP, Rank.LOOP]
+    assert "unneededTime 5m" in told[2].text
 
 
 def test_openshifts_sample_of_five_minutes_fails_built_drivers_without_a_label_and_not_precompiled_ones() -> None:
     current = Timers(unneeded=300)
 
     def short(times: GroupTimes) -> bool:
-        told = findings(times, advise(times, labelled=False), current, labelled=False)
+        told = findings(times, advise(times, labelled=False), current, labels=Labels(there=False))
         return any("unneededTime" in each.text for each in told)
 
     assert (short(BUILT), short(PRECOMPILED)) == (True, False)
@@ -66,7 +69,7 @@ def test_openshifts_sample_of_five_minutes_fails_built_drivers_without_a_label_a
 
 def test_twenty_nodes_do_not_support_p99() -> None:
     few = GroupTimes(group="gpu", provision=around(549, 20))
-    told = findings(few, advise(few, labelled=True), Timers(), labelled=True)
+    told = findings(few, advise(few, labelled=True), Timers(), labels=Labels(there=True))
     (too_few,) = (each for each in told if each.rank is Rank.TOO_FEW)
     assert "20 nodes" in too_few.text
     assert "needs 299" in too_few.text
@@ -79,7 +82,8 @@ def test_a_timer_far_too_long_is_said_only_where_the_sample_supports_it() -> Non
 
     def said(times: GroupTimes) -> bool:
         return any(
-            each.rank is Rank.TIMER_LONG for each in findings(times, advise(times, labelled=True), long, labelled=True)
+            each.rank is Rank.TIMER_LONG
+            for each in findings(times, advise(times, labelled=True), long, labels=Labels(there=True))
         )
 
     assert (said(PRECOMPILED), said(few)) == (True, False)
@@ -89,12 +93,57 @@ def test_without_values_nothing_is_advised() -> None:
     nothing = GroupTimes(group="gpu")
     advice = advise(nothing, labelled=None)
     assert advice.timers == Timers()
-    told = findings(nothing, advice, DEFAULTS, labelled=None)
+    told = findings(nothing, advice, DEFAULTS, labels=Labels(there=None))
     assert [each.rank for each in told] == [Rank.LABEL_UNKNOWN, Rank.NO_VALUES, Rank.NO_VALUES, Rank.NO_VALUES]
 
 
+def test_without_a_label_nodes_go_as_empty_and_the_delay_after_a_scale_up_may_save_them() -> None:
+    def late(delay: float) -> float:
+        told = empty_loop(BUILT, Timers(unneeded=300, delay_after_add=delay))
+        assert told is not None
+        return told.late
+
+    assert (late(0), late(480)) == (1, 1)  # they are Ready 180 s after the request
+    assert 0.2 < late(560) < 0.5
+    assert late(600) == 0
+
+
+def test_with_the_label_an_early_removal_is_no_concern() -> None:
+    told = findings(
+        BUILT,
+        advise(BUILT, labelled=True),
+        Timers(unneeded=30, delay_after_add=0),
+        labels=Labels(there=True),
+    )
+    assert told == ()
+
+
+def test_a_label_of_another_type_than_the_limits_is_told_after_timers() -> None:
+    labels = Labels(there=True, name="cluster-api/accelerator", value="nvidia-t4", types=("nvidia.com/gpu",))
+    told = findings(BUILT, advise(BUILT, labelled=True), Timers(max_node_provision=300), labels=labels)
+    assert [each.rank for each in told] == [Rank.LOOP, Rank.LABEL_UNMATCHED]
+    assert 'has the value "nvidia-t4", and the autoscaler has limits for nvidia.com/gpu' in told[1].text
+    matched = msgspec.structs.replace(labels, types=("nvidia.com/gpu", "nvidia-t4"))
+    assert len(findings(BUILT, advise(BUILT, labelled=True), Timers(max_node_provision=300), labels=matched)) == 1
+
+
+def test_nodes_that_were_lost_make_bounds_doubtful() -> None:
+    times = GroupTimes(group="gpu", provision=(250.0, 260.0), lost=(330.0, 340.0))
+    told = findings(times, advise(times, labelled=True), Timers(), labels=Labels(there=True))
+    assert told[0].rank is Rank.LOST
+    assert told[0].text.startswith("2 nodes went away before their cards could be used, after 5m40s at most")
+
+
+def test_pods_below_the_cutoff_are_named() -> None:
+    (told,) = expendable(["a/w-1", "a/w-2", "a/w-3", "a/w-4"], -10)
+    assert told.text.startswith("no node is ever made for a/w-1, a/w-2, a/w-3 and 1 more: their priority is below")
+    assert expendable([], -10) == ()
+
+
 def test_karpenter_is_told_that_it_waits_for_ever() -> None:
-    told = findings(PRECOMPILED, advise(PRECOMPILED, labelled=None), Timers(), labelled=None, karpenter=True)
+    told = findings(
+        PRECOMPILED, advise(PRECOMPILED, labelled=None), Timers(), labels=Labels(there=None), karpenter=True
+    )
     assert [each.rank for each in told] == [Rank.NO_DEADLINE]
 
 
@@ -173,6 +222,12 @@ def test_records_give_times_and_what_is_not_known_gives_none() -> None:
     )
     assert (told.provision, told.startup, told.ready) == ((400.0,), (220.0,), (210.0,))
     assert told.simulated
+
+
+def test_a_node_that_was_lost_gives_only_how_long_it_was_there() -> None:
+    lost = Record(node="a", group="gpu", at={Milestone.REQUESTED: 100.0, Milestone.READY: 250.0}, lost=430.0)
+    (told,) = from_records([lost])
+    assert (told.provision, told.ready, told.lost) == ((), (), (330.0,))
 
 
 @pytest.mark.parametrize(

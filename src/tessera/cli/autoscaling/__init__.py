@@ -1,1 +1,1 @@
-"""What ``tessera autoscaler`` shows: tables of advice, and what is known of a cluster's autoscaler."""
+"""The commands of ``tessera autoscaler``, and what is known of a cluster's autoscaler."""

@@ -1,25 +1,32 @@
-"""Times as autoscalers write them, on the command line: ``5m``, ``1h30m``, ``45s``, or plain seconds."""
+"""Times as autoscalers write them, in options and objects: ``5m``, ``1h30m``, ``1.5h``, or plain seconds."""
 
 import re
 
 import click
 
-_FORM = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+#: Units of Go's ParseDuration, in seconds.
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})(h|ms|m|s|us|µs|ns)")
+#: A timer that is longer than that was not meant, seconds: a year.
+LONGEST = 366 * 86_400.0
 
 
 def parse_duration(text: str) -> float:
     """Seconds.
 
     Raises:
-        ValueError: the text is of another form.
+        ValueError: the text is of another form, or of more than :data:`LONGEST`.
     """
-    if text.isdecimal():
-        return float(text)
-    found = _FORM.fullmatch(text)
-    if not text or found is None:
+    parts = _PART.findall(text)
+    if text.isascii() and text.isdecimal():
+        seconds = float(text)
+    elif parts and "".join(number + unit for number, unit in parts) == text:
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    else:
         raise ValueError(f'"{text[:40]}" is no time; write 5m, 1h30m, 45s or seconds')
-    hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return hours * 3600.0 + minutes * 60 + seconds
+    if seconds > LONGEST:
+        raise ValueError(f'"{text[:40]}" is more than a year')
+    return seconds
 
 
 class Duration(click.ParamType[float]):

@@ -1,82 +1,101 @@
-"""What a cluster says of its autoscaler: timers in force, whether nodes carry the accelerator label, and its records.
+"""What a cluster says of its autoscaler: timers in force, accelerator labels, priorities, and Tessera's records.
 
-Read are the ClusterAutoscaler of OpenShift, the flags of a Deployment that runs the cluster autoscaler, and nodes.
-What is not there, or may not be read, is unknown.
+Read are OpenShift's ClusterAutoscaler, the flags of a Deployment that runs the cluster autoscaler, annotations of
+MachineSets and MachineDeployments, Karpenter's NodePools, nodes, and pods that ask for cards. What is not there, or may
+not be read, is unknown.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
-from tessera.cli.autoscaling.durations import parse_duration
+from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift
+from tessera.cli.autoscaling.sets import SETS, SetFacts, facts_of_sets
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.meta import Resource
-from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES
-from tessera.provisioning.advise.findings import ACCELERATOR_LABELS
+from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Node, Pod
+from tessera.provisioning.advise.emit import CAPI_GROUP
+from tessera.provisioning.advise.findings import ACCELERATOR_LABELS, Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
-from tessera.provisioning.advise.timers import DEFAULTS, Timers
+from tessera.provisioning.advise.timers import Timers
 from tessera.provisioning.groups import KARPENTER_LABEL, group_of
 from tessera.provisioning.milestones import Record
 from tessera.provisioning.records import Book
 from tessera.provisioning.store import RECORDS_NAME
 
-CLUSTER_AUTOSCALERS = Resource(
-    "autoscaling.openshift.io", "v1", "clusterautoscalers", "ClusterAutoscaler", False, dict[str, Any]
-)
-
+NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
 #: Records that are read at most.
 _MOST = 100_000
-
-_FLAGS = {
-    "max-node-provision-time": "max_node_provision",
-    "max-node-startup-time": "max_node_startup",
-    "scale-down-unneeded-time": "unneeded",
-    "scale-down-delay-after-add": "delay_after_add",
-}
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a cluster.
 
     Attributes:
-        global_timers: timers of all groups; None in each where nothing says so.
-        labels: by node group: whether all of its nodes carry an accelerator label.
-        karpenter: nodes are Karpenter's.
+        settings: of the autoscaler as a whole.
+        labels: of the nodes that are there, by node group: name and value of the label that all of them carry, or None.
+        sets: what MachineSets and MachineDeployments say, by node group.
+        karpenter: node groups that are Karpenter's.
+        expendable: pods that ask for cards and for which no node is made.
     """
 
-    global_timers: Timers = Timers()
-    labels: Mapping[str, bool] = {}
-    karpenter: bool = False
+    settings: Settings = Settings()
+    labels: Mapping[str, tuple[str, str] | None] = {}
+    sets: Mapping[str, SetFacts] = {}
+    karpenter: frozenset[str] = frozenset()
+    expendable: tuple[str, ...] = ()
 
-    def labelled(self, group: str) -> bool | None:
-        """Whether a group's nodes carry the label; None if none of them is there."""
-        return self.labels.get(group)
+    def labelled(self, group: str) -> Labels:
+        """The accelerator label of a group. A template counts before nodes: theirs may have come later."""
+        own = self.sets.get(group)
+        if own is not None and own.labels is not None:
+            found = accelerator(own.labels)
+        elif group in self.labels:
+            found = self.labels[group]
+        else:
+            return Labels()
+        name, value = found or ("", "")
+        return Labels(there=found is not None, name=name, value=value, types=self.settings.gpu_types)
 
     def timers(self, group: str) -> Timers:
-        """The timers in force for a group."""
-        del group  # per-group settings are annotations of objects that differ by provider
-        return self.global_timers
+        """The timers in force for a group: its own where it has some."""
+        own = self.sets.get(group)
+        if own is None or own.timers == Timers():
+            return self.settings.timers
+        known = {name: value for name, value in msgspec.structs.asdict(own.timers).items() if value is not None}
+        return msgspec.structs.replace(self.settings.timers, **known)
+
+    def annotation_group(self, group: str) -> str:
+        """What annotations of the group's MachineSet begin with."""
+        return self.sets[group].api_group if group in self.sets else CAPI_GROUP
 
 
 NOTHING = ClusterFacts()
+
+
+def accelerator(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """Name and value of a node's accelerator label; None if it has none."""
+    return next(((name, labels[name]) for name in ACCELERATOR_LABELS if name in labels), None)
 
 
 async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
     """A cluster's measured times and what is known of its autoscaler."""
     times = from_records(await _records(client))
     nodes = (await client.list(NODES)).items
-    groups: dict[str, bool] = {}
-    for node in nodes:
-        group = group_of(node.metadata.labels, node.metadata.annotations)
-        if group in {each.group for each in times}:
-            groups[group] = groups.get(group, True) and any(name in node.metadata.labels for name in ACCELERATOR_LABELS)
+    settings = await _settings(client)
+    sets: dict[str, SetFacts] = {}
+    for resource in SETS:  # owners after what they own, so that what they say is said last
+        sets |= facts_of_sets(await _listed(client, resource), resource.group, sets)
+    pools = {str(each["metadata"]["name"]) for each in await _listed(client, NODE_POOLS)}
     return times, ClusterFacts(
-        global_timers=await _timers(client),
-        labels=groups,
-        karpenter=any(KARPENTER_LABEL in node.metadata.labels for node in nodes),
+        settings=settings,
+        labels=_labels(nodes),
+        sets=sets,
+        karpenter=frozenset(pools | {each.metadata.labels.get(KARPENTER_LABEL, "") for each in nodes} - {""}),
+        expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
     )
 
 
@@ -90,54 +109,46 @@ async def _records(client: Client) -> tuple[Record, ...]:
     return book.nodes.values()
 
 
-async def _timers(client: Client) -> Timers:
-    found: dict[str, float] = {}
+async def _settings(client: Client) -> Settings:
+    """OpenShift's object, or the flags of whatever Deployment is called after the cluster autoscaler."""
     try:
-        spec = (await client.get(CLUSTER_AUTOSCALERS, "default")).get("spec") or {}
-        down = spec.get("scaleDown") or {}
-        found |= _read(
-            max_node_provision=spec.get("maxNodeProvisionTime"),
-            unneeded=down.get("unneededTime"),
-            delay_after_add=down.get("delayAfterAdd"),
-        )
-        return _over(DEFAULTS, found)
+        found = await client.get(CLUSTER_AUTOSCALERS, "default")
+        return from_openshift(found)
     except ApiError:
         pass
-    flags = await _flags(client)
-    return Timers() if flags is None else _over(DEFAULTS, flags)
+    for deployment in await _listed(client, DEPLOYMENTS.untyped()):
+        if "cluster-autoscaler" in str(deployment["metadata"]["name"]):
+            return from_deployment(deployment)
+    return Settings()
 
 
-async def _flags(client: Client) -> dict[str, float] | None:
-    """The timers that a cluster autoscaler was started with; None if none is seen."""
+async def _listed(client: Client, resource: Resource[Any]) -> list[dict[str, Any]]:
+    """All objects of a kind; none where the cluster does not serve it or they may not be read."""
     try:
-        deployments = (await client.list(DEPLOYMENTS.untyped())).items
+        return list((await client.list(resource)).items)
     except ApiError:
-        return None
-    for deployment in deployments:
-        if "cluster-autoscaler" in deployment["metadata"]["name"]:
-            return _read(**dict(_named(deployment)))
-    return None
+        return []
 
 
-def _named(deployment: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    spec = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
-    for container in spec.get("containers") or ():
-        for argument in [*(container.get("command") or ()), *(container.get("args") or ())]:
-            name, _, value = str(argument).lstrip("-").partition("=")
-            if name in _FLAGS:
-                yield _FLAGS[name], value
-
-
-def _read(**texts: Any) -> dict[str, float]:
-    found = {}
-    for name, text in texts.items():
-        try:
-            if text:
-                found[name] = parse_duration(str(text))
-        except ValueError:
-            continue  # of a form that only Go reads, such as 1.5h: unknown
+def _labels(nodes: Iterable[Node]) -> dict[str, tuple[str, str] | None]:
+    found: dict[str, tuple[str, str] | None] = {}
+    for node in nodes:
+        group = group_of(node.metadata.labels, node.metadata.annotations)
+        if group:
+            label = accelerator(node.metadata.labels)
+            found[group] = label if found.get(group, label) is not None else None
     return found
 
 
-def _over(defaults: Timers, found: Mapping[str, float]) -> Timers:
-    return msgspec.structs.replace(defaults, **found)
+def _expendable(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:
+    return tuple(
+        sorted(
+            f"{pod.metadata.namespace}/{pod.metadata.name}"
+            for pod in pods
+            if not pod.spec.node_name and (pod.spec.priority or 0) < cutoff and _asks_for_cards(pod)
+        )
+    )
+
+
+def _asks_for_cards(pod: Pod) -> bool:
+    return any(name.startswith("nvidia.com/") for each in pod.spec.containers for name in each.resources.limits)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from tessera.provisioning.advise.findings import Finding, loop_of, span
-from tessera.provisioning.advise.loop import ReplaceLoop
+from tessera.provisioning.advise.findings import Finding, Labels, span
+from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import Advice, Bound, Timers
 
@@ -17,43 +17,51 @@ class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         group: its name.
-        labelled: whether its nodes carry an accelerator label; None if not known.
+        labels: what is known of the accelerator label.
         simulated: times are the lab's.
         advice: bounds and timers.
         current: the timers in force.
         loop: what the present maxNodeProvisionTime does; None where it or the times are not known.
         advised_loop: the same for the advised one.
+        empty_loop: what the present unneededTime does to nodes without the label; None where they have it.
         findings: worst first.
     """
 
     group: str
-    labelled: bool | None
+    labels: Labels
     simulated: bool
     advice: Advice
     current: Timers
     loop: ReplaceLoop | None
     advised_loop: ReplaceLoop | None
+    empty_loop: ReplaceLoop | None
     findings: tuple[Finding, ...]
 
 
 def joined(
-    times: GroupTimes, advice: Advice, current: Timers, labelled: bool | None, found: tuple[Finding, ...]
+    times: GroupTimes, advice: Advice, current: Timers, labels: Labels, found: tuple[Finding, ...], *, karpenter: bool
 ) -> GroupAdvice:
-    """The parts as one value."""
+    """The parts as one value; Karpenter has no timers that loop."""
     return GroupAdvice(
         group=times.group,
-        labelled=labelled,
+        labels=labels,
         simulated=times.simulated,
         advice=advice,
         current=current,
-        loop=loop_of(times, current.max_node_provision),
-        advised_loop=loop_of(times, advice.timers.max_node_provision),
+        loop=None if karpenter else provision_loop(times, current),
+        advised_loop=None if karpenter else provision_loop(times, advice.timers),
+        empty_loop=None if karpenter or labels.there else empty_loop(times, current),
         findings=found,
     )
 
 
-def lines(told: Sequence[GroupAdvice]) -> Iterator[str]:
-    """The report."""
+def lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Iterator[str]:
+    """The report.
+
+    Args:
+        told: each group's.
+        cluster: what concerns all groups.
+    """
     for place, each in enumerate(told):
         if place:
             yield ""
@@ -62,6 +70,10 @@ def lines(told: Sequence[GroupAdvice]) -> Iterator[str]:
         yield from _timers(each)
         yield from _loops(each)
         yield from _findings(each.findings)
+    if cluster:
+        yield ""
+        yield "all node groups"
+        yield from _findings(cluster)
 
 
 def _measured(advice: Advice) -> Iterator[str]:
@@ -100,10 +112,15 @@ def _known(seconds: float | None) -> str:
 
 
 def _loops(each: GroupAdvice) -> Iterator[str]:
-    for name, loop in (("now", each.loop), ("advised", each.advised_loop)):
+    told = (
+        ("maxNodeProvisionTime", "now", each.loop),
+        ("maxNodeProvisionTime", "advised", each.advised_loop),
+        ("no label, empty nodes kept", "now", each.empty_loop),
+    )
+    for timer, name, loop in told:
         if loop is not None:
             yield (
-                f"  with maxNodeProvisionTime {span(loop.timer)} ({name}): {loop.late:.0%} of nodes replaced "
+                f"  with {timer} {span(loop.timer)} ({name}): {loop.late:.0%} of nodes replaced "
                 f"({loop.late_low:.0%} to {loop.late_high:.0%}), {loop.attempts:.1f} attempts, "
                 f"{loop.wasted_node_hours:.2f} wasted node hours per node"
             )

@@ -3,7 +3,7 @@
 Global timers serve all node groups, so they are the longest of what the groups need. Annotations are per group.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tessera.provisioning.advise.findings import span
@@ -11,8 +11,11 @@ from tessera.provisioning.advise.timers import Advice, Timers
 
 FORMATS = ("openshift", "capi", "flags", "karpenter")
 
-#: Annotations of a MachineSet or MachineDeployment (Cluster API provider of the cluster autoscaler).
-_CAPI_PREFIX = "cluster.x-k8s.io/autoscaling-options-"
+#: Groups that annotations of a MachineSet or MachineDeployment begin with: the one that the autoscaler's environment
+#: CAPI_GROUP names, which OpenShift sets to its own (clusterapi provider of the cluster autoscaler).
+CAPI_GROUP, OPENSHIFT_GROUP = "cluster.x-k8s.io", "machine.openshift.io"
+#: What follows the group, before the option's name.
+CAPI_OPTIONS = "/autoscaling-options-"
 
 
 def longest(advices: Sequence[Advice]) -> Timers:
@@ -29,12 +32,19 @@ def longest(advices: Sequence[Advice]) -> Timers:
     )
 
 
-def openshift(timers: Timers) -> dict[str, Any]:
-    """The fields of the ClusterAutoscaler ``default``, for ``oc apply --server-side``; others are left as they are."""
+def openshift(timers: Timers, *, scale_down: bool = True) -> dict[str, Any]:
+    """The fields of the ClusterAutoscaler ``default``, for ``oc apply --server-side``; others are left as they are.
+
+    It has none for ``maxNodeStartupTime``: :func:`capi`.
+
+    Args:
+        timers: its timers.
+        scale_down: whether nodes are taken away at all, which has to be said beside the timers.
+    """
     spec: dict[str, Any] = _written(maxNodeProvisionTime=timers.max_node_provision)
     down = _written(unneededTime=timers.unneeded, delayAfterAdd=timers.delay_after_add)
     if down:
-        spec["scaleDown"] = {"enabled": True, **down}
+        spec["scaleDown"] = {"enabled": scale_down, **down}
     return {
         "apiVersion": "autoscaling.openshift.io/v1",
         "kind": "ClusterAutoscaler",
@@ -43,11 +53,16 @@ def openshift(timers: Timers) -> dict[str, Any]:
     }
 
 
-def capi(advice: Advice) -> dict[str, str]:
-    """Annotations of the group's MachineSet or MachineDeployment."""
+def capi(advice: Advice, group: str = CAPI_GROUP) -> dict[str, str]:
+    """Annotations of the node group's MachineSet or MachineDeployment.
+
+    Args:
+        advice: the group's.
+        group: :data:`CAPI_GROUP`, or :data:`OPENSHIFT_GROUP` for a MachineSet of OpenShift's own kind.
+    """
     timers = advice.timers
     return {
-        _CAPI_PREFIX + name: text
+        group + CAPI_OPTIONS + name: text
         for name, text in _written(
             maxnodeprovisiontime=timers.max_node_provision,
             maxnodestartuptime=timers.max_node_startup,
@@ -85,8 +100,3 @@ def karpenter(advice: Advice, taint: str) -> dict[str, Any]:
 
 def _written(**values: float | None) -> dict[str, str]:
     return {name: span(value) for name, value in values.items() if value is not None}
-
-
-def merged(annotations: Mapping[str, str]) -> str:
-    """Annotations as arguments of ``kubectl annotate``."""
-    return " ".join(f"{name}={value}" for name, value in annotations.items())

@@ -5,12 +5,12 @@ card yet, so pods that still do not fit cause one more node after the other, and
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
 import msgspec
 
-from tessera.provisioning.advise.loop import ReplaceLoop, replace_loop
+from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
 from tessera.provisioning.statistics import needed
@@ -31,12 +31,15 @@ class Rank(IntEnum):
 
     LABEL_MISSING = 1
     LOOP = 2
-    TIMER_SHORT = 3
-    NO_DEADLINE = 4
-    LABEL_UNKNOWN = 5
-    TOO_FEW = 6
-    NO_VALUES = 7
-    TIMER_LONG = 8
+    LOST = 3
+    TIMER_SHORT = 4
+    NO_DEADLINE = 5
+    EXPENDABLE = 6
+    LABEL_UNMATCHED = 7
+    LABEL_UNKNOWN = 8
+    TOO_FEW = 9
+    NO_VALUES = 10
+    TIMER_LONG = 11
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -55,8 +58,24 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
     remedy: str = ""
 
 
+class Labels(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the accelerator label of a group's nodes.
+
+    Attributes:
+        there: whether they carry it from registration on; None if not known.
+        name: the label's.
+        value: the label's.
+        types: types of cards that the autoscaler has limits for: ``--gpu-total``, ClusterAutoscaler ``gpus[].type``.
+    """
+
+    there: bool | None = None
+    name: str = ""
+    value: str = ""
+    types: tuple[str, ...] = ()
+
+
 def findings(
-    times: GroupTimes, advice: Advice, current: Timers, *, labelled: bool | None, karpenter: bool = False
+    times: GroupTimes, advice: Advice, current: Timers, *, labels: Labels, karpenter: bool = False
 ) -> tuple[Finding, ...]:
     """Everything that is to be said of a group, worst first.
 
@@ -64,54 +83,82 @@ def findings(
         times: what was measured.
         advice: the timers that follow.
         current: the timers that are in force.
-        labelled: whether nodes carry an accelerator label from registration on; None if not known.
+        labels: the accelerator label.
         karpenter: Karpenter makes the nodes; it needs no label, and has other timers.
     """
-    found = [*_label(times, labelled), *_timers(times, advice, current, labelled)] if not karpenter else [*_karpenter()]
-    found += _sizes(advice)
+    found = [*_karpenter()] if karpenter else [*_label(labels), *_timers(times, advice, current, labels.there)]
+    found += [*_lost(times), *_sizes(advice)]
     return tuple(sorted(msgspec.structs.replace(each, group=times.group) for each in found))
 
 
-def loop_of(times: GroupTimes, timer: float | None) -> ReplaceLoop | None:
-    """The replace loop of a timer; None where the timer or the times are not known."""
-    return replace_loop(times.provision, timer) if timer is not None and times.provision else None
+def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
+    """What is to be said of pods that ask for cards and are below the autoscaler's priority cutoff.
+
+    Args:
+        pods: ``namespace/name`` of each.
+        cutoff: ``--expendable-pods-priority-cutoff``, ClusterAutoscaler ``podPriorityThreshold``.
+    """
+    if not pods:
+        return ()
+    named = ", ".join(pods[:3]) + (f" and {len(pods) - 3} more" if len(pods) > 3 else "")
+    text = f"no node is ever made for {named}: their priority is below the autoscaler's cutoff of {cutoff}"
+    remedy = f"give them a PriorityClass of at least {cutoff}, below that of the pods that may push them aside"
+    return (Finding(rank=Rank.EXPENDABLE, group="", text=text, remedy=remedy),)
 
 
-def _label(times: GroupTimes, labelled: bool | None) -> Iterator[Finding]:
+def _label(labels: Labels) -> Iterator[Finding]:
     remedy = (
         "put the provider's label on the nodes from registration on, e.g. cluster-api/accelerator in the MachineSet's "
         "spec.template.spec.metadata.labels, with the type that --gpu-total or ClusterAutoscaler gpus[].type names"
     )
-    if labelled is False:
+    if labels.there is False:
         text = (
             "the accelerator label is missing: the autoscaler takes a node without its cards for ready, makes more "
             "nodes for the same pod, and removes the first as empty"
         )
-        yield Finding(rank=Rank.LABEL_MISSING, group=times.group, text=text, remedy=remedy)
-    if labelled is None:
+        yield Finding(rank=Rank.LABEL_MISSING, group="", text=text, remedy=remedy)
+    if labels.there is None:
         text = "it is not known whether its nodes carry an accelerator label; without one no timer helps"
-        yield Finding(rank=Rank.LABEL_UNKNOWN, group=times.group, text=text, remedy=remedy)
+        yield Finding(rank=Rank.LABEL_UNKNOWN, group="", text=text, remedy=remedy)
+    if labels.there and labels.name and labels.types and labels.value not in labels.types:
+        types = ", ".join(labels.types)
+        text = (
+            f'label {labels.name} has the value "{labels.value}", and the autoscaler has limits for {types}: '
+            "no limit on cards holds for this group"
+        )
+        remedy = f'name "{labels.value}" in --gpu-total or ClusterAutoscaler gpus[].type, or give the label that value'
+        if not labels.value:
+            remedy = f"give the label one of these values: {types}"
+        yield Finding(rank=Rank.LABEL_UNMATCHED, group="", text=text, remedy=remedy)
 
 
 def _timers(times: GroupTimes, advice: Advice, current: Timers, labelled: bool | None) -> Iterator[Finding]:
-    loop = loop_of(times, current.max_node_provision)
-    if loop is not None and loop.late:
-        yield _loop(times.group, loop, advice)
-    names = [
-        ("maxNodeStartupTime", current.max_node_startup, advice.startup, advice.timers.max_node_startup),
-        ("delayAfterAdd", current.delay_after_add, advice.ready, advice.timers.delay_after_add),
+    better = advice.timers
+    named = [
+        ("maxNodeStartupTime", current.max_node_startup, advice.startup, better.max_node_startup),
+        ("delayAfterAdd", current.delay_after_add, advice.ready, better.delay_after_add),
     ]
-    if not loop or not loop.late:
-        pair = (current.max_node_provision, advice.provision, advice.timers.max_node_provision)
-        names.insert(0, ("maxNodeProvisionTime", *pair))
-    if labelled is not True:
-        names.append(("unneededTime", current.unneeded, advice.ready, advice.timers.unneeded))
-    for name, now, measured, better in names:
-        if now is not None and measured is not None and better is not None:
-            yield from _timer(times.group, name, now, measured, better)
+    late = provision_loop(times, current)
+    if late is not None and late.late:
+        yield _loop(late, f"maxNodeProvisionTime {span(late.timer)}", "maxNodeProvisionTime", better.max_node_provision)
+    else:
+        pair = (current.max_node_provision, advice.provision, better.max_node_provision)
+        named.insert(0, ("maxNodeProvisionTime", *pair))
+    empty = empty_loop(times, current) if labelled is not True else None
+    if empty is not None and empty.late:
+        what = f"the {span(empty.timer)} for which an empty node is kept (unneededTime {span(current.unneeded or 0)})"
+        told = _loop(empty, what, "unneededTime", better.unneeded)
+        yield told if labelled is False else msgspec.structs.replace(told, rank=Rank.TIMER_SHORT)
+    elif labelled is not True:
+        named.append(("unneededTime", current.unneeded, advice.ready, better.unneeded))
+    if labelled:  # started nodes are all that scale-down looks at, so nothing of a new node is short
+        named = [each for each in named if each[0] != "delayAfterAdd" or _long(*each[1:])]
+    for name, now, measured, advised in named:
+        if now is not None and measured is not None and advised is not None:
+            yield from _timer(name, now, measured, advised)
 
 
-def _loop(group: str, loop: ReplaceLoop, advice: Advice) -> Finding:
+def _loop(loop: ReplaceLoop, patience: str, name: str, better: float | None) -> Finding:
     attempts = "no attempt ever is in time" if math.isinf(loop.attempts) else f"{loop.attempts:.1f} attempts expected"
     wasted = (
         "node time is paid for nothing without end"
@@ -119,21 +166,35 @@ def _loop(group: str, loop: ReplaceLoop, advice: Advice) -> Finding:
         else f"{loop.wasted_node_hours:.2f} node hours paid for nothing per node"
     )
     text = (
-        f"replace loop: {loop.late:.0%} of its nodes take longer than maxNodeProvisionTime {span(loop.timer)} "
+        f"replace loop: {loop.late:.0%} of its nodes take longer than {patience} "
         f"(between {loop.late_low:.0%} and {loop.late_high:.0%} at 95 %); {attempts}, {wasted}"
     )
-    better = advice.timers.max_node_provision
-    remedy = f"set maxNodeProvisionTime to {span(better)}" if better is not None else ""
-    return Finding(rank=Rank.LOOP if loop.loops else Rank.TIMER_SHORT, group=group, text=text, remedy=remedy)
+    remedy = f"set {name} to {span(better)}" if better is not None else ""
+    return Finding(rank=Rank.LOOP if loop.loops else Rank.TIMER_SHORT, group="", text=text, remedy=remedy)
 
 
-def _timer(group: str, name: str, now: float, measured: Bound, better: float) -> Iterator[Finding]:
+def _timer(name: str, now: float, measured: Bound, better: float) -> Iterator[Finding]:
     if now < measured.seconds:
         text = f"{name} {span(now)} is shorter than what its nodes take: up to {span(measured.seconds)}"
-        yield Finding(rank=Rank.TIMER_SHORT, group=group, text=text, remedy=f"set {name} to {span(better)}")
-    elif now > 2 * better and measured.supported:
+        yield Finding(rank=Rank.TIMER_SHORT, group="", text=text, remedy=f"set {name} to {span(better)}")
+    elif _long(now, measured, better):
         text = f"{name} {span(now)} is more than twice what its nodes need; a broken node is paid for that long"
-        yield Finding(rank=Rank.TIMER_LONG, group=group, text=text, remedy=f"set {name} to {span(better)}")
+        yield Finding(rank=Rank.TIMER_LONG, group="", text=text, remedy=f"set {name} to {span(better)}")
+
+
+def _long(now: float | None, measured: Bound | None, better: float | None) -> bool:
+    return now is not None and better is not None and now > 2 * better and measured is not None and measured.supported
+
+
+def _lost(times: GroupTimes) -> Iterator[Finding]:
+    if not times.lost:
+        return
+    text = (
+        f"{len(times.lost)} nodes went away before their cards could be used, after {span(max(times.lost))} at most; "
+        "what the others took is too little for a bound"
+    )
+    remedy = "set timers well above that, and measure again before they are cut"
+    yield Finding(rank=Rank.LOST, group="", text=text, remedy=remedy)
 
 
 def _karpenter() -> Iterator[Finding]:

@@ -7,6 +7,9 @@ that take longer than the timer ``tau``, and ``b`` the back-off of the node grou
 * time until then: ``q / (1 - q) * (tau + b)`` and the time of one that is in time;
 * node time paid for nothing: ``q / (1 - q) * (tau + removal)``.
 
+Without the accelerator label the autoscaler takes the node for ready and empty instead, and the timer is ``unneeded``,
+which runs from Ready on; there is no back-off. ``delay_after_add`` runs from the request on and may be longer.
+
 ``q`` is counted in the sample. Since few values say little about rare ones, its interval (Clopper and Pearson) is told
 beside it: twenty nodes that were all in time still leave one in seven possible.
 """
@@ -16,7 +19,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tessera.provisioning.statistics import CONFIDENCE, at_most
+from tessera.provisioning.advise.samples import GroupTimes
+from tessera.provisioning.advise.timers import Timers
+from tessera.provisioning.statistics import CONFIDENCE, at_most, quantile
 
 #: Seconds of the back-off of a node group after a scale-up that failed: first and longest (cluster autoscaler).
 BACKOFF = (300.0, 1800.0)
@@ -75,6 +80,23 @@ def replace_loop(
         seconds=odds * (timer + backoff) + sum(in_time) / len(in_time) if in_time else math.inf,
         wasted_node_hours=odds * (timer + removal) / 3600,
     )
+
+
+def provision_loop(times: GroupTimes, timers: Timers) -> ReplaceLoop | None:
+    """What ``max_node_provision`` does to a group; None where it or the times are not known."""
+    timer = timers.max_node_provision
+    return replace_loop(times.provision, timer) if timer is not None and times.provision else None
+
+
+def empty_loop(times: GroupTimes, timers: Timers) -> ReplaceLoop | None:
+    """What ``unneeded`` does to a group whose nodes have no accelerator label; None where it is not known."""
+    if timers.unneeded is None or not times.ready:
+        return None
+    timer = timers.unneeded
+    if timers.delay_after_add is not None and times.provision:
+        until_ready = quantile(times.provision, 0.5) - quantile(times.ready, 0.5)
+        timer = max(timer, timers.delay_after_add - until_ready)
+    return replace_loop(times.ready, timer, backoff=0.0)
 
 
 def _interval(over: int, n: int) -> tuple[float, float]:

@@ -6,7 +6,9 @@ Three durations matter to an autoscaler, each begun where one of its timers begi
 * ``startup``: from the node's registration to a usable card; against ``maxNodeStartupTime``;
 * ``ready``: from the node's Ready condition to a usable card; against ``unneededTime`` and ``delayAfterAdd``.
 
-A record that lacks a moment gives no value for the durations around it. Files may be CSV with a header, or JSON: a list
+A record that lacks a moment gives no value for the durations around it. A node that went away before its cards could be
+used gives none either, only how long it was there: those that stayed are the quick ones, so what they took is too
+little where nodes were lost. Files may be CSV with a header, or JSON: a list
 of objects. Columns are ``group`` and any of the three durations in seconds.
 """
 
@@ -37,6 +39,7 @@ class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
         provision: request to usable card.
         startup: registration to usable card.
         ready: Ready to usable card.
+        lost: of nodes that went away before their cards could be used: request, or registration, to that moment.
         simulated: some of it happened in the lab.
     """
 
@@ -44,6 +47,7 @@ class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
     provision: tuple[float, ...] = ()
     startup: tuple[float, ...] = ()
     ready: tuple[float, ...] = ()
+    lost: tuple[float, ...] = ()
     simulated: bool = False
 
 
@@ -58,6 +62,9 @@ def from_records(records: Iterable[Record]) -> tuple[GroupTimes, ...]:
             # Clocks of two machines may disagree by a moment; less than nothing is not known.
             if usable is not None and began is not None and usable >= began:
                 row[name] = usable - began
+        began = record.at.get(Milestone.REQUESTED, record.at.get(Milestone.REGISTERED))
+        if record.lost is not None and began is not None and record.lost >= began:
+            row["lost"] = record.lost - began
         rows.append(row)
     return _grouped(rows)
 
@@ -126,7 +133,8 @@ def _grouped(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupTimes, ...]:
     for group in sorted({row["group"] for row in rows}):
         own = [row for row in rows if row["group"] == group]
         times = {name: tuple(row[name] for row in own if name in row) for name in DURATIONS}
-        made.append(GroupTimes(group=group, simulated=any(row["simulated"] for row in own), **times))
+        lost = tuple(row["lost"] for row in own if "lost" in row)
+        made.append(GroupTimes(group=group, lost=lost, simulated=any(row["simulated"] for row in own), **times))
     return tuple(made)
 
 

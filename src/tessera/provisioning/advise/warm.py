@@ -101,7 +101,13 @@ def cheapest(*, per_hour: float, seconds: float, node_price: float, wait_price: 
 
 
 def placeholders(
-    name: str, nodes: int, *, resource: str = "nvidia.com/gpu", count: int = 1, selector: dict[str, str] | None = None
+    name: str,
+    nodes: int,
+    *,
+    resource: str = "nvidia.com/gpu",
+    count: int = 1,
+    selector: dict[str, str] | None = None,
+    priority: int = CUTOFF,
 ) -> list[dict[str, Any]]:
     """The objects that keep a pool warm: a PriorityClass and a Deployment of placeholder pods, one a node.
 
@@ -111,6 +117,7 @@ def placeholders(
         resource: what a placeholder asks for.
         count: how much of it; all of a node's, so that one pod is one node.
         selector: labels of the nodes.
+        priority: of the placeholders: not below the autoscaler's cutoff, and below that of the pods to come.
     """
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tessera"}
     spread = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
@@ -134,7 +141,7 @@ def placeholders(
             "apiVersion": "scheduling.k8s.io/v1",
             "kind": "PriorityClass",
             "metadata": {"name": name},
-            "value": CUTOFF,
+            "value": priority,
             "preemptionPolicy": "Never",
             "globalDefault": False,
             "description": "Placeholders that keep GPU nodes warm; any other pod takes their place.",

@@ -252,8 +252,12 @@ def _added(homeless: Sequence[PendingView], world: World, memory: Memory, timers
         if count > 0:
             memory.requests[view.group.name] = _Request(deadline=world.now + timers.max_node_provision)
             memory.last_add = world.now
-            return [Deed(kind=Kind.INCREASE, group=view.group.name, count=count, why=f"{len(homeless)} pods wait")]
+            return [Deed(kind=Kind.INCREASE, group=view.group.name, count=count, why=_waiting(len(homeless)))]
     return []
+
+
+def _waiting(pods: int) -> str:
+    return "1 pod waits" if pods == 1 else f"{pods} pods wait"
 
 
 def _scale_down(world: World, memory: Memory, timers: Timers, spare: dict[str, int]) -> list[Deed]:

@@ -1,0 +1,162 @@
+"""``tessera autoscaler advise``: timers from measured times, and what the present ones do."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.autoscaling.durations import Duration
+from tessera.cli.autoscaling.sources import FILE, times_and_facts
+from tessera.cli.connect import Failure, cluster_options, reported
+
+if TYPE_CHECKING:
+    from tessera.cli.autoscaling.facts import ClusterFacts
+    from tessera.cli.autoscaling.tables import GroupAdvice
+    from tessera.provisioning.advise.findings import Labels
+    from tessera.provisioning.advise.samples import GroupTimes
+    from tessera.provisioning.advise.timers import Timers
+
+_DURATION = Duration()
+
+
+@click.command()
+@click.option(
+    "--samples",
+    type=FILE,
+    metavar="FILE",
+    help="Times from a file instead of the cluster: CSV or JSON with group, and provision, startup or ready (seconds"
+    " from request, registration or Ready until the cards are usable); or records, as tessera provisioning report"
+    " -o json prints them; or results of tessera bench autoscale. - reads standard input.",
+)
+@click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this node group; repeatable.")
+@click.option(
+    "--labelled/--unlabelled",
+    default=None,
+    help="Whether nodes carry the provider's accelerator label from registration on.  [default: as the cluster says]",
+)
+@click.option("--karpenter", is_flag=True, help="Karpenter makes the nodes.  [default: as the cluster says]")
+@click.option("--max-node-provision-time", type=_DURATION, help="The timer in force.  [default: the cluster's]")
+@click.option("--max-node-startup-time", type=_DURATION, help="The timer in force.  [default: the cluster's]")
+@click.option("--unneeded-time", type=_DURATION, help="The timer in force.  [default: the cluster's]")
+@click.option("--delay-after-add", type=_DURATION, help="The timer in force.  [default: the cluster's]")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "openshift", "capi", "flags", "karpenter"]),
+    default="table",
+    help="How to show it: for people, for programs, or in an autoscaler's own words.",
+)
+@cluster_options
+@reported
+def command(
+    *,
+    samples: Path | None,
+    groups: Sequence[str],
+    labelled: bool | None,
+    karpenter: bool,
+    output: str,
+    kubeconfig: Path | None,
+    context: str | None,
+    **timers: float | None,
+) -> None:
+    """Say which timers a node group needs, what the present ones do, and what else is wrong.
+
+    Every bound is free of assumptions about the distribution, and says which quantile the sample supports: p99 needs
+    299 nodes. The exit code is 0 whatever is found.
+
+    \b
+    Examples:
+      tessera autoscaler advise
+      tessera autoscaler advise --samples times.csv --max-node-provision-time 5m --unlabelled
+      tessera autoscaler advise -o openshift | oc apply --server-side -f -
+      tessera autoscaler advise -o capi
+    """
+    from tessera.cli.autoscaling.tables import lines
+    from tessera.provisioning.advise.findings import expendable
+
+    times, facts = times_and_facts(samples, kubeconfig, context)
+    if groups:
+        times = tuple(each for each in times if each.group in groups)
+    if not times:
+        raise Failure(
+            "error: no times were measured"
+            + (f" of node group {', '.join(groups)}" if groups else "")
+            + "; records are made as nodes come (tessera provisioning report), or give a file with --samples"
+        )
+    told = [_told(each, facts, timers, labelled, karpenter or each.group in facts.karpenter) for each in times]
+    cluster = expendable(facts.expendable, facts.settings.cutoff)
+    match output:
+        case "table":
+            print("\n".join(lines(told, cluster)))
+        case "json":
+            import msgspec
+
+            print(msgspec.json.format(msgspec.json.encode({"groups": told, "cluster": cluster}), indent=2).decode())
+        case _:
+            _emit(told, facts, output)
+
+
+def _told(
+    times: "GroupTimes",
+    facts: "ClusterFacts",
+    given: dict[str, float | None],
+    labelled: bool | None,
+    karpenter: bool,
+) -> "GroupAdvice":
+    from tessera.cli.autoscaling.tables import joined
+    from tessera.provisioning.advise.findings import findings
+    from tessera.provisioning.advise.timers import advise
+
+    labels = _labels(facts.labelled(times.group), labelled)
+    current = _current(facts.timers(times.group), given)
+    advice = advise(times, labelled=True if karpenter else labels.there)
+    found = findings(times, advice, current, labels=labels, karpenter=karpenter)
+    return joined(times, advice, current, labels, found, karpenter=karpenter)
+
+
+def _labels(seen: "Labels", given: bool | None) -> "Labels":
+    from tessera.provisioning.advise.findings import Labels
+
+    return seen if given in (None, seen.there) else Labels(there=given)
+
+
+def _current(seen: "Timers", given: dict[str, float | None]) -> "Timers":
+    import msgspec
+
+    names = {
+        "max_node_provision_time": "max_node_provision",
+        "max_node_startup_time": "max_node_startup",
+        "unneeded_time": "unneeded",
+        "delay_after_add": "delay_after_add",
+    }
+    return msgspec.structs.replace(seen, **{names[name]: value for name, value in given.items() if value is not None})
+
+
+def _emit(told: "Sequence[GroupAdvice]", facts: "ClusterFacts", output: str) -> None:
+    import yaml
+
+    from tessera.provisioning.advise import emit
+
+    advices = [each.advice for each in told]
+    if any(each.simulated for each in told):
+        click.echo("warning: these times come from the lab; set no real timer by them", err=True)
+    longest = emit.longest(advices)
+    match output:
+        case "openshift":
+            made = emit.openshift(longest, scale_down=facts.settings.scale_down is not False)
+            print(yaml.safe_dump(made, sort_keys=False), end="")
+            if longest.max_node_startup is not None:
+                click.echo("note: it has no field for maxNodeStartupTime; annotate the MachineSets: -o capi", err=True)
+        case "flags":
+            print("\n".join(emit.flags(longest)))
+        case "capi":
+            for each in advices:
+                print(f"# node group {each.group or '(no name)'}: annotations of its MachineSet or MachineDeployment")
+                made = emit.capi(each, facts.annotation_group(each.group))
+                print(yaml.safe_dump(made, sort_keys=False), end="")
+        case _:
+            from tessera.provisioning.startup import STARTUP_TAINT
+
+            pools = [emit.karpenter(each, STARTUP_TAINT) for each in advices]
+            print(yaml.safe_dump_all(pools, sort_keys=False), end="")

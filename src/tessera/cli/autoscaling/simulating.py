@@ -1,0 +1,148 @@
+"""``tessera autoscaler simulate``: what an autoscaler does under given timers, played in the lab and told in lines."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from tessera.cli.autoscaling.durations import Duration
+from tessera.cli.connect import reported
+
+if TYPE_CHECKING:
+    from tessera.lab.cloud.autoscaler.rules import Timers
+    from tessera.lab.experiments.scaling import Played, Setting
+
+_DURATION = Duration()
+#: Names of drivers on the command line, and of the lab's scenarios.
+_DRIVERS = {"built": "built", "precompiled": "precompiled-public"}
+
+
+@click.command()
+@click.option(
+    "--timer",
+    type=_DURATION,
+    default="5m",
+    show_default=True,
+    help="maxNodeProvisionTime, unneededTime and delayAfterAdd, as far as they are not given by themselves.",
+)
+@click.option("--max-node-provision-time", type=_DURATION, help="By itself.  [default: as --timer]")
+@click.option("--unneeded-time", type=_DURATION, help="By itself.  [default: as --timer]")
+@click.option("--delay-after-add", type=_DURATION, help="By itself.  [default: as --timer]")
+@click.option("--drivers", type=click.Choice(list(_DRIVERS)), default="built", show_default=True, help="How they come.")
+@click.option("--labelled/--unlabelled", default=True, help="Nodes carry the accelerator label.  [default: labelled]")
+@click.option(
+    "--operator",
+    type=click.Choice(["reference", "tessera"]),
+    default="reference",
+    show_default=True,
+    help="Whose order of steps; Tessera's nodes carry its startup taint.",
+)
+@click.option("--hours", type=click.FloatRange(0.1, 4), default=1.0, show_default=True, help="Simulated.")
+@click.option("--pods", type=click.IntRange(1, 10), default=1, show_default=True, help="That each ask for a card.")
+@click.option("--max-nodes", type=click.IntRange(1, 20), default=1, show_default=True, help="Of the node group.")
+@click.option("--vm-time", type=_DURATION, help="Of a cloud, for a virtual machine.  [default: the cost model's]")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of chance.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to show it.")
+@reported
+def command(
+    *,
+    timer: float,
+    max_node_provision_time: float | None,
+    unneeded_time: float | None,
+    delay_after_add: float | None,
+    drivers: str,
+    labelled: bool,
+    operator: str,
+    hours: float,
+    pods: int,
+    max_nodes: int,
+    vm_time: float | None,
+    seed: int,
+    output: str,
+) -> None:
+    """Play on a simulated cluster what an autoscaler does with nodes whose cards come late.
+
+    Nothing of it is measured: costs are those of tessera bench costs, and the autoscaler is a model of the real one.
+
+    \b
+    Examples:
+      tessera autoscaler simulate --timer 5m --drivers built --unlabelled
+      tessera autoscaler simulate --timer 5m --drivers precompiled --unlabelled
+      tessera autoscaler simulate --timer 5m --drivers built --vm-time 4m --max-nodes 3
+      tessera autoscaler simulate --timer 5m --drivers precompiled --operator tessera
+    """
+    import msgspec
+
+    from tessera.lab.cloud.autoscaler.rules import Timers
+    from tessera.lab.costs import CostModel
+    from tessera.lab.experiments.scaling import Setting
+    from tessera.lab.experiments.scenarios import SCENARIOS
+
+    costs = CostModel() if vm_time is None else CostModel(vm_seconds=vm_time)
+    setting = Setting(
+        scenario=SCENARIOS[_DRIVERS[drivers]],
+        timers=Timers(
+            max_node_provision=timer if max_node_provision_time is None else max_node_provision_time,
+            unneeded=timer if unneeded_time is None else unneeded_time,
+            delay_after_add=timer if delay_after_add is None else delay_after_add,
+        ),
+        operator=operator,
+        labelled=labelled,
+        tainted=operator == "tessera",
+        maximum=max_nodes,
+        pods=pods,
+        hours=hours,
+        costs=costs,
+        seed=seed,
+    )
+    played = _played(setting)
+    if output == "json":
+        print(msgspec.json.format(msgspec.json.encode(played), indent=2).decode())
+        return
+    print("\n".join(_lines(setting, played)))
+
+
+def _played(setting: "Setting") -> "Played":
+    from tessera.cli import agent, controller, webhook
+    from tessera.lab.experiments.scaling import play
+    from tessera.lab.install import Commands, entrypoint
+
+    make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+    return play(setting, make)
+
+
+def _lines(setting: "Setting", played: "Played") -> Iterator[str]:
+    from tessera.provisioning.advise.findings import span
+
+    label = "with" if setting.labelled else "without"
+    yield "simulated: nothing of this is measured"
+    yield f"drivers {setting.scenario.title}, {setting.operator} operator, nodes {label} the accelerator label"
+    yield _timers(setting.timers)
+    yield f"{_counted(setting.pods, 'pod')} for a card each, at most {_counted(setting.maximum, 'node')}"
+    yield ""
+    for each in played.moments:
+        yield f"{span(each.at):>8}  {each.kind:<9} {each.text}"
+    yield ""
+    hours = f"{setting.hours:g} h"
+    waiting = setting.pods - len(played.ran)
+    if played.ran:
+        yield f"{_counted(len(played.ran), 'pod')} ran, the last after {span(played.ran[-1])}"
+    if waiting:
+        yield f"{_counted(waiting, 'pod')} did not run within {hours}"
+    yield (
+        f"{_counted(played.made, 'node')} made, {played.lost} of them taken away before the cards could be used; "
+        f"{_counted(played.timed_out, 'time-out')}; {played.node_hours:.2f} node hours paid within {hours}"
+    )
+
+
+def _timers(timers: "Timers") -> str:
+    from tessera.provisioning.advise.findings import span
+
+    return (
+        f"maxNodeProvisionTime {span(timers.max_node_provision)}, unneededTime {span(timers.unneeded)}, "
+        f"delayAfterAdd {span(timers.delay_after_add)}, maxNodeStartupTime {span(timers.max_node_startup)}"
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" + ("" if count == 1 else "s")
