@@ -64,6 +64,12 @@ def world_options(function: Any) -> Any:
                 help="Label nvidia.com/mig.config of nodes with cards; '' for none: cards are then offered whole.",
             ),
             click.option(
+                "--drivers",
+                is_flag=True,
+                help="Machines without drivers, for a ClusterPolicy to bring (examples/drivers). Registries are"
+                " simulated, too.",
+            ),
+            click.option(
                 "--port", type=click.IntRange(0, 65535), default=0, help="Of the API server; 0 for a free one."
             ),
             click.option("--tessera/--no-tessera", "installed", default=True, help="Install Tessera (deploy/)."),
@@ -107,6 +113,7 @@ def up(folder: Path | None, **world: Any) -> None:
 
 def _arguments(world: dict[str, Any]) -> list[str]:
     flags = ["--virtual-time"] * world["virtual_time"] + ["--no-tessera"] * (not world["installed"])
+    flags += ["--drivers"] * world["drivers"]
     pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
     pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
     pairs += [("--mig-config", world["mig_config"]), ("--boot-time", world["boot_time"])]
@@ -164,9 +171,10 @@ def smi(folder: Path | None, node: str) -> None:
 
 @command.command()
 @click.argument("node")
+@click.option("--kernel", metavar="NAME", default="", help="Boot into this one, `uname -r`.  [default: the same]")
 @dir_option
 @reported
-def reboot(folder: Path | None, node: str) -> None:
+def reboot(folder: Path | None, node: str, kernel: str) -> None:
     """Reboot a node, and do not wait for it.
 
     Every container on it ends, and every MIG instance of its cards is gone; A100 and A30 stay in MIG mode, later cards
@@ -182,7 +190,7 @@ def reboot(folder: Path | None, node: str) -> None:
     """
     from tessera.lab.control import ask
 
-    print(ask(_lab_folder(folder), "reboot", node))
+    print(ask(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 
 
 def _lab_folder(folder: Path | None) -> Path:

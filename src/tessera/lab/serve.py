@@ -28,6 +28,7 @@ from tessera.lab.apiserver.http import HttpFront
 from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
 from tessera.lab.control import served
 from tessera.lab.daemon import LabState, announce, held
+from tessera.lab.drivers.published import published
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.kubelet.node import SHUTDOWN, SimulatedNode
 from tessera.lab.manifests import images, install_manifests
@@ -50,6 +51,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     publish_every: float | None
     boot_time: float
     mig_config: str
+    drivers: bool
     port: int
     installed: bool
 
@@ -123,6 +125,7 @@ class Lab:
             mig_config=world.mig_config,
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
+            **(published() if world.drivers else {}),
         )
 
     async def _until_usable(self, cluster: Cluster, clock: Clock) -> None:
@@ -142,6 +145,8 @@ class Lab:
         async with watched.running():
             await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
             await watched.until(lambda: _trusted(hooks), PATIENCE, "the webhook is trusted")
+            if self._world.drivers:  # nobody serves a card before an administrator asks for drivers
+                return
             await watched.until(lambda: self._served(nodes, slices), PATIENCE, "every node with cards is served")
 
     def _served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
@@ -157,10 +162,12 @@ class Lab:
         machine = self._node(node).machine
         return "No devices were found" if machine is None else listing(machine)
 
-    def _reboot(self, node: str) -> str:
-        found = self._node(node)
-        found.reboot()
-        return f"node {node} reboots; it is back in about {SHUTDOWN + found.options.boot_seconds:g} s"
+    def _reboot(self, argument: str) -> str:
+        name, _, kernel = argument.partition(" ")
+        found = self._node(name)
+        found.reboot(kernel)
+        into = f" into kernel {kernel}" if kernel else ""
+        return f"node {name} reboots{into}; it is back in about {SHUTDOWN + found.options.boot_seconds:g} s"
 
     def _node(self, name: str) -> SimulatedNode:
         assert self._cluster is not None
