@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import PODS
@@ -203,6 +205,24 @@ def test_a_machine_that_goes_down_waits_for_nobody(in_lab: InLab) -> None:
         assert cleaned == []
 
     in_lab(story)
+
+
+def test_a_pod_that_is_deleted_at_once_still_has_two_seconds(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        cleaned: list[float] = []
+        await start(lab, cleaning(1.5, cleaned))
+        await lab.api.delete(PODS, "p", "default", grace_seconds=0)
+        await lab.clock.sleep(2)
+        assert len(cleaned) == 1
+
+    in_lab(story)
+
+
+@given(began=st.floats(0, 1e5), after=st.floats(0, 1e4), period=st.integers(1, 60).map(float))
+def test_a_probe_is_made_at_the_first_tick_that_may_be(began: float, after: float, period: float) -> None:
+    tick = Probe(period=period).tick(began, began + after)
+    assert after - 1e-5 <= tick - began < after + period
+    assert round((tick - began) / period, 4).is_integer()
 
 
 def test_ticks_are_the_pod_s_own() -> None:

@@ -37,6 +37,9 @@ Json = Mapping[str, Any]
 #: On a pod: its simulated containers ignore SIGTERM and are killed when the grace period is over.
 IGNORES_SIGTERM = "lab.tessera.dev/ignores-sigterm"
 
+#: Seconds that a container has at least to end after SIGTERM (kubelet's ``minimumGracePeriodInSeconds``).
+_SHORTEST_GRACE = 2.0
+
 #: Seconds before a status that could not be written is written again.
 _WRITE_AGAIN = 1.0
 
@@ -207,12 +210,12 @@ class PodWorker:
     async def _stop(self, containers: Containers, life: asyncio.Task[None]) -> None:
         containers.announce_stop()
         exit_code = SIGTERM_EXIT
-        grace = 0 if self._gone else self.pod["metadata"].get("deletionGracePeriodSeconds")
+        grace = 0.0 if self._gone else float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
         if IGNORES_SIGTERM in (self.pod["metadata"].get("annotations") or {}) and not self._gone:
-            await asyncio.wait([life], timeout=grace or 0)
+            await asyncio.wait([life], timeout=grace)
             exit_code = SIGKILL_EXIT
         life.cancel()
-        _, busy = await asyncio.wait([life], timeout=None if grace is None else float(grace))
+        _, busy = await asyncio.wait([life], timeout=max(_SHORTEST_GRACE, grace))
         if busy:
             containers.kill()
             exit_code = SIGKILL_EXIT
