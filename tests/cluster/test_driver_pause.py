@@ -1,12 +1,15 @@
 """A node whose driver is replaced while its cluster goes on: nothing is lost, nothing is given out meanwhile."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tessera.api.driver.status import PAUSE_LABEL, PAUSED
 from tessera.kube.resources import NODES, PODS
 
 READY = "GpuNodeReady"
+MPS = "version: v1\nsharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}\n"
 SLICE = {"nvidia.com/mig-3g.20gb": 1}
 CARD = {"nvidia.com/gpu": 1}
 
@@ -22,6 +25,12 @@ async def tells(lab: Any, reason: str, node: str = "node-1") -> None:
 
 def version(lab: Any, node: str = "node-1") -> str:
     return str(lab.nodes.cache.get(node).metadata.labels["nvidia.com/cuda.driver-version.full"])
+
+
+def recorded(folder: Path) -> Any:
+    """The MPS daemons that the one agent has noted."""
+    (record,) = folder.rglob("mps.json")
+    return json.loads(record.read_bytes())["daemons"]
 
 
 async def agents(lab: Any) -> list[tuple[str, int]]:
@@ -65,6 +74,23 @@ def test_cards_go_at_once_and_come_back_with_the_next_driver_for_the_pods_that_w
         assert await agents(lab) == before
 
     in_lab(scenario, nodes="2xA100-40GB", mig_config="")
+
+
+def test_mps_daemons_end_before_their_driver_goes_and_serve_after_it(
+    in_lab: Callable[..., None], tmp_path: Path
+) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.config_map("sharing-profiles", {"mps-4": MPS})
+        await lab.label("node-1", profile="mps-4")
+        await lab.becomes({"nvidia.com/gpu": 4})
+        assert recorded(tmp_path)
+        await pause(lab)
+        await tells(lab, "PausedForDriver")
+        assert not recorded(tmp_path)
+        await pause(lab, paused=False)
+        await lab.becomes({"nvidia.com/gpu": 4})
+
+    in_lab(scenario, nodes="A100-40GB", mig_config="")
 
 
 def test_pods_keep_their_slices_over_a_pause_in_which_the_driver_stays(in_lab: Callable[..., None]) -> None:
