@@ -7,13 +7,26 @@ import pytest
 import yaml
 from tests.deploy.conftest import INSTALLATIONS, ROOT, Installation, Obj, rendered
 
+from tessera.driver.build.job import job
+from tessera.driver.build.orders import BuildSettings, order
+from tessera.driver.pool import PoolKey
+
 SUPPORTED = ("1.31", "1.32", "1.33", "1.34")
+#: Whose kinds are in no schema of Kubernetes.
+OPENSHIFT = "security.openshift.io/v1"
+#: With everything that a build may mount.
+ORDER = order(
+    PoolKey(os_id="rhel", os_version="9.4", kernel="5.14.0-427.40.1.el9_4.x86_64", architecture="amd64"),
+    version="550.54.14",
+    target="registry.local/driver:550",
+    settings=BuildSettings(push_secret="push", ca_config_map="ca"),
+)
 
 
 @pytest.mark.parametrize("version", SUPPORTED)
 @pytest.mark.parametrize(
     "manifest",
-    [each for name in INSTALLATIONS for each in rendered(name).objects],
+    [each for name in INSTALLATIONS for each in rendered(name).objects if each["apiVersion"] != OPENSHIFT],
     ids=lambda each: f"{each['kind']}-{each['metadata']['name']}",
 )
 def test_every_object_is_valid_with_no_unknown_field(manifest: Obj, version: str) -> None:
@@ -89,6 +102,23 @@ def test_on_openshift_every_account_may_use_one_of_its_security_context_constrai
     }
     assert granted == {
         "tessera-agent": "privileged",
+        "tessera-build": "tessera-build",
         "tessera-controller": "nonroot-v2",
+        "tessera-driver": "privileged",
         "tessera-webhook": "nonroot-v2",
     }
+    assert set(granted) == {each["metadata"]["name"] for each in plain.of_kind("ServiceAccount")}
+
+
+def test_on_openshift_builds_may_do_what_their_pods_ask_for_and_no_more() -> None:
+    constraint = rendered("examples/openshift").one("SecurityContextConstraints", "tessera-build")
+    pod = job(ORDER, 1)["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert constraint["allowedCapabilities"] == container["securityContext"]["capabilities"]["add"]
+    assert constraint["allowPrivilegeEscalation"] is container["securityContext"]["allowPrivilegeEscalation"]
+    assert constraint["runAsUser"]["uid"] == pod["securityContext"]["runAsUser"]
+    assert constraint["fsGroup"]["ranges"] == [dict.fromkeys(("min", "max"), pod["securityContext"]["fsGroup"])]
+    assert constraint["seccompProfiles"] == [pod["securityContext"]["seccompProfile"]["type"].lower()]
+    used = {kind for volume in pod["volumes"] for kind in volume if kind != "name"}
+    assert used <= set(constraint["volumes"])
+    assert not constraint["allowPrivilegedContainer"]
