@@ -5,9 +5,8 @@ asks and however often. The ConfigMap's name says what is in it: it never change
 
 buildah runs as user 1000 with ``chroot`` isolation and plain copies as storage, the way that needs the least of a
 node: no root, no devices, but user namespaces, hence no seccomp and no AppArmor profile, and the two capabilities with
-which ``newuidmap`` maps users. On OpenShift ``examples/openshift`` allows this to the service account ``tessera-build``.
-There is no cross compiling: the pod goes to a node of the image's architecture, rather to
-one without cards.
+which ``newuidmap`` maps users. On OpenShift ``examples/openshift`` allows this to the account ``tessera-build``. There
+is no cross compiling: the pod goes to a node of the image's architecture, rather to one without cards.
 
 Secrets are files in the pod, never environment. Those with fixed names may be missing:
 
