@@ -248,6 +248,7 @@ def test_the_toolkit_waits_for_the_driver_and_configures_the_nodes_runtime(runti
 def test_a_validation_runs_on_one_node_through_its_runtime_and_asks_for_no_card() -> None:
     found = validation_pod("tessera:1", node="n1", node_uid="u1", driver_set="abc")
     assert found["spec"]["nodeName"] == "n1"
+    assert [each["uid"] for each in found["metadata"]["ownerReferences"]] == ["u1"]
     assert found["spec"]["runtimeClassName"] == "nvidia"
     (one,) = found["spec"]["containers"]
     assert "resources" not in one

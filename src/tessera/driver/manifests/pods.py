@@ -24,6 +24,8 @@ def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str) -> 
         "metadata": {
             "name": validation_name(node_uid),
             "labels": {**app_labels(VALIDATION_APP), DRIVER_SET_LABEL: driver_set},
+            # Goes with its node, also where nobody collects pods of nodes that are gone.
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}],
         },
         "spec": {
             "nodeName": node,
