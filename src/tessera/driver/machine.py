@@ -40,12 +40,13 @@ from tessera.driver.instructions import (
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, Runtime
 from tessera.driver.nodes import NodeFacts
-from tessera.driver.plan import NodePlan, Seen, plan, unmanaged, without
+from tessera.driver.plan import NodePlan, plan, unmanaged, without
 from tessera.driver.podfacts import NodePods
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Resolution
 from tessera.driver.rollout.state import Record, State, record_of, references, state_of
 from tessera.driver.rollout.views import Wanted
+from tessera.driver.seen import Seen
 from tessera.driver.sets import Choice, DriverSet, settings_digest
 from tessera.driver.strategy import Situation, Verdict, choose
 from tessera.driver.told import condition_body, condition_of, dated, read_status, says

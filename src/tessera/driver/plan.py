@@ -13,16 +13,14 @@ once, by the rollout, or not yet. Rules:
 5. Where no choice can be made now, or none is left, the node keeps what fits it.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import DriverStatus, Phase, Rejected, Strategy
-from tessera.driver.nodes import NodeFacts
-from tessera.driver.podfacts import DriverPod, NodePods, Progress
-from tessera.driver.rollout.state import CHANGING, Record
+from tessera.driver.podfacts import Progress
+from tessera.driver.rollout.state import CHANGING
 from tessera.driver.rollout.views import Wanted
+from tessera.driver.seen import Seen, fault_of, may_validate, progress_of
 from tessera.driver.sets import Choice, DriverSet
 from tessera.driver.strategy import Verdict
 
@@ -43,82 +41,6 @@ _BUILT_FIRST = (
     Strategy.MIRROR,
     Strategy.BLOCKED,
 )
-
-
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """One node and what stands on it.
-
-    Attributes:
-        facts: what the node says.
-        pods: what its pods say.
-        told: its status as it was told last.
-        record: of the rollout, if it has not finished with the node.
-        rollout: what the rollout says of the node; empty if nothing.
-        sets: all driver sets by id that have a DaemonSet.
-        toolkit: the container toolkit is Tessera's to run.
-    """
-
-    facts: NodeFacts
-    pods: NodePods = NodePods()
-    told: DriverStatus | None = None
-    record: Record | None = None
-    rollout: str = ""
-    sets: Mapping[str, DriverSet] = {}
-    toolkit: bool = True
-
-    @property
-    def current(self) -> DriverSet | None:
-        """The set that the node's label names, if there is such a one."""
-        return self.sets.get(self.facts.driver_set)
-
-    @property
-    def fitting(self) -> DriverSet | None:
-        """The current set, if it fits the node."""
-        current = self.current
-        return current if current is not None and current.pool == self.facts.pool else None
-
-    @property
-    def begun(self) -> DriverSet | None:
-        """The set that the rollout set out to bring to the node."""
-        return self.sets.get(self.record.target) if self.record is not None else None
-
-    @property
-    def upgrading(self) -> DriverSet | None:
-        """The set that the rollout is bringing to the node, or back, if it is one that fits the node."""
-        if self.record is None:
-            return None
-        if self.facts.driver_set == CHANGING:
-            return self.begun if self.begun is not None and self.begun.pool == self.facts.pool else None
-        return self.fitting
-
-    @property
-    def driver(self) -> DriverPod | None:
-        """The pod of the current set."""
-        return self.pods.driver(self.facts.driver_set)
-
-    @property
-    def rebooted(self) -> bool:
-        """Whether the node booted since it was last told something."""
-        return self.told is not None and self.told.boot != self.facts.boot_id
-
-    @property
-    def boot(self) -> str:
-        """The boot that the node is told of: the old one, as long as its pods may be those of before."""
-        if self.rebooted and self.told is not None and self.pods.validated(self.facts.driver_set):
-            return self.told.boot
-        return self.facts.boot_id
-
-    @property
-    def serves(self) -> bool:
-        """Whether pods may be using the driver of the current set."""
-        if self.fitting is None:
-            return False
-        if self.pods.validated(self.facts.driver_set):
-            return True  # also after a boot: these may be its pods, or still those of before
-        told = self.told
-        if told is None or told.set != self.facts.driver_set or self.rebooted:
-            return False
-        return told.phase in {Phase.READY, Phase.UPGRADING}
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +141,7 @@ def _change(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet)
     others = [each for each in seen.pods.drivers if each.set != target.id]
     label = CHANGING if others else target.id
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
-    phase, more = (Phase.STARTING, "") if others else _progress(seen, target)
+    phase, more = (Phase.STARTING, "") if others else progress_of(seen, target)
     status = _status(seen, target, phase, f"{reason} {more}".strip(), choice.rejected)
     left_alone = Wanted(policy=_name(policy))  # what the rollout began with another kernel is over
     return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
@@ -257,7 +179,7 @@ def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: C
     begun = seen.begun if seen.upgrading is not None else None
     wanted = Wanted(policy=_name(policy), set=current.id) if begun is None else _rollout(policy, begun)
     if seen.record is None and _is_broken(seen):
-        status = _status(seen, current, Phase.FAILED, f"{_fault(seen)} {reason}", rejected)
+        status = _status(seen, current, Phase.FAILED, f"{fault_of(seen)} {reason}", rejected)
         return NodePlan(label=current.id, status=status, wanted=wanted)
     return _told(seen, current, wanted, choice=choice, more=reason)
 
@@ -273,7 +195,7 @@ def _told(
     more: str = "",
 ) -> NodePlan:
     """A node that has a set, which goes on."""
-    phase, progress = _progress(seen, current)
+    phase, progress = progress_of(seen, current)
     if seen.record is not None:
         phase = Phase.UPGRADING
     progress = " ".join(each for each in (_sentence(seen.rollout), progress) if each)
@@ -285,7 +207,7 @@ def _told(
     status = _status(seen, current, phase, reason, rejected)
     if offered is not None:
         status = msgspec.structs.replace(status, offered=f"{offered.strategy.value}: {offered.image}")
-    validate = seen.facts.driver_set == current.id and _may_validate(seen, current)
+    validate = seen.facts.driver_set == current.id and may_validate(seen, current)
     return NodePlan(label=seen.facts.driver_set, status=status, wanted=wanted, needs=needs, validate=validate)
 
 
@@ -331,47 +253,5 @@ def _name(policy: DriverPolicy) -> str:
     return f"{policy.kind}/{policy.name}"
 
 
-# How far it is
-
-
-def _progress(seen: Seen, current: DriverSet) -> tuple[Phase, str]:
-    """How far the driver of a set is on the node, and what is awaited."""
-    driver = seen.pods.driver(current.id)
-    if driver is None:
-        return Phase.PULLING, "Its pod is not there yet."
-    if driver.progress is Progress.FAILED:
-        return Phase.FAILED, _fault(seen)
-    if driver.fault:
-        return Phase.FAILED, f"{driver.fault}."
-    if driver.progress is Progress.PULLING:
-        return Phase.PULLING, ""
-    if driver.progress is Progress.STARTING:
-        what = "It is built and loaded." if current.strategy is Strategy.BUILT else "It is loaded."
-        return Phase.STARTING, what
-    if seen.pods.validated(current.id):
-        return Phase.READY, ""
-    toolkit = seen.pods.toolkit_of(current.id)
-    if seen.toolkit and (toolkit is None or not toolkit.ready):
-        fault = toolkit.fault if toolkit is not None else ""
-        return (Phase.FAILED, f"{fault}.") if fault else (Phase.STARTING, "The container toolkit is not ready yet.")
-    proof = seen.pods.validation
-    if proof is not None and proof.set == current.id and proof.fault:
-        return Phase.FAILED, f"{proof.fault}."
-    return Phase.STARTING, "No program has run on its cards yet."
-
-
-def _may_validate(seen: Seen, current: DriverSet) -> bool:
-    driver = seen.pods.driver(current.id)
-    ready = driver is not None and driver.progress is Progress.READY
-    toolkit = seen.pods.toolkit_of(current.id)
-    configured = not seen.toolkit or (toolkit is not None and toolkit.ready)
-    return ready and configured and not seen.pods.validated(current.id)
-
-
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:].rstrip('.')}." if text else ""
-
-
-def _fault(seen: Seen) -> str:
-    driver = seen.driver
-    return f"{driver.fault}." if driver is not None and driver.fault else ""
