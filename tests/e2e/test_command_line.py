@@ -19,6 +19,7 @@ COMMANDS = [
     "install",
     "autoscaler",
     "autoscaler advise",
+    "autoscaler simulate",
     "autoscaler warm",
     "lab",
     "lab up",

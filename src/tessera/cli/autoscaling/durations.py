@@ -6,7 +6,7 @@ import click
 
 #: Units of Go's ParseDuration, in seconds.
 _UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_PART = re.compile(r"(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})(h|ms|m|s|us|µs|ns)")
+_PART = re.compile(r"(\d{1,12}(?:\.\d{0,12})?|\.\d{1,12})(h|ms|m|s|us|µs|ns)", re.ASCII)
 #: A timer that is longer than that was not meant, seconds: a year.
 LONGEST = 366 * 86_400.0
 

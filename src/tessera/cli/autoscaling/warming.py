@@ -129,8 +129,7 @@ def _print_placeholders(nodes: int, resource: str, count: int, selector: dict[st
     from tessera.provisioning.advise.warm import placeholders
 
     made = placeholders("tessera-warm", nodes, resource=resource, count=count, selector=selector, priority=priority)
-    # Read again, so that parts which stand twice are written twice and not as references.
-    print("---\n".join(yaml.safe_dump(each, sort_keys=False) for each in made), end="")
+    print(yaml.safe_dump_all(made, sort_keys=False), end="")
 
 
 def _pools(

@@ -87,7 +87,7 @@ def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
     if text.lstrip()[:1] in {"[", "{"}:
         try:
             loaded = msgspec.json.decode(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             found.add("", f"is no JSON: {error}")
             return []
         items = loaded if isinstance(loaded, list) else [loaded]

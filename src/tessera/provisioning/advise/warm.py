@@ -120,9 +120,13 @@ def placeholders(
         priority: of the placeholders: not below the autoscaler's cutoff, and below that of the pods to come.
     """
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "tessera"}
-    spread = {"labelSelector": {"matchLabels": labels}, "topologyKey": "kubernetes.io/hostname"}
+    spread = {"labelSelector": {"matchLabels": dict(labels)}, "topologyKey": "kubernetes.io/hostname"}
     limits = {"cpu": "10m", "memory": "16Mi", resource: str(count)}
-    container = {"name": "placeholder", "image": PLACEHOLDER_IMAGE, "resources": {"requests": limits, "limits": limits}}
+    container = {
+        "name": "placeholder",
+        "image": PLACEHOLDER_IMAGE,
+        "resources": {"requests": dict(limits), "limits": limits},
+    }
     spec: dict[str, Any] = {
         "priorityClassName": name,
         "terminationGracePeriodSeconds": 0,
@@ -149,10 +153,10 @@ def placeholders(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": name, "labels": labels},
+            "metadata": {"name": name, "labels": dict(labels)},
             "spec": {
                 "replicas": nodes,
-                "selector": {"matchLabels": labels},
+                "selector": {"matchLabels": dict(labels)},
                 "template": {"metadata": {"labels": labels}, "spec": spec},
             },
         },

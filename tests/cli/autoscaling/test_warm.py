@@ -1,0 +1,81 @@
+"""``tessera autoscaler warm``: pools and their placeholders."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tessera.cli.main import main
+
+Told = pytest.CaptureFixture[str]
+RATES = ["--per-hour", "6", "--time-to-gpu", "9m", "--node-price", "0.5"]
+
+
+def warm(*arguments: str, told: Told) -> str:
+    """What the command prints."""
+    assert main(["autoscaler", "warm", *RATES, *arguments]) == 0
+    return told.readouterr().out
+
+
+def test_the_smallest_pool_is_marked_among_its_neighbours(capsys: Told) -> None:
+    told = warm(told=capsys)
+    assert told.startswith("6 pods an hour, a node takes 9m\n")
+    (chosen,) = (line for line in told.splitlines() if line.startswith(">"))
+    assert chosen.split()[:3] == [">", "4", "1.3%"]
+
+
+def test_a_price_for_waiting_finds_the_cheapest_pool(capsys: Told) -> None:
+    told = json.loads(warm("--wait-price", "20", "-o", "json", told=capsys))
+    costs = {each["nodes"]: each["idle_cost"] + each["wait_cost"] for each in told["around"]}
+    assert costs[told["chosen"]["nodes"]] == min(costs.values())
+
+
+def test_the_time_may_come_from_a_file(tmp_path: Path, capsys: Told) -> None:
+    (tmp_path / "x").write_text("group,ready\na,369\nb,1000\n")
+    arguments = ["autoscaler", "warm", "--per-hour", "6", "--samples", str(tmp_path / "x"), "--group"]
+    assert main([*arguments, "a"]) == 0
+    assert "a node takes 6m9s" in capsys.readouterr().out
+    assert main([*arguments, "c"]) == 1
+    assert "no times were measured" in capsys.readouterr().err
+
+
+def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(capsys: Told) -> None:
+    text = warm("--gpus", "4", "--selector", "pool=gpu", "-o", "yaml", told=capsys)
+    assert "&id" not in text
+    priority, deployment = yaml.safe_load_all(text)
+    assert (priority["kind"], priority["value"]) == ("PriorityClass", -10)
+    spec = deployment["spec"]["template"]["spec"]
+    assert spec["nodeSelector"] == {"pool": "gpu"}
+    assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("priority", "says"),
+    [
+        ("-1000", "the autoscaler makes no node for a priority of -1000: its cutoff is -10"),
+        ("0", "is not pushed aside by pods that have 0 or no priority"),
+        ("-5", ""),
+    ],
+)
+def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: Told) -> None:
+    assert main(["autoscaler", "warm", *RATES, "-o", "yaml", "--priority", priority]) == 0
+    told = capsys.readouterr()
+    assert says in told.err
+    assert bool(told.err) is bool(says)
+    assert f"value: {priority}\n" in told.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--selector", "gpu", "-o", "yaml"], '--selector "gpu" is not of the form LABEL=VALUE'),
+        (["--per-hour", "0"], "0.0 is not in the range"),
+        (["--per-hour", "100000"], "need more than 1000 warm nodes"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(arguments: list[str], says: str, capsys: Told) -> None:
+    assert main(["autoscaler", "warm", *RATES, *arguments]) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
