@@ -5,9 +5,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, Drivers, builder, node, play, precompiled
+from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, Drivers, builder, node, play, precompiled
 
-from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.nvidia_driver import OWNER_LABEL
+from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.status import Phase, Strategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS
@@ -264,3 +265,25 @@ def test_the_controllers_deployment_needs_no_setting_for_drivers(with_drivers: C
         assert images == {container["image"]}
 
     with_drivers(scenario, [node("a")], precompiled(K1))
+
+
+def test_nvidiadriver_objects_give_each_group_of_nodes_a_driver_of_its_own(with_drivers: Callable[..., None]) -> None:
+    async def scenario(lab: Drivers) -> None:
+        base = {"driverType": "gpu", "usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver"}
+        newer = {**base, "version": NEWER, "nodeSelector": {"kubernetes.io/hostname": "b"}}
+        for name, spec in {"rest": {**base, "version": VERSION, "default": True}, "newer": newer}.items():
+            await lab.client.create(NVIDIA_DRIVERS, {"metadata": {"name": name}, "spec": spec})
+        await lab.client.create(
+            CLUSTER_POLICIES,
+            {"metadata": {"name": "cluster-policy"}, "spec": {"driver": {"useNvidiaDriverCRD": True}}},
+        )
+        await lab.served("a", "b")
+        told = {name: lab.told(name) for name in ("a", "b")}
+        assert {name: each.version for name, each in told.items() if each} == {"a": VERSION, "b": NEWER}
+        owners = {each.metadata.name: each.metadata.labels.get(OWNER_LABEL) for each in lab.nodes.cache.values()}
+        assert owners == {"a": "rest", "b": "newer"}
+        for name in ("rest", "newer"):
+            found = await lab.client.get(NVIDIA_DRIVERS, name)
+            assert found["status"]["state"] == "ready"
+
+    with_drivers(scenario, [node("a"), node("b")], precompiled(K1) | precompiled(K1, NEWER))
