@@ -14,27 +14,12 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.gpu_labels import labels_say_gpu
 from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX
 from tessera.driver.osimage import OsRelease, parse_os_image
 from tessera.driver.pool import PoolKey
 from tessera.driver.rollout.state import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
-
-#: Labels whose value ``true`` says that the node has a GPU: NVIDIA's operator, and Node Feature Discovery.
-_PRESENT = (
-    "nvidia.com/gpu.present",
-    "feature.node.kubernetes.io/pci-10de.present",
-    "feature.node.kubernetes.io/pci-0302_10de.present",
-    "feature.node.kubernetes.io/pci-0300_10de.present",
-)
-#: Labels with which cluster autoscalers mark node groups with cards, whatever their value.
-_ACCELERATORS = (
-    "cluster-api/accelerator",
-    "k8s.amazonaws.com/accelerator",
-    "cloud.google.com/gke-accelerator",
-    "kubernetes.azure.com/accelerator",
-    "accelerator",
-)
 
 _NFD = "feature.node.kubernetes.io/system-os_release."
 
@@ -145,9 +130,7 @@ def same_but_version(first: NodeFacts, second: NodeFacts) -> bool:
 
 def is_gpu_node(labels: Mapping[str, str]) -> bool:
     """Whether anything says that the node has an NVIDIA GPU; NFD need not have come by."""
-    if any(labels.get(name) == "true" for name in _PRESENT):
-        return True
-    return MIG_CONFIG_LABEL in labels or any(name in labels for name in _ACCELERATORS)
+    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels)
 
 
 def page_kib(kernel: str) -> int:

@@ -10,6 +10,7 @@ from enum import Enum
 import msgspec
 
 from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Strategy
+from tessera.api.gpu_labels import labels_say_gpu
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339
@@ -22,21 +23,6 @@ from tessera.provisioning.startup import SHARING_CONDITION, driver_status, gives
 #: Longest text that is taken over.
 _LONGEST = 253
 
-#: Labels whose value ``true`` says that a node has a GPU (contract of NVIDIA's operator and of NFD).
-_PRESENT = (
-    "nvidia.com/gpu.present",
-    "feature.node.kubernetes.io/pci-10de.present",
-    "feature.node.kubernetes.io/pci-0302_10de.present",
-    "feature.node.kubernetes.io/pci-0300_10de.present",
-)
-#: Labels with which cluster autoscalers mark node groups with cards, whatever their value.
-_ACCELERATORS = (
-    "cluster-api/accelerator",
-    "k8s.amazonaws.com/accelerator",
-    "cloud.google.com/gke-accelerator",
-    "kubernetes.azure.com/accelerator",
-    "accelerator",
-)
 #: What a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 
@@ -164,8 +150,7 @@ def node_sighting(node: Node) -> NodeSighting:
 
 
 def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:
-    marked = any(labels.get(name) == "true" for name in _PRESENT) or any(name in labels for name in _ACCELERATORS)
-    return marked or MIG_CONFIG_LABEL in labels or gives_cards(node)
+    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels) or gives_cards(node)
 
 
 def _kept(node: Node) -> Record | None:
