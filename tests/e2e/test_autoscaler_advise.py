@@ -107,7 +107,8 @@ def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: Cluster) -
 def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: Cluster) -> None:
     text = scaled.tessera("autoscaler", "advise", "--labelled", "-o", "openshift")
     assert yaml.safe_load(text)["spec"]["maxNodeProvisionTime"] == "12m30s"
-    done = scaled.run("kubectl", "apply", "--server-side", "--force-conflicts", "-f", "-", text=text)
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=tessera", "-f", "-")
+    done = scaled.run("kubectl", *apply, text=text)
     assert done.returncode == 0, done.stderr
     spec = scaled.get("clusterautoscaler", "default")["spec"]
     assert (spec["maxNodeProvisionTime"], spec["podPriorityThreshold"]) == ("12m30s", -10)

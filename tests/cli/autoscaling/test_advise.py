@@ -73,6 +73,8 @@ def test_karpenter_has_no_label_and_no_deadline(rows: str, capsys: Told) -> None
     told = advised("--samples", rows, "--karpenter", told=capsys)
     assert "1. Karpenter waits without a deadline" in told
     assert "accelerator label" not in told
+    assert "consolidateAfter" in told
+    assert "maxNode" not in told
 
 
 def test_standard_input_is_read(capsys: Told, monkeypatch: pytest.MonkeyPatch) -> None:

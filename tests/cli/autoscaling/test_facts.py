@@ -119,6 +119,29 @@ def test_a_group_is_labelled_if_all_of_its_nodes_are(looked: Look) -> None:
     assert facts.labelled("gone") == Labels()
 
 
+@pytest.mark.parametrize(
+    ("provider", "label", "there"),
+    [
+        ("aws:///eu-1a/i-1", "k8s.amazonaws.com/accelerator", True),
+        ("aws:///eu-1a/i-1", "cluster-api/accelerator", False),
+        ("gce://p/z/n", "cloud.google.com/gke-accelerator", True),
+        ("azure:///subscriptions/x", "accelerator", True),
+        ("openstack:///x", "cluster-api/accelerator", True),
+    ],
+)
+def test_only_the_providers_own_label_counts(looked: Look, provider: str, label: str, there: bool) -> None:
+    made = node("a", "gpu", **{label: "t4"})
+    _, facts = looked({**made, "spec": {"providerID": provider}})
+    assert facts.labelled("gpu").there is there
+
+
+def test_a_node_of_a_machine_needs_the_label_of_cluster_api_wherever_it_runs(looked: Look) -> None:
+    made = node("a", "gpu", **{"k8s.amazonaws.com/accelerator": "t4"})
+    made["metadata"]["annotations"]["machine.openshift.io/machine"] = "ns/gpu-abcde"
+    _, facts = looked({**made, "spec": {"providerID": "aws:///x"}})
+    assert facts.labelled("gpu").there is False
+
+
 @pytest.mark.parametrize("labels", [{}, {"cluster-api/accelerator": "nvidia-t4"}])
 def test_openshifts_template_decides_before_nodes_that_somebody_labelled_later(
     looked: Look, labels: dict[str, str]
@@ -130,9 +153,19 @@ def test_openshifts_template_decides_before_nodes_that_somebody_labelled_later(
 
 
 def test_karpenters_groups_are_known_with_and_without_nodes(looked: Look) -> None:
-    pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "empty"}}
-    _, facts = looked(pool, node("a", "", **{"karpenter.sh__nodepool": "full"}), node("b", "capi"))
-    assert facts.karpenter == {"empty", "full"}
+    def pool(name: str, after: str) -> dict[str, Any]:
+        spec = {"disruption": {"consolidateAfter": after}}
+        return {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec}
+
+    _, facts = looked(
+        OPENSHIFT,
+        pool("quick", "30s"),
+        pool("slow", "Never"),
+        node("a", "", **{"karpenter.sh__nodepool": "full"}),
+        node("b", "capi"),
+    )
+    assert facts.karpenter == {"quick": 30, "slow": None, "full": None}
+    assert facts.timers("quick") == Timers(unneeded=30)
 
 
 def test_pods_for_which_no_node_is_made_are_found(looked: Look) -> None:

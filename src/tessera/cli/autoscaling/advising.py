@@ -69,7 +69,8 @@ def command(
     Examples:
       tessera autoscaler advise
       tessera autoscaler advise --samples times.csv --max-node-provision-time 5m --unlabelled
-      tessera autoscaler advise -o openshift | oc apply --server-side -f -
+      tessera autoscaler advise -o openshift |
+        oc apply --server-side --force-conflicts --field-manager=tessera -f -
       tessera autoscaler advise -o capi
     """
     from tessera.cli.autoscaling.tables import lines

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
+from tessera.cli.autoscaling.durations import parse_duration
 from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift
 from tessera.cli.autoscaling.sets import SETS, SetFacts, facts_of_sets
 from tessera.kube.client import Client
@@ -27,6 +28,15 @@ from tessera.provisioning.records import Book
 from tessera.provisioning.store import RECORDS_NAME
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
+#: Annotations of nodes that Cluster API or OpenShift made: there the autoscaler is Cluster API's.
+_MACHINE_ANNOTATIONS = ("cluster.x-k8s.io/machine", "machine.openshift.io/machine")
+_CAPI_LABEL = ("cluster-api/accelerator",)
+#: Labels by the scheme of a node's providerID (GPULabel of each provider of the cluster autoscaler).
+_BY_PROVIDER = {
+    "aws": ("k8s.amazonaws.com/accelerator",),
+    "gce": ("cloud.google.com/gke-accelerator",),
+    "azure": ("kubernetes.azure.com/accelerator", "accelerator"),
+}
 #: Records that are read at most.
 _MOST = 100_000
 
@@ -38,21 +48,21 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         settings: of the autoscaler as a whole.
         labels: of the nodes that are there, by node group: name and value of the label that all of them carry, or None.
         sets: what MachineSets and MachineDeployments say, by node group.
-        karpenter: node groups that are Karpenter's.
+        karpenter: node groups that are Karpenter's: for how long it keeps an empty node, seconds; None if for ever.
         expendable: pods that ask for cards and for which no node is made.
     """
 
     settings: Settings = Settings()
     labels: Mapping[str, tuple[str, str] | None] = {}
     sets: Mapping[str, SetFacts] = {}
-    karpenter: frozenset[str] = frozenset()
+    karpenter: Mapping[str, float | None] = {}
     expendable: tuple[str, ...] = ()
 
     def labelled(self, group: str) -> Labels:
         """The accelerator label of a group. A template counts before nodes: theirs may have come later."""
         own = self.sets.get(group)
         if own is not None and own.labels is not None:
-            found = accelerator(own.labels)
+            found = accelerator(own.labels, _CAPI_LABEL)
         elif group in self.labels:
             found = self.labels[group]
         else:
@@ -62,6 +72,8 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def timers(self, group: str) -> Timers:
         """The timers in force for a group: its own where it has some."""
+        if group in self.karpenter:
+            return Timers(unneeded=self.karpenter[group])
         own = self.sets.get(group)
         if own is None or own.timers == Timers():
             return self.settings.timers
@@ -76,9 +88,16 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = ClusterFacts()
 
 
-def accelerator(labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """Name and value of a node's accelerator label; None if it has none."""
-    return next(((name, labels[name]) for name in ACCELERATOR_LABELS if name in labels), None)
+def accelerator(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, str] | None:
+    """Name and value of the first of these labels that is there."""
+    return next(((name, labels[name]) for name in names if name in labels), None)
+
+
+def accelerator_labels(node: Node) -> tuple[str, ...]:
+    """The labels that the autoscaler looks for on a node: another provider's does nothing."""
+    if any(name in node.metadata.annotations for name in _MACHINE_ANNOTATIONS):
+        return _CAPI_LABEL
+    return _BY_PROVIDER.get((node.spec.provider_id or "").partition(":")[0], tuple(ACCELERATOR_LABELS))
 
 
 async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
@@ -89,12 +108,13 @@ async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
     sets: dict[str, SetFacts] = {}
     for resource in SETS:  # owners after what they own, so that what they say is said last
         sets |= facts_of_sets(await _listed(client, resource), resource.group, sets)
-    pools = {str(each["metadata"]["name"]) for each in await _listed(client, NODE_POOLS)}
+    pools = {str(each["metadata"]["name"]): _kept_empty(each) for each in await _listed(client, NODE_POOLS)}
+    seen = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
     return times, ClusterFacts(
         settings=settings,
         labels=_labels(nodes),
         sets=sets,
-        karpenter=frozenset(pools | {each.metadata.labels.get(KARPENTER_LABEL, "") for each in nodes} - {""}),
+        karpenter=dict.fromkeys(seen) | pools,
         expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
     )
 
@@ -135,9 +155,18 @@ def _labels(nodes: Iterable[Node]) -> dict[str, tuple[str, str] | None]:
     for node in nodes:
         group = group_of(node.metadata.labels, node.metadata.annotations)
         if group:
-            label = accelerator(node.metadata.labels)
+            label = accelerator(node.metadata.labels, accelerator_labels(node))
             found[group] = label if found.get(group, label) is not None else None
     return found
+
+
+def _kept_empty(pool: Mapping[str, Any]) -> float | None:
+    """A NodePool's ``consolidateAfter``, seconds; None for Never, or for what cannot be read."""
+    disruption = (pool.get("spec") or {}).get("disruption") or {}
+    try:
+        return parse_duration(str(disruption.get("consolidateAfter")))
+    except ValueError:
+        return None
 
 
 def _expendable(pods: Iterable[Pod], cutoff: int) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Advice as text: for each group what was measured, the timers, what the present ones do, and what is to be done."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -24,6 +25,7 @@ class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
         loop: what the present maxNodeProvisionTime does; None where it or the times are not known.
         advised_loop: the same for the advised one.
         empty_loop: what the present unneededTime does to nodes without the label; None where they have it.
+        karpenter: its nodes are Karpenter's, which knows of these timers only ``unneeded``, as consolidateAfter.
         findings: worst first.
     """
 
@@ -36,6 +38,7 @@ class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
     advised_loop: ReplaceLoop | None
     empty_loop: ReplaceLoop | None
     findings: tuple[Finding, ...]
+    karpenter: bool = False
 
 
 def joined(
@@ -52,6 +55,7 @@ def joined(
         advised_loop=None if karpenter else provision_loop(times, advice.timers),
         empty_loop=None if karpenter or labels.there else empty_loop(times, current),
         findings=found,
+        karpenter=karpenter,
     )
 
 
@@ -98,12 +102,15 @@ def _bound(bound: Bound) -> str:
 def _timers(each: GroupAdvice) -> Iterator[str]:
     now, then = each.current, each.advice.timers
     yield f"  {'timer':<34}{'now':>14}{'advised':>9}"
-    for name, current, advised in (
+    rows = [
         ("maxNodeProvisionTime", now.max_node_provision, then.max_node_provision),
         ("maxNodeStartupTime", now.max_node_startup, then.max_node_startup),
         ("unneededTime", now.unneeded, then.unneeded),
         ("delayAfterAdd", now.delay_after_add, then.delay_after_add),
-    ):
+    ]
+    if each.karpenter:
+        rows = [("consolidateAfter", now.unneeded, then.unneeded)]
+    for name, current, advised in rows:
         yield f"  {name:<34}{_known(current):>14}{_known(advised):>9}"
 
 
@@ -121,9 +128,14 @@ def _loops(each: GroupAdvice) -> Iterator[str]:
         if loop is not None:
             yield (
                 f"  with {timer} {span(loop.timer)} ({name}): {loop.late:.0%} of nodes replaced "
-                f"({loop.late_low:.0%} to {loop.late_high:.0%}), {loop.attempts:.1f} attempts, "
-                f"{loop.wasted_node_hours:.2f} wasted node hours per node"
+                f"({loop.late_low:.0%} to {loop.late_high:.0%}), {_cost(loop)}"
             )
+
+
+def _cost(loop: ReplaceLoop) -> str:
+    if math.isinf(loop.attempts):
+        return "without end"
+    return f"{loop.attempts:.1f} attempts, {loop.wasted_node_hours:.2f} wasted node hours per node"
 
 
 def _findings(found: Sequence[Finding]) -> Iterator[str]:

@@ -33,7 +33,10 @@ def longest(advices: Sequence[Advice]) -> Timers:
 
 
 def openshift(timers: Timers, *, scale_down: bool = True) -> dict[str, Any]:
-    """The fields of the ClusterAutoscaler ``default``, for ``oc apply --server-side``; others are left as they are.
+    """The fields of the ClusterAutoscaler ``default`` that the timers are.
+
+    For ``oc apply --server-side`` with a field manager of its own: the others are left as they are then. Under the name
+    of who wrote them they would be taken away.
 
     It has none for ``maxNodeStartupTime``: :func:`capi`.
 

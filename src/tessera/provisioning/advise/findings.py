@@ -151,8 +151,8 @@ def _timers(times: GroupTimes, advice: Advice, current: Timers, labelled: bool |
         yield told if labelled is False else msgspec.structs.replace(told, rank=Rank.TIMER_SHORT)
     elif labelled is not True:
         named.append(("unneededTime", current.unneeded, advice.ready, better.unneeded))
-    if labelled:  # started nodes are all that scale-down looks at, so nothing of a new node is short
-        named = [each for each in named if each[0] != "delayAfterAdd" or _long(*each[1:])]
+    # Too short, it matters only beside unneededTime, and is in that one's loop.
+    named = [each for each in named if each[0] != "delayAfterAdd" or _long(*each[1:])]
     for name, now, measured, advised in named:
         if now is not None and measured is not None and advised is not None:
             yield from _timer(name, now, measured, advised)

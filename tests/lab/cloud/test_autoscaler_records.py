@@ -1,0 +1,38 @@
+"""Advice from what Tessera itself recorded of nodes that an autoscaler made, in a whole cluster on virtual time."""
+
+import pytest
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.cli import agent, controller, webhook
+from tessera.cli.autoscaling.facts import ClusterFacts, look
+from tessera.kube.resources import PODS
+from tessera.lab.cloud.autoscaler.rules import Timers
+from tessera.lab.costs import CostModel
+from tessera.lab.experiments import worlds
+from tessera.lab.experiments.scenarios import PUBLIC, WORKLOAD
+from tessera.lab.install import Commands, entrypoint
+from tessera.lab.virtualtime import run_virtual
+from tessera.provisioning.advise.samples import GroupTimes
+
+MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
+    async def main() -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
+        async with (
+            worlds.tessera(CostModel(), cards=False, seed=0, make=MAKE) as world,
+            world.autoscaled(Timers(), labelled=labelled, tainted=True),
+        ):
+            await world.client.create(CLUSTER_POLICIES, PUBLIC.policy())
+            await world.clock.sleep(60)
+            await world.client.create(PODS.untyped(), {"metadata": {"name": "a"}, "spec": dict(WORKLOAD)}, "default")
+            await world.clock.sleep(600)
+            return await look(world.client)
+
+    (told,), facts = run_virtual(main())
+    assert told.group == "gpu"
+    assert told.simulated
+    (provision,), (startup,), (ready,) = told.provision, told.startup, told.ready
+    assert 30 < ready < startup < provision < 300
+    assert facts.labelled("gpu").there is labelled
