@@ -59,7 +59,14 @@ def test_two_samples_are_compared_by_difference_and_effect() -> None:
     assert told.high - told.low == pytest.approx(2 * 2.776 * math.sqrt(8 / 3), abs=0.01)
 
 
-@pytest.mark.parametrize(("first", "second"), [([1.0], [2.0, 3.0]), ([2.0, 2.0], [1.0, 1.0])])
+#: The same wait three times, as clocks tell it that round.
+ROUNDED = [80.5, 80.50000000000001, 80.49999999999999]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [([1.0], [2.0, 3.0]), ([2.0, 2.0], [1.0, 1.0]), ([90.5, 90.5], ROUNDED), ([0.0, 0.0], [0.0, 0.0])],
+)
 def test_where_nothing_varies_there_is_no_effect_size(first: list[float], second: list[float]) -> None:
     told = compare(first, second)
     assert (told.low, told.high, told.effect) == (None, None, None)

@@ -15,6 +15,8 @@ import msgspec
 
 #: Confidence of all intervals and bounds.
 CONFIDENCE = 0.95
+#: A standard deviation below this (a microsecond, where values are seconds) is the rounding of clocks, not variation.
+_ROUNDING = 1e-6
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +81,7 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
     if min(len(first), len(second)) < 2:
         return Comparison(difference=difference, low=None, high=None, ratio=ratio, effect=None)
     one, two = stdev(first) ** 2 / len(first), stdev(second) ** 2 / len(second)
-    if not one + two:
+    if not _varies(first) and not _varies(second):
         return Comparison(difference=difference, low=None, high=None, ratio=ratio, effect=None)
     # Welch's degrees of freedom, rounded down, which widens the interval.
     freedom = (one + two) ** 2 / (one**2 / (len(first) - 1) + two**2 / (len(second) - 1))
@@ -91,6 +93,10 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
         ratio=ratio,
         effect=_hedges(first, second, difference),
     )
+
+
+def _varies(values: Sequence[float]) -> bool:
+    return stdev(values) > _ROUNDING
 
 
 def _hedges(first: Sequence[float], second: Sequence[float], difference: float) -> float:
