@@ -7,8 +7,8 @@ seconds, as real ones do; that wait is nobody's to save.
 import asyncio
 import random
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +117,10 @@ async def reference(
         waits: what the operator waits for.
     """
     draw = durations(costs, random.Random(f"{seed}/costs"))
-    cluster = _cluster(costs, _images(costs, draw, waits), cards=cards, seed=seed, discovery=True, waits=waits)
     async with AsyncExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        images = _images(costs, draw, waits)
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, discovery=True, waits=waits)
         await stack.enter_async_context(cluster.running())
         await apply(cluster.client("install"), [each for each in install_manifests() if _is_definition(each)])
         operator = UpstreamOperator(
@@ -144,15 +146,18 @@ async def tessera(costs: CostModel, *, cards: bool, seed: int, make: MakeEntrypo
         make: makes what runs Tessera's containers.
     """
     draw = durations(costs, random.Random(f"{seed}/costs"))
-    cluster = _cluster(costs, _images(costs, draw, REFERENCE), cards=cards, seed=seed, discovery=False, make=make)
-    async with cluster.running():
-        await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
-        yield World(cluster, costs)
+    images = _images(costs, draw, REFERENCE)
+    with _folder() as folder:
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, discovery=False, make=make)
+        async with cluster.running():
+            await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
+            yield World(cluster, costs)
 
 
 def _cluster(
     costs: CostModel,
     images: Catalogue,
+    folder: Path,
     *,
     cards: bool,
     seed: int,
@@ -166,7 +171,7 @@ def _cluster(
         nodes,
         clock=LoopClock(EPOCH),
         options=ClusterOptions(
-            cdi=Path(tempfile.mkdtemp(prefix="tessera-")),
+            cdi=folder,
             catalogue=images,
             drivers=True,
             kernel=KERNEL,
@@ -179,6 +184,13 @@ def _cluster(
         ),
         entrypoint=make,
     )
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """What nodes of a world write, gone with it."""
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
