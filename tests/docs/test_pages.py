@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from tessera.agent.metrics import MemoryUse, Metrics
 from tessera.agent.ondemand.facts import Journal
 from tessera.agent.ondemand.slices import Book
-from tessera.agent.telling.conditions import ADVERTISED, TYPES
+from tessera.agent.telling.conditions import TYPES
+from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone

@@ -156,7 +156,9 @@ def _stay(
 
 def _undecided(seen: Seen, policy: DriverPolicy, told: DriverStatus) -> NodePlan:
     """A registry is being asked, as after a start of the controller: until it has answered, nothing new is said."""
-    return msgspec.structs.replace(_keep(seen, policy, told.phase, told.reason), status=told, validate=False)
+    kept = _keep(seen, policy, told.phase, told.reason)
+    wanted = msgspec.structs.replace(kept.wanted, undecided=True)
+    return msgspec.structs.replace(kept, wanted=wanted, status=told, validate=False)
 
 
 def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: Choice | None = None) -> NodePlan:

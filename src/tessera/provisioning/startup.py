@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.driver.status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.clock import parse_rfc3339
@@ -33,8 +33,6 @@ DEADLINE = 900.0
 
 #: The agent's conditions that say whether what was asked for is in force.
 LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
-#: Its condition that says whether kubelet has the cards, and if not, what the agent waits for.
-ADVERTISED_CONDITION = "GpuNodeReady"
 
 #: By the phase that blocks: reason of the condition, and what is awaited.
 BLOCKING = {

@@ -16,7 +16,7 @@ from tessera.agent.driver.facts import Validation
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.driver.life import live
 from tessera.agent.driver.markers import Markers
-from tessera.agent.telling.conditions import ADVERTISED
+from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.kube.resources import NODES
 from tessera.lab.kubelet.checkpoint import MemoryCheckpoint

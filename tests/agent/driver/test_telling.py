@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tests.agent.conftest import NODE
 
 from tessera.agent.driver.telling import FIELD_MANAGER, REPAIR_PAUSE
-from tessera.agent.telling.conditions import ADVERTISED, SHARING
+from tessera.agent.telling.conditions import SHARING
+from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.kube.resources import NODES
 
 if TYPE_CHECKING:

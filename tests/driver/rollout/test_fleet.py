@@ -338,3 +338,16 @@ def test_nodes_that_are_to_have_what_they_have_are_left_alone() -> None:
         node("x", current=""),
     ]
     assert decided(content).instructions == ()
+
+
+def test_while_a_registry_is_asked_what_is_wanted_nothing_is_told_to_be_done() -> None:
+    """As after a change of the policy: what nodes serve with counts as wanted until the answer is there."""
+    asked = wanted(OLD, undecided=True)
+    failed = record(returning=True, restored=True, cause="it broke")
+    decision = decided(
+        [
+            node("waits", state=State.REQUIRED, wanted=asked),
+            node("failed", state=State.FAILED, record=failed, wanted=asked),
+        ]
+    )
+    assert not any(isinstance(each, PatchNode) for each in decision.instructions)

@@ -182,6 +182,12 @@ def test_the_label_is_taken_away_once_the_node_offers_no_card() -> None:
     assert kept(patch).changed
 
 
+def test_the_old_driver_stays_while_the_nodes_agent_has_its_cards_open() -> None:
+    holds = begun(State.RESTART, deploy=PAUSED, offers=False, held=True)
+    assert (due(holds).patch, due(holds).until) == (None, NOW + 300)
+    assert "agent still has its cards open 300 s" in due(holds, now=NOW + 300).cause
+
+
 def test_users_that_do_not_let_go_end_the_upgrade() -> None:
     assert "still offers cards 300 s" in due(begun(State.RESTART, deploy=PAUSED), now=NOW + 300).cause
 

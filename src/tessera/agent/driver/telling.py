@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Literal
 
 from tessera.agent.driver.facts import Waits
-from tessera.agent.telling.conditions import ADVERTISED as CONDITION
 from tessera.agent.telling.conditions import LONGEST, NodeCondition, manifest_of
 from tessera.agent.wakeup import Changes
+from tessera.api.driver.status import ADVERTISED_CONDITION as CONDITION
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client

@@ -15,9 +15,8 @@ from tessera.api.sharing.devices import Offer
 from tessera.kube.resources import Condition
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
-#: Whether there is a driver and kubelet has the cards; told by :mod:`tessera.agent.driver.telling` alone.
-ADVERTISED = "GpuNodeReady"
-#: Every type that an agent may have written while there is a driver.
+#: Every type that an agent may have written while there is a driver; ``GpuNodeReady`` is told by
+#: :mod:`tessera.agent.driver.telling` alone.
 TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
 
 Truth = Literal["True", "False", "Unknown"]

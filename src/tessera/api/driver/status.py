@@ -11,6 +11,8 @@ import msgspec
 DRIVER_ANNOTATION = "tessera.dev/driver"
 #: Condition of a node: its driver is what it should be and answers.
 DRIVER_CONDITION = "GpuDriverReady"
+#: Condition of a node, by its agent: the cards are advertised; False while it waits for a driver or lets go of one.
+ADVERTISED_CONDITION = "GpuNodeReady"
 #: Label of a node: the driver set whose DaemonSet runs on it.
 DRIVER_SET_LABEL = "tessera.dev/driver-set"
 

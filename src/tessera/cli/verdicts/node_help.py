@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.agent.telling.conditions import ADVERTISED, HEALTH, LAYOUT, MPS, SHARING
+from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
 from tessera.kube.resources import Node, Pod

@@ -9,7 +9,8 @@ themselves; what a silent agent said last is marked as that.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tessera.agent.telling.conditions import ADVERTISED, HEALTH, LAYOUT, MPS, SHARING
+from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL

@@ -61,8 +61,9 @@ def _leave(view: NodeView, record: Record, now: float) -> Step:
             return Step(patch=onward(view, State.PODS, now))
         if not view.paused:
             return Step(patch=relabel(view, PAUSE_LABEL, PAUSED, now, deploy=view.deploy))
-        if view.offers:
-            cause = f"the node still offers cards {LET_GO_SECONDS:.0f} s after label {PAUSE_LABEL}={PAUSED}"
+        if view.offers or view.held:
+            still = "the node still offers cards" if view.offers else "the node's agent still has its cards open"
+            cause = f"{still} {LET_GO_SECONDS:.0f} s after label {PAUSE_LABEL}={PAUSED}"
             return patience(view, LET_GO_SECONDS, cause, now, "the users of its cards are to let go")
     patch = relabel(view, DRIVER_SET_LABEL, CHANGING, now, changed=True)
     return Step(patch=msgspec.structs.replace(patch, without_gpu_pods=not record.restart_only))

@@ -54,7 +54,7 @@ def read_failures(data: Mapping[str, str]) -> dict[str, SetFailures]:
             continue
         try:
             found[key] = msgspec.json.decode(text, type=SetFailures)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             continue
     return found
 

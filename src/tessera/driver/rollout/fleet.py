@@ -252,7 +252,8 @@ class _Round:
 
     def _settle(self, view: NodeView) -> None:
         """A node that has what it should have says so."""
-        idle = view.name not in self._busy and not in_progress(view) and view.state is not State.FAILED
+        known = view.name not in self._busy and not view.wanted.undecided
+        idle = known and not in_progress(view) and view.state is not State.FAILED
         if idle and view.wanted.set in {view.current, ""} and (view.state is State.REQUIRED or view.requested):
             self.instructions.append(settle(view))
 

@@ -125,7 +125,7 @@ def step(
     if record is None:
         return Step(patch=abandon(view, "its record was lost")) if view.state.active else Step()
     if view.state is State.FAILED and record.restored:
-        return rest(view, record)
+        return Step() if view.wanted.undecided else rest(view, record)
     if not view.state.active and view.state is not State.FAILED:
         return Step()
     if not view.wanted.set:

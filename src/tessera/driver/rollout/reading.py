@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tessera.api.driver.status import (
+    ADVERTISED_CONDITION,
     DRIVER_APP,
     DRIVER_SET_LABEL,
     PAUSE_LABEL,
@@ -75,6 +76,7 @@ def node_view(
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         deploy=labels.get(PAUSE_LABEL, ""),
         offers=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
+        held=any(each.type == ADVERTISED_CONDITION and each.status == "True" for each in node.status.conditions),
         pods=live_pods(pods),
         drivers=tuple(_driver(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _ended(pod)),
         validated=validated(current),

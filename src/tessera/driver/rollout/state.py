@@ -97,7 +97,7 @@ def record_of(text: str) -> Record | None:
         return None
     try:
         return msgspec.json.decode(text, type=Record)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

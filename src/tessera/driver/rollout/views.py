@@ -104,6 +104,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         when_idle: a better way to the same driver, for which no pod is evicted.
         obstacle: why the set's pods could not come, its DaemonSet being refused for instance: nothing begins before;
             empty if nothing is known.
+        undecided: a registry is being asked what is wanted; a node that rests stays as it is told until then.
     """
 
     policy: str
@@ -113,6 +114,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     restart_only: bool = False
     when_idle: bool = False
     obstacle: str = ""
+    undecided: bool = False
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,6 +136,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
         requested: a person asks for its upgrade.
         deploy: what the label that pauses users of cards says.
         offers: its kubelet offers cards to pods.
+        held: its agent has the cards open, so that no driver can be unloaded.
         pods: that have not ended.
         drivers: the driver pods on it.
         validated: the driver that it has now was proven to work.
@@ -155,6 +158,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     requested: bool = False
     deploy: str = ""
     offers: bool = True
+    held: bool = False
     pods: tuple[PodView, ...] = ()
     drivers: tuple[DriverPod, ...] = ()
     validated: bool = False
