@@ -2,8 +2,12 @@
 
 import msgspec
 
-from tessera.api.driver.status import DriverStatus, Phase, Rejected, Strategy
+from tessera.api.driver.status import DRIVER_APP, DriverStatus, Phase, Rejected, Strategy
+from tessera.driver.manifests.names import APP_LABEL, SET_ANNOTATION, set_of
+from tessera.driver.rollout.failures import read_failures
+from tessera.driver.rollout.state import record_of
 from tessera.driver.told import condition_body, condition_of, dated, read_status, says, status_text
+from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Condition
 
 STATUS = DriverStatus(
@@ -20,6 +24,15 @@ def test_a_status_is_read_back_as_it_was_written() -> None:
 
 def test_what_is_no_status_says_nothing() -> None:
     assert [read_status(text) for text in ("", "{", '{"strategy": "magic"}', "x" * 100_000)] == [None] * 4
+
+
+def test_what_is_nested_without_end_says_nothing() -> None:
+    deep = '{"any":' + "[" * 4000
+    assert read_status(deep) is None
+    assert record_of(deep) is None
+    assert read_failures({"s1": deep}) == {}
+    labels, annotations = {APP_LABEL: DRIVER_APP}, {SET_ANNOTATION: deep}
+    assert set_of(ObjectMeta(name="tessera-driver-s1", labels=labels, annotations=annotations)) is None
 
 
 def test_long_reasons_are_cut_so_that_the_annotation_stays_small() -> None:

@@ -79,7 +79,7 @@ class ImageMemory:
             images = msgspec.json.decode(kept.data.get(KEY, "[]")[:_LONGEST], type=list[LastGood])
         except NotFound:
             return
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             _log.warning(
                 "ConfigMap %s/%s is not as it was written, images are asked anew: %s",
                 self._namespace,

@@ -30,7 +30,7 @@ def read_status(text: str) -> DriverStatus | None:
         return None
     try:
         return msgspec.json.decode(text, type=DriverStatus)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 

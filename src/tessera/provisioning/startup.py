@@ -236,7 +236,7 @@ def driver_status(node: Node) -> DriverStatus | None:
         return None
     try:
         return msgspec.json.decode(text, type=DriverStatus)
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
 
 

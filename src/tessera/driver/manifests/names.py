@@ -56,7 +56,7 @@ def set_of(meta: ObjectMeta) -> DriverSet | None:
         return None
     try:
         found = msgspec.json.decode(meta.annotations.get(SET_ANNOTATION, ""), type=DriverSet)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return found if found.name == meta.name else None
 

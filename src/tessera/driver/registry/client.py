@@ -137,7 +137,7 @@ class RegistryClient:
         answer = await self._get(reference, f"/v2/{reference.path}/blobs/{digest}", login)
         try:
             return msgspec.json.decode(answer.body, type=Platform)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unreachable(f"{reference.text}: its configuration does not say where it runs ({error})") from error
 
     async def _get(
@@ -208,7 +208,7 @@ def _seconds(text: str) -> float:
 def _tag_list(body: bytes, where: str) -> list[str]:
     try:
         return msgspec.json.decode(body, type=_TagList).tags or []
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreachable(f"{where}: what the registry gave is no list of tags ({error})") from error
 
 

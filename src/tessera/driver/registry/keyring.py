@@ -100,7 +100,7 @@ def parse_docker_config(content: bytes, *, where: str) -> Keyring:
         raise CredentialsError(f"{where}: {len(content)} bytes, of which at most {LARGEST} are read")
     try:
         document = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # Nothing of the document may come into the text: what stands there are passwords.
         raise CredentialsError(f'{where} is no JSON of the form {{"auths": {{"registry": {{"auth": …}}}}}}') from None
     auths = document.get("auths", {}) if isinstance(document, dict) else None

@@ -91,7 +91,7 @@ def read_manifest(body: bytes, *, where: str, wanted: str = "") -> Manifest:
         raise Unreachable(f"{where}: the registry gave content with digest {digest}, which is not the one asked for")
     try:
         document = msgspec.json.decode(body, type=_Document)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreachable(f"{where}: what the registry gave is no manifest ({error})") from error
     if document.manifests is not None:
         return Manifest(digest=digest, entries=tuple(document.manifests))

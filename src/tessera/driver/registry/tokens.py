@@ -109,7 +109,7 @@ class Tokens:
             )
         try:
             given = msgspec.json.decode(answer.body, type=_TokenAnswer)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # The answer may have a token in it, so nothing of it comes into the text.
             raise Unreachable(f"the token server of {reference.registry} answers no token in JSON") from None
         token = given.token or given.access_token

@@ -132,7 +132,6 @@ class Wire:
     async def _once(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, largest: int
     ) -> Answer:
-        proxy = proxy_for(url, self._environment)
         async with (
             self._translated(url),
             self._opened().request(
@@ -143,7 +142,7 @@ class Wire:
                 allow_redirects=False,
                 timeout=self._limits,
                 ssl=self._tls,
-                proxy=proxy or None,
+                proxy=proxy_for(url, self._environment) or None,
             ) as answer,
         ):
             return Answer(
@@ -200,6 +199,7 @@ def _context(trust: Trust) -> ssl.SSLContext:
 def _target(url: str, location: str) -> str:
     try:
         target = URL(url, encoded=True).join(URL(location, encoded=True))
+        _origin(str(target))  # a port that is none is found out only here
     except ValueError:
         raise Unreachable(f"{_shown(url)} redirects to something that is no URL") from None
     if target.scheme not in ("http", "https") or (target.scheme == "http" and url.startswith("https:")):
@@ -214,8 +214,12 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _shown(url: str) -> str:
     """A URL for people: without its query, in which storage puts signatures, and without a user."""
-    parts = URL(url, encoded=True)
-    return f"{parts.scheme}://{parts.host}{f':{parts.explicit_port}' if parts.explicit_port else ''}{parts.raw_path}"
+    try:
+        parts = URL(url, encoded=True)
+        port = f":{parts.explicit_port}" if parts.explicit_port else ""
+    except ValueError:  # a registry may name anything as its token server
+        return ascii(url.partition("?")[0])[:200]
+    return f"{parts.scheme}://{parts.host}{port}{parts.raw_path}"
 
 
 def _words(error: Exception) -> str:
