@@ -16,7 +16,8 @@ def pod(app: str, named: str = "c", namespace: str = "tessera-system", **fields:
     labels = {"app.kubernetes.io/name": app, "tessera.dev/driver-set": "s1", **fields.pop("labels", {})}
     metadata = {"name": f"{app}-x", "namespace": namespace, "uid": "u", "labels": labels} | fields.pop("metadata", {})
     status = {"containerStatuses": [{"name": named, **fields.pop("container", {})}], **fields.pop("status", {})}
-    spec = {"containers": [{"name": named, "image": IMAGE}]}
+    security = {"securityContext": {"privileged": True}} if fields.pop("privileged", False) else {}
+    spec = {"containers": [{"name": named, "image": IMAGE, **security}]}
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
 
 
@@ -84,9 +85,12 @@ def test_a_toolkit_counts_if_it_saw_this_driver_come() -> None:
     "labels", [{"app": "nvidia-driver-daemonset"}, {"app.kubernetes.io/component": "nvidia-driver"}]
 )
 def test_a_driver_pod_of_another_operator_is_a_foreign_one(labels: dict[str, str]) -> None:
-    foreign = pod("whatever", namespace="gpu-operator", labels=labels)
+    foreign = pod("whatever", namespace="gpu-operator", labels=labels, privileged=True)
     assert is_relevant(foreign)
     assert node_pods([foreign]).foreign == "gpu-operator/whatever-x"
+    tenants = pod("whatever", namespace="tenant", labels=labels)
+    assert not is_relevant(tenants), "labels alone say nothing: it could load no driver"
+    assert node_pods([tenants]).foreign == ""
 
 
 def test_our_own_driver_pods_are_not_foreign_and_pods_of_our_labels_elsewhere_are_nobodys() -> None:

@@ -213,7 +213,13 @@ def _is_foreign(pod: Pod) -> bool:
     labels = pod.metadata.labels
     ((component, driver),) = COMPONENT.items()
     named = labels.get("app") == _FOREIGN_APP or labels.get(component) == driver
-    return named and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
+    return named and _is_privileged(pod) and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
+
+
+def _is_privileged(pod: Pod) -> bool:
+    """Whether a pod may load a driver. Labels alone are free to every tenant, and take nobody's driver away."""
+    contexts = (each.security_context for each in (*pod.spec.init_containers, *pod.spec.containers))
+    return any(each is not None and each.privileged for each in contexts)
 
 
 def _ended(pod: Pod) -> bool:

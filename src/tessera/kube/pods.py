@@ -20,6 +20,12 @@ class ResourceRequirements(Wire, frozen=True, kw_only=True):
     requests: dict[str, str] = {}
 
 
+class SecurityContext(Wire, frozen=True, kw_only=True):
+    """What a container may do, as far as it tells whether the host lies open to it."""
+
+    privileged: bool = False
+
+
 class Container(Wire, frozen=True, kw_only=True):
     """A container of any of a pod's three lists. ``restart_policy`` ``Always`` marks a sidecar among the init ones."""
 
@@ -30,6 +36,7 @@ class Container(Wire, frozen=True, kw_only=True):
     env: tuple[EnvVar, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""
+    security_context: SecurityContext | None = None
 
 
 class SchedulingGate(Wire, frozen=True, kw_only=True):

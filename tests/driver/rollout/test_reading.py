@@ -37,7 +37,8 @@ def a_node() -> Node:
 
 def a_pod(*, labels: dict[str, str] | None = None, owner: str = "ReplicaSet", status: Any = None, **spec: Any) -> Pod:
     owners = [{"kind": owner, "name": "o", "controller": True}] if owner else []
-    metadata = {"name": "p", "namespace": "default", "uid": "p", "labels": labels or {}, "creationTimestamp": CREATED}
+    namespace = "tessera-system" if "app.kubernetes.io/name" in (labels or {}) else "default"
+    metadata = {"name": "p", "namespace": namespace, "uid": "p", "labels": labels or {}, "creationTimestamp": CREATED}
     item = {
         "metadata": {**metadata, "ownerReferences": owners},
         "spec": {"containers": [{"name": "c"}], **spec},
@@ -180,3 +181,17 @@ def test_a_node_refers_to_what_it_has_and_to_what_it_may_go_back_to() -> None:
     assert references("changing", record()) == {OLD, NEW}
     assert references(OLD, None) == {OLD}
     assert references("", None) == frozenset()
+
+
+@pytest.mark.parametrize("app", ["tessera-driver", "tessera-driver-pull", "tessera-validation"])
+def test_pods_elsewhere_with_labels_of_tesseras_say_nothing_and_do_not_stay(app: str) -> None:
+    labels = {"app.kubernetes.io/name": app, "tessera.dev/driver-set": OLD, "tessera.dev/driver-pull": NEW}
+    own = a_pod(
+        labels=labels,
+        **cards(limits={"nvidia.com/gpu": "1"}),
+        status={"phase": "Pending", **container("InvalidImageName")},
+    )
+    metadata = msgspec.structs.replace(own.metadata, namespace="tenant")
+    view = seen(a_node(), msgspec.structs.replace(own, metadata=metadata))
+    assert (view.drivers, view.pulls) == ((), ())
+    assert [each.stays for each in view.pods] == [False]

@@ -13,7 +13,7 @@ from tessera.api.driver.status import (
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.clock import parse_rfc3339
-from tessera.driver.manifests.names import APP_LABEL
+from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
 from tessera.driver.rollout.state import (
     CORDONED_ANNOTATION,
     DEPLOY_DRIVER_LABEL,
@@ -123,7 +123,8 @@ def _is_gpu(resource: str) -> bool:
 
 
 def _app(pod: Pod) -> str:
-    return pod.metadata.labels.get(APP_LABEL, "")
+    """Which part of Tessera a pod is; empty for one elsewhere, which may bear any label and say anything."""
+    return pod.metadata.labels.get(APP_LABEL, "") if pod.metadata.namespace == NAMESPACE else ""
 
 
 def _ended(pod: Pod) -> bool:
