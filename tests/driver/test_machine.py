@@ -300,6 +300,22 @@ def test_an_image_that_cannot_be_pulled_is_left_for_the_next_way() -> None:
     assert any("cannot be pulled" in each.reason for each in cluster.told("a").rejected)
 
 
+def test_a_driver_that_ends_again_and_again_is_left_for_another_one_once_there_is_one() -> None:
+    cluster = Cluster()
+    cluster.node("b", K2)
+    cluster.act(*cluster.decide())
+    built = cluster.nodes["b"].driver_set
+    ends = DriverPod(name="x", set=built, progress=Progress.STARTING, started=1.0, fault="container x ended 12 times")
+    cluster.pods["b"] = NodePods(drivers=(ends,))
+    cluster.act(*cluster.decide())
+    assert (cluster.nodes["b"].driver_set, cluster.told("b").phase) == (built, Phase.FAILED)
+    cluster.has(ImageKind.PRECOMPILED, K2)
+    cluster.ask_again()
+    cluster.settle()
+    assert cluster.told("b").strategy is Strategy.PRECOMPILED
+    assert cluster.told("b").phase is Phase.READY
+
+
 def test_while_the_registry_does_not_answer_a_fresh_node_waits() -> None:
     cluster = Cluster()
     cluster.silent = True

@@ -125,8 +125,9 @@ def _is_update(current: DriverSet, target: DriverSet) -> bool:
 
 
 def _is_broken(seen: Seen) -> bool:
+    """Whether the driver does not come: its image is not pulled, or its container ends again and again."""
     driver = seen.driver
-    return driver is not None and driver.progress is Progress.FAILED
+    return driver is not None and (driver.progress is Progress.FAILED or bool(driver.fault))
 
 
 def _rank(policy: DriverPolicy, strategy: Strategy) -> int:

@@ -267,5 +267,7 @@ def _fault(pod: Pod) -> str:
         waiting = each.state.waiting if each.state is not None else None
         if each.restart_count >= _MANY_RESTARTS and not each.ready:
             words = waiting.message[:_SHOWN] if waiting is not None else ""
-            return f"pod {pod.metadata.name}: container {each.name} ended {each.restart_count} times. {words}".strip()
+            return f"pod {pod.metadata.name}: container {each.name} ended {each.restart_count} times. {words}".rstrip(
+                ". "
+            )
     return ""
