@@ -1,0 +1,133 @@
+"""Pages whose commands are typed into a shell: what they show, and whether that is what was printed.
+
+Each block that begins with ``$`` is typed into one shell on this machine. ``...`` on a line of its own stands for any
+lines, within a line for any text. Names that are made up anew each time, UUIDs, ages and addresses may differ. What
+only looks is repeated until it shows what the page does.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: Seconds that a look at the cluster may take until it shows what the page does, on a loaded machine.
+PATIENCE = 90.0
+#: Commands that only look; `get` of one field prints no end of line.
+_LOOKS = re.compile(r"kubectl (get|describe|logs)|tessera (why|map|lab smi|driver status|provisioning report$)")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: What differs from run to run, and what stands for it.
+_MADE_UP = (
+    (re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}\b"), r"\1-UUID"),
+    (re.compile(r"\b(nvidia-test-[a-z0-9-]+)-[a-z0-9]{5}\b"), r"\1-NAME"),
+    (re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{10}\b"), "SET"),
+    (re.compile(r"@sha256:[0-9a-f]{12,64}"), "@DIGEST"),
+    (re.compile(r"(?<=[ (])(\d+h)?(\d+m)?\d+s(?= |$)|(?<=[ (])\d+m(?= |$)"), "AGE"),
+    (re.compile(r"\b127(\.\d+){3}\b"), "ADDRESS"),
+    (re.compile(r"https://127\.0\.0\.1:\d+|https://ADDRESS:\d+"), "SERVER"),
+    (re.compile(r"(?<=KUBECONFIG=)/\S+"), "FILE"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+class Page:
+    """One page.
+
+    Args:
+        path: where it is.
+        stands_for: text of the page's commands and what it is on this machine, such as the address of a registry.
+    """
+
+    def __init__(self, path: Path, stands_for: Mapping[str, str] | None = None) -> None:
+        self._text = path.read_text(encoding="utf-8")
+        self._stands_for = dict(stands_for or {})
+
+    @property
+    def languages(self) -> set[str]:
+        """Of its blocks."""
+        return {match[1] for match in _FENCE.finditer(self._text)}
+
+    def blocks(self, language: str) -> Iterator[str]:
+        """The page's blocks of a language, in their order."""
+        for match in _FENCE.finditer(self._text):
+            if match[1] == language:
+                yield match[2]
+
+    def steps(self) -> Iterator[tuple[str, list[str]]]:
+        """Every command of the page, and the lines that it shows for it. A backslash continues a command."""
+        for block in self.blocks("console"):
+            parts = re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)
+            assert parts[0] == "", f"a block of the page begins without a command: {block}"
+            for part in parts[1:]:
+                command, *shown = part.splitlines()
+                yield command, shown
+
+    def play(self, lab_folder: Path) -> None:
+        """Types all commands, in their order.
+
+        Raises:
+            AssertionError: something else was printed than the page shows.
+        """
+        shell = Shell(lab_folder)
+        for command, shown in self.steps():
+            deadline = time.monotonic() + PATIENCE
+            status, printed = self._typed(shell, command)
+            while not shows(shown, printed) and _LOOKS.match(command) and time.monotonic() < deadline:
+                status, printed = self._typed(shell, command)
+            expected = "\n".join(shown)
+            assert shows(shown, printed), f"$ {command}\n--- printed:\n{printed}\n--- the page shows:\n{expected}"
+            may_fail = expected.lower().startswith("error") or "wrong" in expected
+            assert status == 0 or may_fail, f"$ {command}: exit status {status}\n{printed}"
+
+    def _typed(self, shell: "Shell", command: str) -> tuple[int, str]:
+        for written, meant in self._stands_for.items():
+            command = command.replace(written, meant)
+        status, printed = shell.run(command)
+        for written, meant in self._stands_for.items():
+            printed = printed.replace(meant, written)
+        return status, printed
+
+
+def shows(shown: list[str], printed: str) -> bool:
+    """Whether the printed text is what the page shows of it."""
+    pattern = "".join("(?:[^\n]*\n)*" if line == "..." else _line(line) for line in shown)
+    text = "".join(f"{_plain(line)}\n" for line in printed.splitlines())
+    return re.fullmatch(pattern, text, re.DOTALL) is not None
+
+
+def _line(shown: str) -> str:
+    return "[^\n]*".join(re.escape(part) for part in _plain(shown).split("...")) + "\n"
+
+
+def _plain(line: str) -> str:
+    for pattern, instead in _MADE_UP:
+        line = pattern.sub(instead, line)
+    return line.strip()
+
+
+class Shell:
+    """A reader's shell: what was exported stays so."""
+
+    def __init__(self, lab_folder: Path) -> None:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self._env = {**os.environ, "PATH": path, "TESSERA_LAB": str(lab_folder), "PYTHONUTF8": "1"}
+        self._env.pop("KUBECONFIG", None)
+        self._exports: list[str] = []
+
+    def run(self, command: str) -> tuple[int, str]:
+        """The exit status, and what was printed on both outputs."""
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", "; ".join([*self._exports, command])],
+            env=self._env,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+        )
+        if command.startswith("export "):
+            self._exports.append(command)
+        return done.returncode, done.stdout
