@@ -15,16 +15,20 @@ PRESENT_LABELS = (
     "feature.node.kubernetes.io/pci-0302_10de.present",
     "feature.node.kubernetes.io/pci-0300_10de.present",
 )
-#: Labels with which cluster autoscalers know node groups with cards, whatever their value, by provider (GPULabel of the
-#: cluster autoscaler's cloud providers). They are there from registration on.
-ACCELERATOR_LABELS: Mapping[str, str] = {
-    "cluster-api/accelerator": "Cluster API and OpenShift",
-    "k8s.amazonaws.com/accelerator": "AWS",
-    "cloud.google.com/gke-accelerator": "GKE",
-    "kubernetes.azure.com/accelerator": "Azure",
-    "accelerator": "Azure, older",
-    "aliyun.accelerator/nvidia_name": "Alibaba Cloud",
+#: What cluster autoscalers know node groups with cards by, whatever the value, from registration on (GPULabel of the
+#: cluster autoscaler's providers): of Cluster API and OpenShift, and by the scheme of a node's providerID.
+CAPI_ACCELERATOR = "cluster-api/accelerator"
+PROVIDER_ACCELERATORS: Mapping[str, tuple[str, ...]] = {
+    "aws": ("k8s.amazonaws.com/accelerator",),
+    "gce": ("cloud.google.com/gke-accelerator",),
+    "azure": ("kubernetes.azure.com/accelerator", "accelerator"),
 }
+#: All of them; Alibaba Cloud's providerIDs have no scheme.
+ACCELERATOR_LABELS = (
+    CAPI_ACCELERATOR,
+    *(label for labels in PROVIDER_ACCELERATORS.values() for label in labels),
+    "aliyun.accelerator/nvidia_name",
+)
 
 
 def labels_say_gpu(labels: Mapping[str, str]) -> bool:

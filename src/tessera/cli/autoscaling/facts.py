@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.cli.autoscaling.durations import parse_duration
 from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift
@@ -19,7 +20,7 @@ from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.provisioning.advise.emit import CAPI_GROUP
-from tessera.provisioning.advise.findings import ACCELERATOR_LABELS, Labels
+from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
 from tessera.provisioning.groups import KARPENTER_LABEL, group_of
@@ -30,13 +31,6 @@ from tessera.provisioning.store import RECORDS_NAME
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
 #: Annotations of nodes that Cluster API or OpenShift made: there the autoscaler is Cluster API's.
 _MACHINE_ANNOTATIONS = ("cluster.x-k8s.io/machine", "machine.openshift.io/machine")
-_CAPI_LABEL = ("cluster-api/accelerator",)
-#: Labels by the scheme of a node's providerID (GPULabel of each provider of the cluster autoscaler).
-_BY_PROVIDER = {
-    "aws": ("k8s.amazonaws.com/accelerator",),
-    "gce": ("cloud.google.com/gke-accelerator",),
-    "azure": ("kubernetes.azure.com/accelerator", "accelerator"),
-}
 #: Records that are read at most.
 _MOST = 100_000
 
@@ -62,7 +56,7 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         """The accelerator label of a group. A template counts before nodes: theirs may have come later."""
         own = self.sets.get(group)
         if own is not None and own.labels is not None:
-            found = accelerator(own.labels, _CAPI_LABEL)
+            found = accelerator(own.labels, (CAPI_ACCELERATOR,))
         elif group in self.labels:
             found = self.labels[group]
         else:
@@ -96,8 +90,8 @@ def accelerator(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, s
 def accelerator_labels(node: Node) -> tuple[str, ...]:
     """The labels that the autoscaler looks for on a node: another provider's does nothing."""
     if any(name in node.metadata.annotations for name in _MACHINE_ANNOTATIONS):
-        return _CAPI_LABEL
-    return _BY_PROVIDER.get((node.spec.provider_id or "").partition(":")[0], tuple(ACCELERATOR_LABELS))
+        return (CAPI_ACCELERATOR,)
+    return PROVIDER_ACCELERATORS.get((node.spec.provider_id or "").partition(":")[0], ACCELERATOR_LABELS)
 
 
 async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:

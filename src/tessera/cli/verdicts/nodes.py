@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
@@ -25,9 +26,8 @@ from tessera.kube.resources import Condition, Node
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.
 AGENT_COMES: Mapping[str, str | None] = {
     MIG_CONFIG_LABEL: None,
-    "nvidia.com/gpu.present": "true",
-    "feature.node.kubernetes.io/pci-10de.present": "true",
-    "feature.node.kubernetes.io/pci-0302_10de.present": "true",
+    **dict.fromkeys(PRESENT_LABELS, "true"),
+    **dict.fromkeys(ACCELERATOR_LABELS),
 }
 _DOMAIN = "nvidia.com/"
 #: Events shown at most.

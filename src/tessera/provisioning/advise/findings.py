@@ -15,16 +15,6 @@ from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
 from tessera.provisioning.statistics import needed
 
-#: Labels by which autoscalers know a node that will have cards, by provider.
-ACCELERATOR_LABELS = {
-    "cluster-api/accelerator": "Cluster API and OpenShift",
-    "k8s.amazonaws.com/accelerator": "AWS",
-    "cloud.google.com/gke-accelerator": "GKE",
-    "kubernetes.azure.com/accelerator": "Azure",
-    "accelerator": "Azure, older",
-    "aliyun.accelerator/nvidia_name": "Alibaba Cloud",
-}
-
 
 class Rank(IntEnum):
     """How bad a finding is; the worst first."""
