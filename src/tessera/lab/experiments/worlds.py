@@ -1,7 +1,8 @@
 """The cluster that an experiment runs in: whose order of steps, which images, how long things take.
 
-Both orders of steps see the same costs, the same cluster and the same chance. Kubelets publish capacity every ten
-seconds, as real ones do; that wait is nobody's to save.
+Both orders of steps see the same costs, the same cluster and the same chance. Node feature discovery labels nodes in
+both; one waits for it, the other does not. Kubelets publish capacity every ten seconds, as real ones do; that wait is
+nobody's to save.
 """
 
 import asyncio
@@ -120,7 +121,7 @@ async def reference(
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_folder())
         images = _images(costs, draw, waits)
-        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, discovery=True, waits=waits)
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, waits=waits)
         await stack.enter_async_context(cluster.running())
         await apply(cluster.client("install"), [each for each in install_manifests() if _is_definition(each)])
         operator = UpstreamOperator(
@@ -148,7 +149,7 @@ async def tessera(costs: CostModel, *, cards: bool, seed: int, make: MakeEntrypo
     draw = durations(costs, random.Random(f"{seed}/costs"))
     images = _images(costs, draw, REFERENCE)
     with _folder() as folder:
-        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, discovery=False, make=make)
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, make=make)
         async with cluster.running():
             await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
             yield World(cluster, costs)
@@ -161,12 +162,10 @@ def _cluster(
     *,
     cards: bool,
     seed: int,
-    discovery: bool,
     waits: Waits = REFERENCE,
     make: MakeEntrypoint | None = None,
 ) -> Cluster:
     nodes = [NodeSpec(name="node-1", cards=(MODEL,) if cards else ())]
-    seconds = (costs.nfd_seconds if waits.discovery else 0.0) if discovery else None
     return Cluster(
         nodes,
         clock=LoopClock(EPOCH),
@@ -177,7 +176,7 @@ def _cluster(
             kernel=KERNEL,
             os_image=OS_IMAGE,
             network_seconds=costs.network_seconds,
-            nfd_seconds=seconds,
+            nfd_seconds=costs.nfd_seconds if waits.discovery else 0.0,
             publish_every=PUBLISH_EVERY,
             mig_config="",
             seed=seed,
