@@ -91,6 +91,18 @@ def test_a_driver_toolkit_names_its_kernel(host: str, tmp_path: Path, capsys: py
     assert "535-5.14.0-427.40.1.el9_4.x86_64-rhel9.4" in capsys.readouterr().out
 
 
+def test_the_kernel_with_large_pages_is_asked_for_too_where_nodes_run_it(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "driver-toolkit-release.json"
+    file.write_text(json.dumps({"KERNEL_VERSION": "5.14.0-427.40.1.el9_4.aarch64", "RHEL_VERSION": "9.4"}))
+    assert asked(host, "--toolkit-release", str(file), "--large-pages") == NOT_COVERED
+    told = capsys.readouterr().out
+    assert "rhel9.4 arm64: gate closed" in told
+    assert "rhel9.4 arm64 64k: gate closed" in told
+    assert "0/2 covered" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -1,4 +1,4 @@
-"""Indexes of Debian archives: kernels, finished modules, and files that are none."""
+"""Indexes of Debian archives: kernels, and files that are none."""
 
 import contextlib
 import gzip
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.driver.coverage import apt
-from tessera.driver.coverage.apt import ModulePackage, apt_kernels
+from tessera.driver.coverage.apt import apt_kernels
 
 #: Stanzas shortened from dists/jammy-updates; names and form are Canonical's.
 INDEX = b"""Package: linux-image-5.15.0-118-generic
@@ -53,28 +53,17 @@ Architecture: amd64
 @pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress], ids=["plain", "gz", "xz"])
 def test_an_index_tells_kernels_of_a_flavour(pack: Callable[[bytes], bytes]) -> None:
     found = apt_kernels(pack(INDEX))
-    assert found.images == ("5.15.0-118-generic", "5.15.0-119-generic", "5.15.0-120-generic")
+    assert found == ("5.15.0-118-generic", "5.15.0-119-generic", "5.15.0-120-generic")
 
 
 def test_other_flavours_are_others() -> None:
-    assert apt_kernels(INDEX, "aws").images == ("5.15.0-1066-aws",)
-    assert apt_kernels(INDEX, "generic-64k").images == ("5.15.0-119-generic-64k",)
-
-
-def test_finished_modules_are_told_by_branch_and_kind() -> None:
-    found = apt_kernels(INDEX)
-    assert found.modules == (
-        ModulePackage(kernel="5.15.0-118-generic", branch="535"),
-        ModulePackage(kernel="5.15.0-118-generic", branch="535", open_modules=True),
-        ModulePackage(kernel="5.15.0-119-generic", branch="550"),
-    )
-    assert found.with_modules("535", open_modules=False) == ("5.15.0-118-generic",)
-    assert found.with_modules("525", open_modules=False) == ()
+    assert apt_kernels(INDEX, "aws") == ("5.15.0-1066-aws",)
+    assert apt_kernels(INDEX, "generic-64k") == ("5.15.0-119-generic-64k",)
 
 
 def test_a_large_index_is_read_in_pieces() -> None:
     padding = b"".join(b"Package: package-%d\nDescription: %s\n\n" % (n, b"x" * 200) for n in range(20_000))
-    assert apt_kernels(gzip.compress(padding + INDEX)).images[-1] == "5.15.0-120-generic"
+    assert apt_kernels(gzip.compress(padding + INDEX))[-1] == "5.15.0-120-generic"
 
 
 @pytest.mark.parametrize(
@@ -103,4 +92,4 @@ def test_what_unpacks_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -
 @given(st.binary(max_size=300))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        assert apt_kernels(data).images == () or b"linux-image" in data
+        assert apt_kernels(data) == () or b"linux-image" in data

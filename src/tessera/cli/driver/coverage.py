@@ -34,6 +34,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     "--toolkit-release", type=_FILE, multiple=True, help="/etc/driver-toolkit-release.json of a Driver Toolkit."
 )
 @click.option("--release-info", type=_FILE, help="What oc adm release info -o json says of that toolkit's release.")
+@click.option(
+    "--large-pages", is_flag=True, help="Also an arm64 toolkit's kernel with pages of 64 KiB, which nodes may run."
+)
 @click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID: ubuntu22.04, rhel9.4.")
 @click.option("--arch", metavar="NAME", default="", help="amd64 or arm64.  [default: the nodes', else amd64]")
 @click.option(
@@ -56,6 +59,7 @@ def command(
     newer_than: str | None,
     toolkit_release: tuple[Path, ...],
     release_info: Path | None,
+    large_pages: bool,
     system: str | None,
     arch: str,
     cluster: bool,
@@ -97,7 +101,7 @@ def command(
     kernels = [
         *_written(texts, lists, system or "", arch),
         *_of_indexes(indexes, system or "", arch, flavour, newer_than),
-        *_of_toolkits(toolkit_release, release_info),
+        *_of_toolkits(toolkit_release, release_info, large_pages=large_pages),
     ]
     access = Access(auth=auth, ca=ca, plain=plain_http)
     if cluster:
@@ -128,19 +132,22 @@ def _of_indexes(
     from tessera.driver.coverage.apt import apt_kernels
     from tessera.driver.coverage.kernels import kernel, newer, newest
 
-    images = {name for path in indexes for name in apt_kernels(path.read_bytes(), flavour).images}
+    images = {name for path in indexes for name in apt_kernels(path.read_bytes(), flavour)}
     if indexes and not images:
         raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
     for name in newer(images, [newer_than]) if newer_than else newest(images):
         yield kernel(system, f"{name} {arch}")
 
 
-def _of_toolkits(releases: Sequence[Path], info: Path | None) -> Iterator["NextKernel"]:
-    from tessera.driver.coverage.openshift import release, toolkit_kernel
+def _of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator["NextKernel"]:
+    from tessera.driver.coverage.openshift import release, toolkit_kernel, with_large_pages
 
     machine_os = release(info.read_bytes()).machine_os if info is not None else ""
     for path in releases:
-        yield toolkit_kernel(path.read_bytes(), machine_os)
+        kernel = toolkit_kernel(path.read_bytes(), machine_os)
+        yield kernel
+        if large_pages:
+            yield with_large_pages(kernel)
 
 
 async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "DriverPolicy") -> "Report":

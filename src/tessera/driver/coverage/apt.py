@@ -1,4 +1,4 @@
-"""Kernels in the index of a Debian archive: which there are, and for which Canonical has finished driver modules.
+"""Kernels in the index of a Debian archive.
 
 The index is the file ``Packages``, ``Packages.gz`` or ``Packages.xz`` of a suite, component and architecture, such as
 ``dists/jammy-updates/main/binary-amd64/Packages.xz``. Of its stanzas only the names of packages matter here. Nothing is
@@ -10,59 +10,28 @@ import re
 import zlib
 from collections.abc import Iterator
 
-import msgspec
-
 #: Bytes that an index may unpack to. Ubuntu's largest (noble, universe, amd64) has less than 90 MB.
 MOST_BYTES = 256 * 1024 * 1024
 _PIECE = 1 << 20
 
 _IMAGE = re.compile(r"linux-image-(?:unsigned-)?(\d+\.\d+\.\d+-\d+-[a-z0-9-]+)")
-_MODULES = re.compile(r"linux-modules-nvidia-(\d+)-server(-open)?-(\d+\.\d+\.\d+-\d+-[a-z0-9-]+)")
 
 
-class ModulePackage(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """Finished modules of one driver branch for one kernel."""
-
-    kernel: str
-    branch: str
-    open_modules: bool = False
-
-
-class AptKernels(msgspec.Struct, frozen=True, kw_only=True):
-    """What an index has.
-
-    Attributes:
-        images: kernels of the flavour.
-        modules: finished modules for kernels of the flavour.
-    """
-
-    images: tuple[str, ...] = ()
-    modules: tuple[ModulePackage, ...] = ()
-
-    def with_modules(self, branch: str, *, open_modules: bool) -> tuple[str, ...]:
-        """Kernels for which Canonical has modules of a branch: for these an image can be built at once."""
-        wanted = (branch, open_modules)
-        return tuple(each.kernel for each in self.modules if (each.branch, each.open_modules) == wanted)
-
-
-def apt_kernels(data: bytes, flavour: str = "generic") -> AptKernels:
+def apt_kernels(data: bytes, flavour: str = "generic") -> tuple[str, ...]:
     """The kernels of one flavour (``generic``, ``aws``, ``nvidia-64k``) in an index.
 
     Raises:
         ValueError: it is no index, is damaged, or unpacks to more than :data:`MOST_BYTES`.
     """
     images: set[str] = set()
-    modules: set[ModulePackage] = set()
     packages = 0
     for name in _packages(data):
         packages += 1
         if (found := _IMAGE.fullmatch(name)) and _is_of(found[1], flavour):
             images.add(found[1])
-        elif (found := _MODULES.fullmatch(name)) and _is_of(found[3], flavour):
-            modules.add(ModulePackage(kernel=found[3], branch=found[1], open_modules=bool(found[2])))
     if not packages:
         raise ValueError("apt index: no line 'Package: …' in it; give the file Packages, Packages.gz or Packages.xz")
-    return AptKernels(images=tuple(sorted(images)), modules=tuple(sorted(modules)))
+    return tuple(sorted(images))
 
 
 def _is_of(kernel: str, flavour: str) -> bool:
