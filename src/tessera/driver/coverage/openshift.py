@@ -1,8 +1,7 @@
 """Kernels of releases of OpenShift that are still to come, from what ``oc`` and a Driver Toolkit say of them.
 
 A release names its version of RHCOS and its Driver Toolkit (``oc adm release info RELEASE -o json``); only the toolkit
-knows the kernel (``/etc/driver-toolkit-release.json`` in it). The image stream ``openshift/driver-toolkit`` has the
-toolkits of the releases that a cluster has had and has, by version of RHCOS. Nothing is fetched here.
+knows the kernel (``/etc/driver-toolkit-release.json`` in it). Nothing is fetched here.
 """
 
 import re
@@ -56,23 +55,6 @@ def release(data: bytes) -> Release:
             "give what 'oc adm release info RELEASE -o json' prints"
         )
     return Release(version=version, machine_os=machine_os, toolkit=toolkit)
-
-
-def toolkits(data: bytes) -> dict[str, str]:
-    """Driver Toolkits by version of RHCOS, of ``oc get imagestream driver-toolkit -n openshift -o json``.
-
-    Raises:
-        ValueError: it is no image stream.
-    """
-    document = _document(data, "image stream")
-    if document.get("kind") != "ImageStream":
-        raise ValueError("image stream: kind is not ImageStream; give that of openshift/driver-toolkit as JSON")
-    found = {}
-    for tag in _list(document.get("spec"), "tags"):
-        name, image = _text(tag, "name"), _text(_part(tag, "from"), "name")
-        if _OSTREE.fullmatch(name) and _IMAGE.fullmatch(image):
-            found[name] = image
-    return found
 
 
 def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:

@@ -5,7 +5,7 @@ in light and in dark surroundings, within a page or alone.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 #: Width of a character of the sans-serif face, in parts of its size: a little more than the average of Latin texts.
@@ -142,9 +142,3 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".")
     return str(value)
-
-
-def colours() -> Iterator[tuple[str, bool]]:
-    """The palette, over and over."""
-    while True:
-        yield from PALETTE
