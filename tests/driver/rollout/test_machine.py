@@ -374,6 +374,20 @@ def test_a_state_without_our_record_was_left_by_somebody_else_and_is_not_gone_on
     assert patched(begun(each, record=None, cordoned_by_us=False)).unschedulable is None
 
 
+@pytest.mark.parametrize("each", [State.NONE, State.REQUIRED, State.DONE])
+def test_a_node_whose_state_somebody_took_away_half_way_is_given_back(each: State) -> None:
+    patch = patched(changed(each))
+    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    assert patch.labels[PAUSE_LABEL] == "true"
+    assert patch.annotations[RECORD_ANNOTATION] is None
+
+
+def test_a_cordon_of_ours_of_which_nothing_else_is_left_is_lifted() -> None:
+    patch = patched(begun(State.NONE, record=None))
+    assert (state(patch), patch.unschedulable) == (State.DONE, False)
+    assert due(node()) == Step()
+
+
 def test_the_label_of_a_paused_node_says_afterwards_what_it_said_before() -> None:
     view = changed(State.VALIDATION, validated=True, record=record(changed=True, deploy="false"))
     assert patched(view).labels[PAUSE_LABEL] == "false"

@@ -123,11 +123,12 @@ def step(
     """
     record = view.record
     if record is None:
-        return Step(patch=abandon(view, "its record was lost")) if view.state.active else Step()
+        left = view.state.active or view.cordoned_by_us
+        return Step(patch=abandon(view, "its record was lost")) if left else Step()
     if view.state is State.FAILED and record.restored:
         return Step() if view.wanted.undecided else rest(view, record)
     if not view.state.active and view.state is not State.FAILED:
-        return Step()
+        return Step(patch=abandon(view, "somebody took away the label of its state"))
     if not view.wanted.set:
         return Step(patch=abandon(view, "nothing is to be installed on it any more"))
     if view.cordoned_by_us and not view.unschedulable:
