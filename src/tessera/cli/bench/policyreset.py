@@ -83,6 +83,8 @@ def command(
     if node is None or not policies:
         raise click.UsageError("name --node and at least one --policy, or try it with --lab")
     read = {path.stem: _policy(path) for path in policies}
+    if len(read) < len(policies):
+        raise click.UsageError("scenarios are called after their files: give --policy files of different names")
     if not yes:
         raise Failure(
             "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "

@@ -1,0 +1,73 @@
+"""``tessera bench``: what is simulated says so, results are written for the report, and nothing begins by mistake."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tessera.cli.main import main
+from tessera.lab.costs import CALIBRATED
+
+Told = pytest.CaptureFixture[str]
+
+PRECOMPILED = Path("examples/drivers/cluster-policy.yaml")
+LAB = ["--lab", "--scenario", "precompiled-public", "--repeat", "2"]
+
+
+def test_a_policy_reset_in_the_lab_says_whose_numbers_stand_there(tmp_path: Path, capsys: Told) -> None:
+    assert main(["bench", "policy-reset", *LAB, "--json", str(tmp_path / "results.json")]) == 0
+    title, head, reference, ours, first, contrast, *whose = capsys.readouterr().out.splitlines()
+    assert title.endswith("(simulated)")
+    assert head.split()[-3:] == ["Red", "Hat's", "mean"]
+    assert "reference operator" in reference
+    assert " 132 (" in reference
+    assert ours.split()[-1] == "132", "Tessera's line is compared with nobody's measurement"
+    assert first == "  the first sample pulls images; it is shown and not counted"
+    assert "precompiled-public (reference) -> precompiled-public (tessera): -" in contrast
+    assert "No card was measured." in whose[-1]
+    written = json.loads((tmp_path / "results.json").read_bytes())
+    assert all(each["simulated"] and len(each["samples"]) == 2 for each in written["results"])
+
+
+def test_the_report_takes_what_was_written(tmp_path: Path, capsys: Told) -> None:
+    file = tmp_path / "results.json"
+    assert main(["bench", "autoscale", *LAB, "--operator", "tessera", "--json", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["provisioning", "report", "--experiment", str(file)]) == 0
+    assert "precompiled-public (tessera, simulated)" in capsys.readouterr().out
+
+
+def test_one_order_of_steps_is_attributed_to_the_other(capsys: Told) -> None:
+    assert main(["bench", "policy-reset", *LAB, "--attribute"]) == 0
+    told = capsys.readouterr().out
+    assert "s come from (simulated)" in told
+    assert "wait: driver's startup probe, 60 s and then every 10 s" in told
+
+
+def test_every_cost_has_a_source_and_what_was_calibrated_is_told(capsys: Told) -> None:
+    assert main(["bench", "costs", "-o", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["simulated"] is True
+    assert all(each["source"] and each["meaning"] for each in told["costs"])
+    assert CALIBRATED in {each["source"] for each in told["costs"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["policy-reset"], "name --node and at least one --policy, or try it with --lab"),
+        (["policy-reset", "--node", "n", "--policy", str(PRECOMPILED)], "say --yes if nothing needs them"),
+        (["policy-reset", "--node", "n", "--policy", "deploy/agent.yaml", "--yes"], "is no ClusterPolicy"),
+        (
+            ["policy-reset", "--node", "n", "--policy", str(PRECOMPILED), "--policy", str(PRECOMPILED), "--yes"],
+            "give --policy files of different names",
+        ),
+        (["autoscale"], "say with --name how drivers come"),
+        (["autoscale", "--name", "x", "--workload", str(PRECOMPILED)], "is no Pod"),
+    ],
+)
+def test_nothing_begins_by_mistake(arguments: list[str], says: str, capsys: Told) -> None:
+    assert main(["bench", *arguments]) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert told.count("\n") == 1
