@@ -25,7 +25,6 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         first: the sample that is shown and not counted; None where all count.
         samples: those that count.
         simulated: it happened in the lab.
-        parts: of the counted samples: mean seconds by part, where the parts are known.
     """
 
     experiment: str
@@ -34,7 +33,6 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     first: float | None = None
     samples: tuple[float, ...] = ()
     simulated: bool = False
-    parts: dict[str, float] = {}
 
     @property
     def summary(self) -> Summary:
