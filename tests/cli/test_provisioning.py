@@ -23,7 +23,7 @@ LINES = "".join(
     + "\n"
     for number in range(5)
 )
-RESULTS = '{"results":[{"experiment":"autoscale","scenario":"built","samples":[368.0,370.0],"simulated":true}]}'
+RESULTS = '{"results":[{"experiment":"autoscale","scenario":"built","operator":"tessera","samples":[368.0,370.0],"simulated":true}]}'
 
 
 @pytest.fixture
