@@ -42,6 +42,19 @@ def test_long_reasons_are_cut_so_that_the_annotation_stays_small() -> None:
     assert read_status(text) is not None
 
 
+def test_what_is_told_is_what_is_read_back_however_long_and_strange_it_is() -> None:
+    rejected = (Rejected(strategy=Strategy.PRECOMPILED, reason="x" * 5000 + "\x1b[31m"),)
+    status = dated(msgspec.structs.replace(STATUS, reason="\x1b]0;\n" + "y" * 5000, rejected=rejected), None, NOW)
+    assert read_status(status_text(status)) == status, "or it would be written again and again"
+    assert status.reason.startswith("?]0;?yyy")
+
+
+def test_nothing_that_somebody_wrote_into_the_annotation_moves_a_cursor() -> None:
+    found = read_status(msgspec.json.encode(msgspec.structs.replace(STATUS, offered="\x1b[2J", set="a\rb")).decode())
+    assert found is not None
+    assert (found.offered, found.set) == ("?[2J", "a?b")
+
+
 def test_a_phase_keeps_its_date_while_only_words_change() -> None:
     first = dated(STATUS, None, NOW)
     reworded = msgspec.structs.replace(STATUS, reason="It is loaded.")

@@ -25,25 +25,39 @@ _REASONS = {
 
 
 def read_status(text: str) -> DriverStatus | None:
-    """The status in a node's annotation; None if there is none that can be read."""
+    """The status in a node's annotation, in texts as they may be shown; None if there is none that can be read."""
     if not text or len(text) > _MOST:
         return None
     try:
-        return msgspec.json.decode(text, type=DriverStatus)
+        return shown(msgspec.json.decode(text, type=DriverStatus))
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
 def status_text(status: DriverStatus) -> str:
-    """The annotation's value; long reasons are cut."""
-    rejected = tuple(msgspec.structs.replace(each, reason=each.reason[:_LONGEST]) for each in status.rejected)
-    return msgspec.json.encode(
-        msgspec.structs.replace(status, reason=status.reason[:_LONGEST], rejected=rejected)
-    ).decode()
+    """The annotation's value."""
+    return msgspec.json.encode(shown(status)).decode()
+
+
+def shown(status: DriverStatus) -> DriverStatus:
+    """The status with texts that may be shown: long ones are cut, and nothing in them moves a terminal's cursor.
+
+    Registries and kubelets say what they like, and annotations are written by others, too.
+    """
+    words = {name: value for name, value in msgspec.structs.asdict(status).items() if isinstance(value, str)}
+    clean = {name: _clean(value) for name, value in words.items()}
+    rejected = tuple(msgspec.structs.replace(each, reason=_clean(each.reason)) for each in status.rejected)
+    return msgspec.structs.replace(status, rejected=rejected, **clean)
+
+
+def _clean(text: str) -> str:
+    cut = text[:_LONGEST]
+    return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 
 
 def dated(status: DriverStatus, before: DriverStatus | None, now: float) -> DriverStatus:
-    """The status with the time at which its phase began: the old one while strategy, set and phase stay."""
+    """The status as it is told, with the time at which its phase began: the old one while set and phase stay."""
+    status = shown(status)
     same = before is not None and (before.strategy, before.set, before.phase, before.boot) == (
         status.strategy,
         status.set,

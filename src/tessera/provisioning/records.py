@@ -83,6 +83,8 @@ def _check_lengths(found: Mapping[str, Any]) -> None:
     for name, value in found.items():
         if isinstance(value, str) and len(value) > _LONGEST:
             raise ValueError(f"{name} has {len(value)} characters; {_LONGEST} are the most")
+        if isinstance(value, str) and not value.isprintable():
+            raise ValueError(f"{name} is {ascii(value)[:80]}; text that can be printed is expected")
 
 
 def _moment(name: str, value: object) -> float:

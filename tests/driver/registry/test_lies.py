@@ -34,6 +34,7 @@ LIES: dict[str, bytes | Callable[[str], bytes]] = {
     "no JSON": answer(body=b"\xff\xfe<html>"),
     "nested without end": answer(body=DEEP),
     "a list": answer(body=b"[]"),
+    "tags that are none": answer(body=b'{"tags":["\\u001b[2J","a b","../x",""]}'),
     "numbers for texts": answer(body=b'{"manifests":[{"digest":5,"size":"x"}]}'),
     "a digest that is none": answer(
         body=b'{"manifests":[{"digest":"../../x","platform":{"os":"linux","architecture":"amd64"}}]}'

@@ -28,6 +28,8 @@ _PAGE = 1_000
 _BASIC_LIFE = 600.0
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+#: What a tag may be (OCI distribution specification, "Pulling manifests"); others are passed over.
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -207,9 +209,10 @@ def _seconds(text: str) -> float:
 
 def _tag_list(body: bytes, where: str) -> list[str]:
     try:
-        return msgspec.json.decode(body, type=_TagList).tags or []
+        tags = msgspec.json.decode(body, type=_TagList).tags or []
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreachable(f"{where}: what the registry gave is no list of tags ({error})") from error
+    return [tag for tag in tags if _TAG.fullmatch(tag)]
 
 
 def _next_page(answer: Answer) -> str:
