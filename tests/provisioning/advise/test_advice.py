@@ -252,6 +252,7 @@ def test_files_may_be_csv_or_json(text: str) -> None:
         ("[1]", "must be an object"),
         ("[", "is no JSON"),
         ('[{"ready": "NaN"}]', "must be seconds"),
+        ("x" * 200_000, "is no CSV: field larger than field limit"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_place(text: str, said: str) -> None:

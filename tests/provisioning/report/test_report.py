@@ -282,6 +282,9 @@ def test_one_record_alone_is_read() -> None:
         ('{"node":"a"}\n{"node":1}\n', "f, line 2: record of provisioning: Expected `str`"),
         ("a: [", "f: is neither JSON nor YAML: "),
         ('[{"node":"a"},{}]', "f, record 2: record of provisioning: "),
+        ("[" * 50_000, "f: is nested too deeply"),
+        ("a: " + "[" * 5_000, "f: is nested too deeply"),
+        ("records: &a\n- {at: *a}\n", "f: holds what is no record"),
     ],
 )
 def test_a_file_that_holds_none_is_refused_with_its_fault(text: str, says: str) -> None:

@@ -93,7 +93,11 @@ def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
         items = loaded if isinstance(loaded, list) else [loaded]
         rows = [(f"[{place}]", item) for place, item in enumerate(items)]
     else:
-        rows = [(f"line {place}", row) for place, row in enumerate(csv.DictReader(io.StringIO(text)), start=2)]
+        try:
+            rows = [(f"line {place}", row) for place, row in enumerate(csv.DictReader(io.StringIO(text)), start=2)]
+        except csv.Error as error:
+            found.add("", f"is no CSV: {error}")
+            return []
     if len(rows) > MAX_ROWS:
         found.add("", f"has {len(rows)} rows; the most is {MAX_ROWS}")
         return []

@@ -18,6 +18,9 @@ from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, decode_reco
 LARGEST = 16 * 1024 * 1024
 
 
+_TOO_DEEP = "is nested too deeply to be records or results"
+
+
 def read_records(text: str, name: str) -> tuple[Record, ...]:
     """The records in a file.
 
@@ -53,7 +56,7 @@ def read_workloads(text: str, name: str) -> tuple[WorkloadRecord, ...]:
     listed = loaded.get("workloads")
     lines = _numbered(kept) if isinstance(kept, str) else []
     if isinstance(listed, list):
-        lines = [(f"workload {number}", msgspec.json.encode(each).decode()) for number, each in enumerate(listed, 1)]
+        lines = [(f"workload {number}", _line(each, name)) for number, each in enumerate(listed, 1)]
     found = []
     for place, line in lines:
         try:
@@ -76,6 +79,8 @@ def _loaded(text: str, name: str) -> Any:
     """The file as one value; None if it is several lines of JSON."""
     try:
         return msgspec.json.decode(text)
+    except RecursionError:
+        raise ValueError(f"{name}: {_TOO_DEEP}") from None
     except msgspec.DecodeError:
         return None if text.lstrip().startswith("{") else _yaml(text, name)
 
@@ -94,7 +99,14 @@ def _listed(loaded: Any, name: str) -> list[tuple[str, str]]:
             f"{name}: holds no records; give the ConfigMap provisioning-records (kubectl get configmap"
             " -n tessera-system provisioning-records -o yaml), lines of JSON, or what -o json printed"
         )
-    return [(f"record {number}", msgspec.json.encode(each).decode()) for number, each in enumerate(records, start=1)]
+    return [(f"record {number}", _line(each, name)) for number, each in enumerate(records, start=1)]
+
+
+def _line(value: Any, name: str) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, RecursionError):  # YAML has sets, and objects that hold themselves
+        raise ValueError(f"{name}: holds what is no record") from None
 
 
 def _yaml(text: str, name: str) -> Any:
@@ -102,6 +114,8 @@ def _yaml(text: str, name: str) -> Any:
 
     try:
         return yaml.safe_load(text)
+    except RecursionError:
+        raise ValueError(f"{name}: {_TOO_DEEP}") from None
     except yaml.YAMLError as error:
         raise ValueError(f"{name}: is neither JSON nor YAML: {' '.join(str(error).split())[:200]}") from None
 
@@ -116,5 +130,5 @@ def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
         if not text.lstrip().startswith("["):
             return read_results(text)
         return msgspec.json.decode(text, type=tuple[Samples, ...])
-    except (msgspec.DecodeError, ValueError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"{name}: holds no results of experiments: {error}") from None
