@@ -55,6 +55,13 @@ def test_an_image_that_does_not_come_is_named(reason: str) -> None:
     assert IMAGE in found.fault
 
 
+@pytest.mark.parametrize("reason", ["CreateContainerConfigError", "CreateContainerError", "RunContainerError"])
+def test_a_container_that_kubelet_cannot_make_is_told_with_its_words(reason: str) -> None:
+    (found,) = node_pods([pod("tessera-driver", "nvidia-driver-ctr", container=waiting(reason))]).drivers
+    assert found.fault == (f"pod tessera-driver-x: container nvidia-driver-ctr cannot be made, {reason}: back-off")
+    assert found.progress is Progress.PULLING  # it may yet be made, when what is missing is there
+
+
 def test_a_container_that_ends_again_and_again_is_told() -> None:
     ends = {"restartCount": 3, **waiting("CrashLoopBackOff")}
     (found,) = node_pods([pod("tessera-driver", "nvidia-driver-ctr", container=ends)]).drivers

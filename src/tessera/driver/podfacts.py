@@ -24,6 +24,8 @@ NOT_PULLED = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 )
 
+#: Kubelet's reasons of a container that it cannot make: what a policy names is missing, or the runtime refuses.
+_NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 #: Starts of a container after which it is told that something is wrong with it.
 _MANY_RESTARTS = 3
 #: Longest piece of kubelet's words that is told on, characters.
@@ -265,6 +267,9 @@ def _fault(pod: Pod) -> str:
         return f"pod {pod.metadata.name} cannot pull {image}: {text}"
     for each in _statuses(pod):
         waiting = each.state.waiting if each.state is not None else None
+        if waiting is not None and waiting.reason in _NOT_MADE:
+            words = f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": .")
+            return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}"
         if each.restart_count >= _MANY_RESTARTS and not each.ready:
             words = waiting.message[:_SHOWN] if waiting is not None else ""
             return f"pod {pod.metadata.name}: container {each.name} ended {each.restart_count} times. {words}".rstrip(
