@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import click
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -10,8 +11,13 @@ from tessera.agent.metrics import MemoryUse, Metrics
 from tessera.agent.ondemand.facts import Journal
 from tessera.agent.ondemand.slices import Book
 from tessera.agent.telling.conditions import TYPES
+from tessera.api.driver import policy, policy_status, status
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
+from tessera.cli.main import tessera
+from tessera.driver.coverage.metrics import CoverageMetrics
+from tessera.driver.rollout import state
+from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.startup import BLOCKING, STARTUP_TAINT
@@ -74,3 +80,44 @@ def test_the_user_guide_has_every_metric_reason_and_option_of_provisioning() -> 
 def test_the_user_guide_has_every_condition_of_the_node() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     assert {name for name in {*TYPES, ADVERTISED} if f"| `{name}` |" not in text} == set()
+
+
+def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> None:
+    text, registry = GUIDE.read_text(encoding="utf-8"), CollectorRegistry()
+    RolloutMetrics(registry)
+    CoverageMetrics(registry)
+    names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
+    names |= {value for module in (policy, status, state) for name, value in vars(module).items() if _is_key(name)}
+    names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
+    names |= {each.value for kind in (state.State, status.Phase) for each in kind if each.value}
+    assert len(names) > 30
+    unsaid = {name for name in names if f"`{name}" not in text} - {state.ENABLED_ANNOTATION, state.INITIAL_ANNOTATION}
+    assert unsaid == set()
+
+
+def _is_key(name: str) -> bool:
+    return name.endswith(("_ANNOTATION", "_LABEL", "_CONDITION"))
+
+
+def test_the_page_on_drivers_has_every_strategy() -> None:
+    text = (ROOT / "docs" / "drivers.md").read_text(encoding="utf-8")
+    assert {each.value for each in status.Strategy if f"| `{each.value}` |" not in text} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_page_exists_with_its_options(page: Path) -> None:
+    blocks = re.findall(r"^```(?:console|sh)?\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        found = re.match(r"(?:\$ )?(?:export \w+=\$\()?(?:\.venv/bin/)?tessera( [^|#>;&]*)", line)
+        if found:
+            _exists(found[1].rstrip(")").split(), line)
+
+
+def _exists(words: list[str], line: str) -> None:
+    at: click.Command = tessera
+    while isinstance(at, click.Group) and words and not words[0].startswith("-"):
+        known = at.get_command(click.Context(at), words[0])
+        assert known is not None, line
+        at, words = known, words[1:]
+    options = {option for each in at.params for option in (*each.opts, *each.secondary_opts)} | {"--help", "--version"}
+    assert {word for word in words if word.startswith("--")} <= options, line
