@@ -92,6 +92,36 @@ def test_a_policy_is_applied_as_its_author_wrote_it() -> None:
     in_cluster(story)
 
 
+def test_another_policy_would_go_on_counting_so_nothing_begins() -> None:
+    async def story(cluster: Cluster) -> None:
+        other = {**POLICY, "metadata": {"name": "older"}}
+        await cluster.client("user").create(CLUSTER_POLICIES, other)
+        with pytest.raises(ValueError, match="ClusterPolicy older is there: of several the oldest counts"):
+            await reset(cluster).run(POLICY, 1)
+        assert [each["metadata"]["name"] for each in (await cluster.client("user").list(CLUSTER_POLICIES)).items] == [
+            "older"
+        ]
+
+    in_cluster(story)
+
+
+def test_the_policy_that_was_there_is_put_back_however_it_ends() -> None:
+    async def story(cluster: Cluster) -> None:
+        before = {**POLICY, "spec": {"driver": {"version": "535.104.05"}}}
+        await cluster.client("user").create(CLUSTER_POLICIES, before)
+        with pytest.raises(TimeoutError):
+            await reset(cluster, patience=5).run(POLICY, 1)
+        after = await cluster.client("user").get(CLUSTER_POLICIES, "p")
+        assert after["spec"] == before["spec"]
+
+    in_cluster(story)
+
+
+def test_what_a_live_cluster_shows_is_nobodys_order_of_steps_by_name() -> None:
+    live = Samples(experiment="policy-reset", scenario="built", samples=(300.0, 310.0))
+    assert contrast(live, live).slower == "built (as installed)"
+
+
 def test_a_workload_that_finds_a_free_place_measures_nothing() -> None:
     async def story(cluster: Cluster) -> None:
         experiment = Autoscale(cluster.client("bench"), cluster.clock, namespace="default", rng=random.Random(0))
@@ -108,7 +138,17 @@ def test_results_survive_their_file() -> None:
     assert read_results(write_results(results).decode()) == results
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"results": [{"experiment": 1}]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"results": [{"experiment": 1}]}',
+        '{"results": [{"experiment": "autoscale", "scenario": "a", "samples": [1e308]}]}',
+        '{"results": [{"experiment": "autoscale", "scenario": "a", "samples": [-1]}]}',
+        '{"a":' * 50_000,
+    ],
+)
 def test_other_files_are_no_results(text: str) -> None:
     with pytest.raises(FileRefused, match="no file of results"):
         read_results(text)
@@ -116,6 +156,6 @@ def test_other_files_are_no_results(text: str) -> None:
 
 def test_scenarios_are_contrasted_by_name_and_order_of_steps() -> None:
     one = Samples(experiment="autoscale", scenario="built", operator="reference", samples=(3.0, 4.0))
-    two = Samples(experiment="autoscale", scenario="built", samples=(1.0, 2.0))
+    two = Samples(experiment="autoscale", scenario="built", operator="tessera", samples=(1.0, 2.0))
     told = contrast(one, two)
     assert (told.slower, told.faster, told.comparison.difference) == ("built (reference)", "built (tessera)", 2.0)

@@ -4,7 +4,8 @@ As Red Hat measured it: the node's capacity is made sure to be clear, the policy
 node lists at least one card. Nothing asks again and again: the node is watched.
 
 The policy is deleted in between, and with it the driver of **every** node that it is for. Pods that use cards there
-must be gone before; the experiment refuses to begin while there are some.
+must be gone before; the experiment refuses to begin while there are some. A policy of the same name that was there is
+put back at the end, however it ends; a policy of another name would go on counting, so with one nothing begins.
 """
 
 import copy
@@ -68,21 +69,45 @@ class PolicyReset:
             each: told each sample as it comes.
 
         Raises:
-            ValueError: pods use cards of the node, or there is no such node.
+            ValueError: pods use cards of the node, there is no such node, or another policy is there.
             TimeoutError: a step took too long; the text says which.
         """
         samples = []
+        name = policy["metadata"]["name"]
         async with self._watched.running():
             self._refuse()
-            for _ in range(repeats + 1):
-                await self._clear(policy["metadata"]["name"])
-                began = self._clock.monotonic()
-                await self._client.create(CLUSTER_POLICIES, _fresh(policy))
-                await self._until(lambda: self._count() > 0, f"node {self._node} lists {self._resource}")
-                samples.append(self._clock.monotonic() - began)
-                each(samples[-1])
-            await self._clear(policy["metadata"]["name"])
+            before = await self._before(name)
+            try:
+                for _ in range(repeats + 1):
+                    samples.append(await self._once(policy))
+                    each(samples[-1])
+                await self._clear(name)
+            finally:
+                if before is not None:
+                    await self._put_back(before)
         return samples
+
+    async def _once(self, policy: Mapping[str, Any]) -> float:
+        await self._clear(policy["metadata"]["name"])
+        began = self._clock.monotonic()
+        await self._client.create(CLUSTER_POLICIES, _fresh(policy))
+        await self._until(lambda: self._count() > 0, f"node {self._node} lists {self._resource}")
+        return self._clock.monotonic() - began
+
+    async def _before(self, name: str) -> dict[str, Any] | None:
+        """The policy of this name that the cluster has already."""
+        there = {each["metadata"]["name"]: each for each in (await self._client.list(CLUSTER_POLICIES)).items}
+        others = sorted(there.keys() - {name})
+        if others:
+            raise ValueError(
+                f"ClusterPolicy {others[0]} is there: of several the oldest counts, so {name} would change nothing; "
+                f"call the one to be tried {others[0]}, which is put back at the end, or delete {others[0]}"
+            )
+        return there.get(name)
+
+    async def _put_back(self, before: Mapping[str, Any]) -> None:
+        await self._delete(before["metadata"]["name"])
+        await self._client.create(CLUSTER_POLICIES, _fresh(before))
 
     def _refuse(self) -> None:
         if self._nodes.cache.get(self._node) is None:
@@ -98,9 +123,12 @@ class PolicyReset:
                 "away under them, so delete them or take another node"
             )
 
-    async def _clear(self, name: str) -> None:
+    async def _delete(self, name: str) -> None:
         with suppress(NotFound):
             await self._client.delete(CLUSTER_POLICIES, name)
+
+    async def _clear(self, name: str) -> None:
+        await self._delete(name)
         await self._until(lambda: self._count() == 0, f"capacity of node {self._node} is clear of {self._resource}")
 
     def _count(self) -> int:

@@ -5,6 +5,7 @@ counted, as in Red Hat's article.
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -13,6 +14,12 @@ from tessera.provisioning.statistics import Comparison, Summary, compare, summar
 
 POLICY_RESET = "policy-reset"
 AUTOSCALE = "autoscale"
+#: Whose order of steps a live cluster shows: that of whoever manages its drivers, which a measurement does not know.
+AS_INSTALLED = "as installed"
+
+
+#: A time as files may hold one; with more than a thousand years nothing can be reckoned.
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3e10)]
 
 
 class Samples(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +28,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         experiment: :data:`POLICY_RESET` or :data:`AUTOSCALE`.
         scenario: what was tried: built, precompiled from a public registry …
-        operator: whose order of steps: tessera, or the reference.
+        operator: whose order of steps: in the lab tessera or the reference, else :data:`AS_INSTALLED`.
         first: the sample that is shown and not counted; None where all count.
         samples: those that count.
         simulated: it happened in the lab.
@@ -29,9 +36,9 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     experiment: str
     scenario: str
-    operator: str = "tessera"
-    first: float | None = None
-    samples: tuple[float, ...] = ()
+    operator: str = AS_INSTALLED
+    first: Seconds | None = None
+    samples: tuple[Seconds, ...] = ()
     simulated: bool = False
 
     @property
@@ -71,7 +78,7 @@ def read_results(text: str) -> tuple[Samples, ...]:
     """
     try:
         return tuple(msgspec.json.decode(text, type=_File).results)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise FileRefused([Problem("", f"is no file of results: {error}")]) from None
 
 
