@@ -238,6 +238,19 @@ def test_texts_are_cut_to_their_room(content: str, room: float) -> None:
     assert all(width_of(line) <= max(room, width_of("x")) for line in wrapped(content, room))
 
 
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("precompiled-internal", ["precompiled-", "internal"]),
+        ("built on the node", ["built on the", "node"]),
+        ("two  spaces", ["two spaces"]),
+        ("", []),
+    ],
+)
+def test_texts_are_broken_at_spaces_and_behind_hyphens(content: str, lines: list[str]) -> None:
+    assert [" ".join(each.split()) for each in wrapped(content, 96)] == lines
+
+
 def test_a_legend_breaks_into_rows() -> None:
     entries = [("#000000", "a name of some length")] * 6
     squares, last = legend(entries, 0, 10, 400)

@@ -5,6 +5,7 @@ in light and in dark surroundings, within a page or alone.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
@@ -79,13 +80,17 @@ def cut(content: str, width: float) -> str:
 
 
 def wrapped(content: str, width: float, most: int = 3) -> list[str]:
-    """A text in lines that are about so wide at most; what does not fit in ``most`` lines is cut."""
+    """A text in lines that are about so wide at most, broken at spaces and behind hyphens.
+
+    What does not fit in ``most`` lines is cut.
+    """
     lines: list[str] = []
-    for word in content.split():
-        if lines and width_of(f"{lines[-1]} {word}") <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
+    for piece in re.findall(r"[^\s-]*-+|[^\s-]+|\s+", content.strip()):
+        if lines and width_of(lines[-1] + piece.rstrip()) <= width:
+            lines[-1] += piece
+        elif piece.strip():
+            lines.append(piece)
+    lines = [line.strip() for line in lines]
     rest = lines[most:]
     if rest:
         lines = [*lines[: most - 1], f"{lines[most - 1]} {' '.join(rest)}"]
