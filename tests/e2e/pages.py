@@ -25,7 +25,7 @@ _MADE_UP = (
     (re.compile(r"\b(nvidia-test-[a-z0-9-]+)-[a-z0-9]{5}\b"), r"\1-NAME"),
     (re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{10}\b"), "SET"),
     (re.compile(r"@sha256:[0-9a-f]{12,64}"), "@DIGEST"),
-    (re.compile(r"(?<=[ (])(\d+h)?(\d+m)?\d+s(?= |$)|(?<=[ (])\d+m(?= |$)"), "AGE"),
+    (re.compile(r"(?:(?<=[ (])|^)((\d+h)?(\d+m)?\d+s|\d+m)(?= |$)"), "AGE"),
     (re.compile(r"\b127(\.\d+){3}\b"), "ADDRESS"),
     (re.compile(r"https://127\.0\.0\.1:\d+|https://ADDRESS:\d+"), "SERVER"),
     (re.compile(r"(?<=KUBECONFIG=)/\S+"), "FILE"),
@@ -59,10 +59,12 @@ class Page:
     def steps(self) -> Iterator[tuple[str, list[str]]]:
         """Every command of the page, and the lines that it shows for it. A backslash continues a command."""
         for block in self.blocks("console"):
-            parts = re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)
+            parts = re.split(r"^\$ ", block, flags=re.MULTILINE)
             assert parts[0] == "", f"a block of the page begins without a command: {block}"
             for part in parts[1:]:
                 command, *shown = part.splitlines()
+                while command.endswith("\\"):
+                    command = command[:-1] + shown.pop(0)
                 yield command, shown
 
     def play(self, lab_folder: Path) -> None:
@@ -112,15 +114,20 @@ class Shell:
     """A reader's shell: what was exported stays so."""
 
     def __init__(self, lab_folder: Path) -> None:
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        programs = Path(sys.executable).parent
+        path = f"{programs}:{programs.parent / 'tools' / 'bin'}:{os.environ['PATH']}"
         self._env = {**os.environ, "PATH": path, "TESSERA_LAB": str(lab_folder), "PYTHONUTF8": "1"}
         self._env.pop("KUBECONFIG", None)
-        self._exports: list[str] = []
 
     def run(self, command: str) -> tuple[int, str]:
         """The exit status, and what was printed on both outputs."""
+        exported = re.match(r"export (\w+)=(.*)$", command)
+        if exported:
+            status, printed = self.run(f"echo {exported[2]}")
+            self._env[exported[1]] = printed.strip()
+            return status, ""
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", "; ".join([*self._exports, command])],
+            ["bash", "-o", "pipefail", "-c", command],
             env=self._env,
             cwd=ROOT,
             stdout=subprocess.PIPE,
@@ -128,6 +135,4 @@ class Shell:
             text=True,
             timeout=PATIENCE,
         )
-        if command.startswith("export "):
-            self._exports.append(command)
         return done.returncode, done.stdout
