@@ -42,6 +42,7 @@ def test_one_order_of_steps_is_attributed_to_the_other(capsys: Told) -> None:
     told = capsys.readouterr().out
     assert "s come from (simulated)" in told
     assert "wait: driver's startup probe, 60 s and then every 10 s" in told
+    assert " -0.0 s" not in told
 
 
 def test_every_cost_has_a_source_and_what_was_calibrated_is_told(capsys: Told) -> None:

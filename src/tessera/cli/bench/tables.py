@@ -70,5 +70,5 @@ def attribution_lines(told: Attribution) -> Iterator[str]:
     """Where the seconds between two means come from."""
     yield f"  {told.reference.scenario}: where {told.saved:.1f} s come from (simulated)"
     for each in told.savings:
-        yield f"    {each.seconds:>7.1f} s  {each.what}"
+        yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
     yield f"    {told.saved:>7.1f} s  together"
