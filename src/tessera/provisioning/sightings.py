@@ -139,7 +139,7 @@ def node_sighting(node: Node) -> NodeSighting:
         managed=told is not None and not preinstalled,
         usable=gives_cards(node) and (not agent_speaks or not lack(node)),
         agent=moment(sharing.last_transition_time) if sharing is not None else None,
-        kept=_kept(node),
+        kept=record_on(node),
         group=group_of(labels, node.metadata.annotations)[:_LONGEST],
         pool=told.pool[:_LONGEST] if told is not None else "",
         strategy=told.strategy.value if told is not None else "",
@@ -153,7 +153,8 @@ def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:
     return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels) or gives_cards(node)
 
 
-def _kept(node: Node) -> Record | None:
+def record_on(node: Node) -> Record | None:
+    """The record that a node carries; None if it has none that is its own and can be read."""
     text = node.metadata.annotations.get(PROVISIONING_ANNOTATION)
     try:
         found = decode_record(text) if text else None

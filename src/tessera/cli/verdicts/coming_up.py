@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from tessera.cli.verdicts.answer import Answer, age, counted
 from tessera.cli.verdicts.sight import View
 from tessera.kube.resources import Condition, Node
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span
-from tessera.provisioning.records import decode_record
+from tessera.provisioning.sightings import record_on
 from tessera.provisioning.startup import driver_status, lack
 from tessera.provisioning.tracker import FRESH
 
@@ -51,7 +51,7 @@ def coming_up(view: View, node: Node) -> Answer | None:
 
     A node that a controller follows no more, since it is older than that, is judged by what it shows now.
     """
-    record = record_of(node)
+    record = record_on(node)
     if record is None or record.usable:
         return None
     overdue = _overdue(node)
@@ -67,19 +67,9 @@ def coming_up(view: View, node: Node) -> Answer | None:
     )
 
 
-def record_of(node: Node) -> Record | None:
-    """The record that the node carries; None if it has none that is its own and can be read."""
-    text = node.metadata.annotations.get(PROVISIONING_ANNOTATION)
-    try:
-        found = decode_record(text) if text else None
-    except ValueError:
-        return None
-    return found if found is not None and found.uid == node.metadata.uid else None
-
-
 def came_up(node: Node) -> Iterator[str]:
     """How long a node took that came up, as a fact."""
-    record = record_of(node)
+    record = record_on(node)
     took = span(record, Span.STARTUP) if record is not None else None
     if record is None or took is None:
         return
