@@ -235,4 +235,4 @@ def _driver(options: Any, clock: Any) -> Any:
     from tessera.nvml.simulated import SimulatedMachine
 
     machine = SimulatedMachine(options.simulate, seed=options.node_name, state=options.simulated_file)
-    return SimulatedDriver(machine, clock)
+    return SimulatedDriver(machine, clock, markers=options.markers_dir)

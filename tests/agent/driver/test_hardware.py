@@ -12,6 +12,7 @@ from tests.agent.driver.conftest import VERSION, DriverScene
 from tessera.agent.driver.facts import Home
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
 from tessera.agent.driver.watched import WatchedNvml
+from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, error_of
 from tessera.nvml.library import NAME
@@ -24,6 +25,15 @@ def driver(tmp_path: Path) -> MachineDriver:
     for folder in ("dev", "proc"):
         (tmp_path / folder).mkdir()
     return MachineDriver(tmp_path / "root", SystemClock(), dev=tmp_path / "dev", proc=tmp_path / "proc")
+
+
+@pytest.mark.parametrize("driver", ["550.54.15", None])
+def test_simulated_cards_believe_a_driver_container_that_says_it_is_ready(tmp_path: Path, driver: str | None) -> None:
+    machine = SimulatedMachine("A30", seed="n", driver=driver)
+    simulated = SimulatedDriver(machine, SystemClock(), markers=tmp_path)
+    assert simulated.library() is (driver is None)
+    (tmp_path / DRIVER_CONTAINER_READY).touch()
+    assert simulated.library()
 
 
 def put_library(root: Path) -> None:

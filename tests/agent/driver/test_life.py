@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+import msgspec
 from tests.agent.driver.conftest import VERSION
 
 from tessera.agent.driver.facts import Validation
@@ -96,6 +97,18 @@ def test_a_driver_that_the_host_loads_late_is_awaited_by_the_same_process(play: 
         await story(scene)
 
     play(late, folders=False)
+
+
+def test_without_a_folder_of_markers_no_driver_container_is_waited_for(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        scene.options = msgspec.structs.replace(scene.options, markers_dir=None)
+        await scene.begin(agent=False)
+        await scene.label("tessera.dev/driver-set", "0123456789")
+        scene.start_life()
+        await scene.tells("Advertised")
+        assert scene.allocatable_now > 0
+
+    play(story)
 
 
 def test_a_node_that_is_to_get_a_container_s_driver_takes_no_other(play: Callable[..., None]) -> None:

@@ -162,7 +162,8 @@ class Gate:
         paused, managed = self._labels
         return Facts(
             paused=paused,
-            managed=managed,
+            # Without a folder of markers no driver container could ever say that it is ready (simulated cards).
+            managed=managed and self._markers.folder is not None,
             container=self._markers.identity(DRIVER_CONTAINER_READY),
             library=self._driver.library(),
             toolkit=self._markers.mark(TOOLKIT_READY),

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from tessera.agent.driver import folders
 from tessera.agent.driver.facts import Home
+from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
 from tessera.nvml.devicenodes import driver_nodes, make_nodes
 from tessera.nvml.errors import LIBRARY_NOT_FOUND, DriverMismatch, NvmlError
@@ -99,15 +100,23 @@ class MachineDriver:
 
 
 class SimulatedDriver:
-    """A simulated machine's. It has no files, so a driver container is believed when it says that it is ready."""
+    """A simulated machine's. It has no files, so a driver container is believed when it says that it is ready.
 
-    def __init__(self, machine: SimulatedMachine, clock: Clock) -> None:
+    Args:
+        machine: the simulated one.
+        clock: the time.
+        markers: where a driver container says so; ``None`` where none does.
+    """
+
+    def __init__(self, machine: SimulatedMachine, clock: Clock, *, markers: Path | None = None) -> None:
         self._machine = machine
         self._clock = clock
+        self._markers = markers
 
     def library(self) -> bool:
-        """Whether the driver would have to be a container's: the host has none itself."""
-        return self._machine.host_driver is None
+        """Whether the driver is, or would have to be, a container's: one is ready, or the host has none itself."""
+        ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
+        return ready or self._machine.host_driver is None
 
     def nvml(self, _home: Home) -> AsyncNvml:
         """See :meth:`Driver.nvml`."""
