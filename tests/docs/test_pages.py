@@ -15,6 +15,7 @@ from tessera.api.driver import policy, policy_status, status
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
+from tessera.controller.metrics import Metrics as Controller
 from tessera.driver.coverage.metrics import CoverageMetrics
 from tessera.driver.rollout import state
 from tessera.driver.rollout.metrics import RolloutMetrics
@@ -97,6 +98,12 @@ def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> No
 
 def _is_key(name: str) -> bool:
     return name.endswith(("_ANNOTATION", "_LABEL", "_CONDITION"))
+
+
+def test_the_user_guide_has_every_metric_of_the_controller() -> None:
+    shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(Controller().registry).decode(), re.MULTILINE))
+    names = {name for name in shown if not name.endswith("_created")}
+    assert {name for name in names if f"`{name}`" not in GUIDE.read_text(encoding="utf-8")} == set()
 
 
 def test_the_page_on_drivers_has_every_strategy() -> None:

@@ -23,7 +23,7 @@ COMMANDS: Table = {
         "Check settings of sharing, MIG or NVIDIA's operator: what they mean, what is wrong.",
     ),
     "install": ("tessera.cli.install", "Install Tessera, or take over the settings of NVIDIA's gpu-operator."),
-    "driver": ("tessera.cli.driver", "Find and mirror driver images for the kernels that nodes run."),
+    "driver": ("tessera.cli.driver", "See how nodes get their drivers; find, build and mirror driver images."),
     "provisioning": ("tessera.cli.provisioning", "See how long nodes took until their cards could be used."),
     "bench": ("tessera.cli.bench", "Measure the time until cards can be used, here in the lab or on a cluster."),
     "autoscaler": (

@@ -37,5 +37,5 @@ def test_each_timer_may_be_given_by_itself(capsys: Told) -> None:
 
 def test_tesseras_order_of_steps_may_be_played(capsys: Told) -> None:
     told = simulated("--drivers", "precompiled", "--operator", "tessera", "--max-nodes", "3", told=capsys)
-    assert "tessera operator" in told
+    assert "Tessera's order of steps" in told
     assert "1 node made, 0 of them taken away before the cards could be used; 0 time-outs" in told

@@ -36,7 +36,8 @@ def summary(health: Health, gpus: Mapping[str, GpuInfo]) -> Summary:
     marked = sorted({mark.scope for mark in health.marks() if mark.scope.gpu in gpus})
     verdicts = {scope: health.verdict(scope) for scope in marked}
     if not verdicts:
-        return Summary("True", "CardsHealthy", f"nothing is wrong with the node's {len(gpus)} cards")
+        cards = "card" if len(gpus) == 1 else f"{len(gpus)} cards"
+        return Summary("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
     text = "; ".join(f"{named(scope, gpus)}: {said(verdict)}" for scope, verdict in verdicts.items())
     if all(verdict.healthy for verdict in verdicts.values()):
         return Summary("True", "CardDegraded", text)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _DURATION = Duration()
 #: Names of drivers on the command line, and of the lab's scenarios.
 _DRIVERS = {"built": "built", "precompiled": "precompiled-public"}
+#: Whose order of steps, in words.
+_ORDERS = {"reference": "reference operator", "tessera": "Tessera's order of steps"}
 
 
 @click.command()
@@ -116,7 +118,7 @@ def _lines(setting: "Setting", played: "Played") -> Iterator[str]:
 
     label = "with" if setting.labelled else "without"
     yield "simulated: nothing of this is measured"
-    yield f"drivers {setting.scenario.title}, {setting.operator} operator, nodes {label} the accelerator label"
+    yield f"drivers {setting.scenario.title}, {_ORDERS[setting.operator]}, nodes {label} the accelerator label"
     yield _timers(setting.timers)
     yield f"{_counted(setting.pods, 'pod')} for a card each, at most {_counted(setting.maximum, 'node')}"
     yield ""
