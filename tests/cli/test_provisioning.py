@@ -23,7 +23,10 @@ LINES = "".join(
     + "\n"
     for number in range(5)
 )
-RESULTS = '{"results":[{"experiment":"autoscale","scenario":"built","operator":"tessera","samples":[368.0,370.0],"simulated":true}]}'
+RESULTS = (
+    '{"results":[{"experiment":"autoscale","scenario":"built","operator":"tessera",'
+    '"samples":[368.0,370.0],"simulated":true}]}'
+)
 
 
 @pytest.fixture
