@@ -54,6 +54,7 @@ class Cluster:
         self.silent = False
         self.asked: dict[ImageQuery, Resolution] = {}
         self.unpullable: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
         self.now = 1_000_000.0
         self.decision = Decision()
 
@@ -97,6 +98,7 @@ class Cluster:
                     sets=self.sets,
                     answers=self.asked.get,
                     unpullable=self.unpullable,
+                    failed=self.failed,
                     now=self.now,
                 )
             )
@@ -275,6 +277,21 @@ def test_a_forced_boot_into_a_kernel_without_an_image_is_answered_by_building_at
     assert len(cluster.sets) == 1
 
 
+def test_the_set_that_comes_next_stays_while_the_pod_of_the_one_before_is_ending() -> None:
+    cluster = Cluster()
+    cluster.has(ImageKind.PRECOMPILED, K1)
+    cluster.node("a", K1)
+    cluster.settle()
+    cluster.reboot("a", K2, "b1")
+    cluster.act(*cluster.decide())
+    for _ in range(3):  # the old pod does not go
+        assert cluster.nodes["a"].driver_set == CHANGING
+        made = [each for each in cluster.decide() if isinstance(each, CreateSet | DeleteSet)]
+        cluster.act(*made)
+        assert {each.set.pool for each in cluster.sets.values()} == {K2}
+        assert not [each for each in made if isinstance(each, CreateSet)]
+
+
 def test_without_an_image_and_a_builder_nothing_is_made_and_the_node_says_why() -> None:
     cluster = Cluster()
     cluster.images.clear()
@@ -352,6 +369,30 @@ def test_another_version_comes_to_serving_nodes_by_the_rollout_and_to_fresh_ones
     wanted = cluster.decision.wanted["a"]
     assert (wanted.set, wanted.when_idle) == (cluster.nodes["b"].driver_set, False)
     assert cluster.told("b").version == "535.54.03"
+
+
+def test_a_node_where_nothing_serves_stays_with_what_serves_elsewhere_while_a_newer_set_has_failed() -> None:
+    cluster = Cluster()
+    cluster.has(ImageKind.PRECOMPILED)
+    cluster.node("a")
+    cluster.node("b")
+    cluster.settle()
+    before = cluster.nodes["a"].driver_set
+    source = msgspec.structs.replace(SOURCE, version="535.54.03")
+    cluster.policy = msgspec.structs.replace(cluster.policy, source=source)
+    cluster.act(*cluster.decide())
+    wanted = cluster.decision.wanted["a"].set
+    assert wanted != before
+    cluster.failed = {wanted: "its container ended 6 times"}
+    cluster.node("fresh")
+    cluster.reboot("b", K1, "b1")
+    labels = []
+    for _ in range(8):
+        made = cluster.decide()
+        labels += [(one.node, one.set) for one in made if isinstance(one, Label)]
+        cluster.act(*made)
+    assert labels == [("fresh", before)]
+    assert "its container ended 6 times" in cluster.told("fresh").reason
 
 
 def test_an_image_that_vanishes_from_the_registry_takes_no_driver_away() -> None:

@@ -212,16 +212,19 @@ class _Round:
         return msgspec.structs.replace(verdict, choice=Choice(strategy=known.strategy, set=known, reason=reason))
 
     def _tried(self, seen: Seen, verdict: Verdict) -> Verdict:
-        """A fresh node does not get a set that failed, while others of its pool serve with another one."""
-        choice = verdict.choice
-        if choice is None or choice.set is None or seen.fitting is not None:
+        """A node where nothing serves does not get a set that failed, while others of its pool serve with another."""
+        choice, fitting = verdict.choice, seen.fitting
+        if choice is None or choice.set is None or seen.record is not None or seen.serves:
+            return verdict
+        if fitting is not None and fitting.id == choice.set.id:
             return verdict
         cause = self._world.failed.get(choice.set.id)
         others = [each for each in self._of(choice.set.pool) if each.id in self._serving - {choice.set.id}]
         if not cause or not others:
             return verdict
+        known = fitting if fitting in others else others[0]
         reason = f"Driver set {choice.set.id} failed on other nodes ({cause}); this one serves there."
-        replaced = Choice(strategy=others[0].strategy, set=others[0], reason=reason, rejected=choice.rejected)
+        replaced = Choice(strategy=known.strategy, set=known, reason=reason, rejected=choice.rejected)
         return msgspec.structs.replace(verdict, choice=replaced)
 
     def _of(self, pool: PoolKey) -> list[DriverSet]:
@@ -294,7 +297,8 @@ class _Round:
         for name, facts in self._world.nodes.items():
             kept |= references(facts.driver_set, record_of(facts.record))
             if name in self._plans:
-                kept |= {self._plans[name].label, self._plans[name].wanted.set}
+                made = self._plans[name]
+                kept |= {made.label, made.wanted.set, *(each.id for each in made.needs)}
         for key, each in self._world.sets.items():
             if key not in kept:
                 yield DeleteSet(name=each.set.name, uid=each.uid)
