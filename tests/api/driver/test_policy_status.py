@@ -55,6 +55,10 @@ def test_every_node_has_its_driver() -> None:
     assert all(each["observedGeneration"] == 3 for each in status["conditions"])
 
 
+def test_a_single_node_is_spoken_of_as_one() -> None:
+    assert of_nodes({"n1": node(Phase.READY)}).message == "the only node has its driver"
+
+
 def test_no_node_has_a_card() -> None:
     status = told(of_nodes({}))
     assert (status["state"], short(status)["Ready"]) == ("ready", ("True", "NoGPUNodes"))

@@ -64,7 +64,7 @@ def of_nodes(nodes: Mapping[str, DriverStatus | None], notices: Iterable[Notice]
     if not nodes:
         return Verdict(state="ready", reason="NoGPUNodes", message="no node has a card", notices=told)
     if not waiting:
-        text = f"{_counted(len(nodes))} their driver"
+        text = _all_have(len(nodes))
         return Verdict(state="ready", reason="Reconciled", message=text, notices=told)
     stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
     text = f"{len(waiting)} of {len(nodes)} nodes without a driver"
@@ -173,8 +173,8 @@ def _waits_for(status: DriverStatus | None) -> str:
     return f"{status.phase.value}, {status.reason}" if status.reason else status.phase.value
 
 
-def _counted(nodes: int) -> str:
-    return "1 node has" if nodes == 1 else f"all {nodes} nodes have"
+def _all_have(nodes: int) -> str:
+    return "the only node has its driver" if nodes == 1 else f"all {nodes} nodes have their driver"
 
 
 def _lines(nodes: Mapping[str, str]) -> Iterator[str]:
