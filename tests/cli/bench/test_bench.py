@@ -1,6 +1,9 @@
 """``tessera bench``: what is simulated says so, results are written for the report, and nothing begins by mistake."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,6 +46,24 @@ def test_one_order_of_steps_is_attributed_to_the_other(capsys: Told) -> None:
     assert "s come from (simulated)" in told
     assert "wait: driver's startup probe, 60 s and then every 10 s" in told
     assert " -0.0 s" not in told
+
+
+def test_the_same_seed_gives_the_same_samples_in_every_process(tmp_path: Path) -> None:
+    """What is drawn must not depend on the order of sets, which is another one in each process."""
+    files = []
+    for order in ("0", "2"):
+        files.append(tmp_path / f"{order}.json")
+        subprocess.run(
+            [
+                *(sys.executable, "-m", "tessera", "bench", "policy-reset", "--lab", "--operator", "reference"),
+                *("--scenario", "built", "--repeat", "16", "--json", str(files[-1])),
+            ],
+            env={**os.environ, "PYTHONHASHSEED": order},
+            check=True,
+            capture_output=True,
+            timeout=300,
+        )
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_every_cost_has_a_source_and_what_was_calibrated_is_told(capsys: Told) -> None:

@@ -109,7 +109,7 @@ class UpstreamOperator:
         for each in wanted:
             if each["metadata"]["name"] not in self._made:
                 await self._client.apply(DAEMONSETS.untyped(), each["metadata"]["name"], each, NAMESPACE)
-        for name in self._made - names:
+        for name in sorted(self._made - names):
             with suppress(NotFound):
                 await self._client.delete(DAEMONSETS, name, NAMESPACE, propagation="Background")
         self._made = names
