@@ -112,3 +112,16 @@ def test_other_pods_do_not_matter() -> None:
 
 def test_dates_that_are_none_are_as_good_as_not_there() -> None:
     assert node_pods([driver("yesterday")]).drivers[0].ready_since == 0.0
+
+
+def test_further_restarts_change_no_words_and_a_driver_that_cannot_be_unloaded_is_explained() -> None:
+    running = {"state": {"running": {"startedAt": STARTED}}}
+    faults = {
+        node_pods([pod("tessera-driver", "k8s-driver-manager", container={"restartCount": count, **state})])
+        .drivers[0]
+        .fault
+        for count in (3, 4, 50)
+        for state in (waiting("CrashLoopBackOff"), running)
+    }
+    (fault,) = faults
+    assert fault.endswith("ended 3 times or more; it cannot unload the driver before while pods use the cards")

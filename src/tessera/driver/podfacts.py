@@ -11,6 +11,7 @@ from tessera.driver.manifests.names import (
     APP_LABEL,
     COMPONENT,
     DRIVER_CONTAINER,
+    MANAGER_CONTAINER,
     NAMESPACE,
     TOOLKIT_CONTAINER,
 )
@@ -271,8 +272,12 @@ def _fault(pod: Pod) -> str:
             words = f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": .")
             return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}"
         if each.restart_count >= _MANY_RESTARTS and not each.ready:
-            words = waiting.message[:_SHOWN] if waiting is not None else ""
-            return f"pod {pod.metadata.name}: container {each.name} ended {each.restart_count} times. {words}".rstrip(
-                ". "
-            )
+            return f"pod {pod.metadata.name}: container {each.name} ended {_often(each.name)}"
     return ""
+
+
+def _often(container: str) -> str:
+    """The same words at every further restart, or they would be written anew for as long as nobody mends it."""
+    before = container == MANAGER_CONTAINER
+    hint = "; it cannot unload the driver before while pods use the cards" if before else ""
+    return f"{_MANY_RESTARTS} times or more{hint}"
