@@ -129,7 +129,8 @@ async def test_a_token_server_may_serve_people_without_a_name(
 async def test_tls_needs_the_authority_and_an_encrypted_registry(tls: tuple[str, str], plain: str) -> None:
     host, authority = tls
     reference = parse(f"{host}/alone:1")
-    trusting = RegistryClient(Wire(Trust(authorities=authority), environment={}), SystemClock())
+    commented = f"# Autorité de la maison\n{authority}"
+    trusting = RegistryClient(Wire(Trust(authorities=commented), environment={}), SystemClock())
     strict = RegistryClient(Wire(Trust(), environment={}), SystemClock())
     try:
         assert (await trusting.image(reference, "amd64", NOBODY)).digest

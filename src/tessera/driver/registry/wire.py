@@ -190,7 +190,8 @@ async def _bounded(answer: aiohttp.ClientResponse, largest: int) -> bytes:
 def _context(trust: Trust) -> ssl.SSLContext:
     context = ssl.create_default_context()
     if trust.authorities:
-        context.load_verify_locations(cadata=trust.authorities)
+        # Comments between certificates may be in any language, and only ASCII is taken.
+        context.load_verify_locations(cadata=trust.authorities.encode("ascii", "ignore").decode())
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     return context
