@@ -191,6 +191,9 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path) -> None:
     path.write_text("[1, 2")
     with pytest.raises(ConfigError, match="is not YAML"):
         load(tmp_path, kubeconfig=str(path))
+    path.write_text("[" * 5000)
+    with pytest.raises(ConfigError, match="is not YAML"):
+        load(tmp_path, kubeconfig=str(path))
     path.write_text("[1, 2]")
     with pytest.raises(ConfigError, match="a mapping with clusters"):
         load(tmp_path, kubeconfig=str(path))

@@ -184,7 +184,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         content = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"kubeconfig {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"kubeconfig {path} is not YAML: {error}") from error
     if content is None:
         return {}
