@@ -159,3 +159,14 @@ def test_scenarios_are_contrasted_by_name_and_order_of_steps() -> None:
     two = Samples(experiment="autoscale", scenario="built", operator="tessera", samples=(1.0, 2.0))
     told = contrast(one, two)
     assert (told.slower, told.faster, told.comparison.difference) == ("built (reference)", "built (tessera)", 2.0)
+
+
+def test_a_policy_that_finalizers_keep_is_waited_for() -> None:
+    async def story(cluster: Cluster) -> None:
+        user = cluster.client("user")
+        kept = {**POLICY, "metadata": {"name": "p", "finalizers": ["example.com/kept"]}}
+        await user.create(CLUSTER_POLICIES, kept)
+        with pytest.raises(TimeoutError, match="ClusterPolicy p is gone: not within 30 seconds"):
+            await reset(cluster, patience=30).run(POLICY, 1)
+
+    in_cluster(story)

@@ -56,7 +56,8 @@ class PolicyReset:
         selector = f"metadata.name={node}"
         self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng, field_selector=selector)
         self._pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=rng, field_selector=f"spec.nodeName={node}")
-        self._watched = Watched(self._nodes, self._pods)
+        self._policies: Informer[dict[str, Any]] = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
+        self._watched = Watched(self._nodes, self._pods, self._policies)
 
     async def run(
         self, policy: Mapping[str, Any], repeats: int, *, each: Callable[[float], None] = lambda _seconds: None
@@ -124,8 +125,10 @@ class PolicyReset:
             )
 
     async def _delete(self, name: str) -> None:
+        """Deletes a policy and waits until it is gone: finalizers may keep it for a while."""
         with suppress(NotFound):
             await self._client.delete(CLUSTER_POLICIES, name)
+        await self._until(lambda: name not in self._policies.cache, f"ClusterPolicy {name} is gone")
 
     async def _clear(self, name: str) -> None:
         await self._delete(name)
