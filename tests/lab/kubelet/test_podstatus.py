@@ -108,3 +108,9 @@ def test_roles_follow_the_spec() -> None:
         "containers": [{"name": "c"}],
     }
     assert [each.role for each in records(spec)] == [Role.INIT, Role.SIDECAR, Role.APP]
+
+
+@pytest.mark.parametrize(("state", "ready"), [(CREATING, False), (UP, False), (BROKEN, False), (DONE, True)])
+def test_an_init_container_is_ready_once_it_has_ended_well(state: State, ready: bool) -> None:
+    made = status([init(state), app(CREATING, ran=False)])
+    assert made["initContainerStatuses"][0]["ready"] is ready

@@ -230,7 +230,8 @@ def _container_status(container: ContainerRecord) -> dict[str, Any]:
         "imageID": container.image_id,
         "state": _state(container.state),
         "lastState": _state(container.last) if container.last else {},
-        "ready": _ready(container) or (container.role is Role.INIT and container.done),
+        # An ordinary init container is ready once it has ended well, not while it runs (kubelet's prober_manager).
+        "ready": container.done if container.role is Role.INIT else _ready(container),
         "restartCount": container.restarts,
         "started": running and container.started,
     }
