@@ -217,3 +217,18 @@ async def test_a_rollout_acts_on_what_it_decides_and_shows_the_numbers(desk: Des
     assert rollout.failed_on(NEW) == {}
     with pytest.raises(NotFound):
         await desk.client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, "tessera-system")
+
+
+async def test_what_is_said_of_a_node_stands_until_its_write_is_seen(desk: Desk) -> None:
+    rollout = Rollout(desk.hands, clock=SystemClock(), wake=lambda: None, rng=random.Random(0))
+    await rollout.recall()
+    ready = {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"nvidia.com/gpu": "1"}}
+    await desk.client.merge_patch(NODES, "n1", {"status": ready}, subresource="status")
+    view = node_view(await desk.node(), [], wanted(), validated=lambda _: True, now=NOW)
+    async with asyncio.TaskGroup() as group:
+        first = rollout.see([view], {POLICY: UpgradePolicy()}, group)
+    async with asyncio.TaskGroup() as group:
+        second = rollout.see([view], {POLICY: UpgradePolicy()}, group)
+    assert first.notes["n1"]
+    assert second.notes == first.notes
+    assert second.instructions == ()

@@ -40,6 +40,7 @@ class Rollout:
     ) -> None:
         self._hands = hands
         self._metrics = metrics
+        self._notes: dict[str, str] = {}
         self._clock = clock
         self._wake = wake
         self._under_way = UnderWay(rng)
@@ -74,13 +75,14 @@ class Rollout:
         """
         now = self._clock.now()
         self._under_way.absorb(views, now)
+        busy = self._under_way.busy
         self._hands.forget_refusals({pod.uid for view in views for pod in view.pods})
         decision = decide(
             views,
             policies,
             self._hands.failures,
             now,
-            busy=self._under_way.busy,
+            busy=busy,
             blocked=self._hands.refusals,
         )
         if self._metrics is not None:
@@ -89,7 +91,10 @@ class Rollout:
             if self._under_way.start(instruction):
                 group.create_task(self._do(instruction))
         times = [each for each in (decision.until, self._under_way.until) if each is not None]
-        return msgspec.structs.replace(decision, until=min(times, default=None))
+        # What was said of a node stands until its write is seen: to take it back would be a write of its own, which
+        # the rollout's then meets, and neither would come to an end.
+        self._notes = {name: note for name, note in self._notes.items() if name in busy} | dict(decision.notes)
+        return msgspec.structs.replace(decision, notes=self._notes, until=min(times, default=None))
 
     async def _do(self, instruction: Instruction) -> None:
         answer = await self._hands.do(instruction)
