@@ -107,3 +107,10 @@ def test_a_record_of_another_node_or_of_nothing_changes_no_answer() -> None:
 
 def test_an_old_way_that_nobody_follows_any_more_changes_no_answer() -> None:
     assert asked(record(), 86400).case == "untold"
+
+
+def test_a_node_that_was_there_at_once_has_no_phase_to_name() -> None:
+    way = record(ready=0.2, labelled=0, pulled=0.3, driver=0.3, toolkit=0.3, validated=0.4, allocatable=0.6)
+    told = (READY, condition("GpuSharingApplied", reason="NoProfile"))
+    found = asked(way, 4000, conditions=told, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
+    assert "came up 1 s after it was registered" in found.facts

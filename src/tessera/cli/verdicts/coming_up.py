@@ -74,7 +74,8 @@ def came_up(node: Node) -> Iterator[str]:
     if record is None or took is None:
         return
     simulated = ", simulated" if record.simulated else ""
-    yield f"came up {took:.0f} s after it was registered{simulated}: {_parts(record)}"
+    parts = _parts(record)
+    yield f"came up {took:.0f} s after it was registered{simulated}" + (f": {parts}" if parts else "")
 
 
 def _overdue(node: Node) -> Condition | None:
