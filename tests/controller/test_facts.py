@@ -2,7 +2,8 @@
 
 import pytest
 
-from tessera.api.names import NodeName
+from tessera.api.names import MIG_CONFIG_LABEL, NodeName
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.controller.amounts import pod_amounts
 from tessera.controller.facts import NodeFacts, node_facts, pod_facts
 from tessera.kube.resources import (
@@ -107,3 +108,34 @@ def test_a_node_may_have_cards_on_demand_by_its_layout_or_when_another_one_faile
     labels: dict[str, str], may: bool
 ) -> None:
     assert NodeFacts(name=NodeName("n"), hostname="n", labels=labels).dynamic is may
+
+
+def offer(kind: OfferKind, resource: str = "nvidia.com/mig-1g.5gb") -> NodeOffer:
+    return NodeOffer(
+        resource=resource,
+        kind=kind,
+        product="NVIDIA A100-SXM4-40GB",
+        card_memory_mib=40960,
+        memory_mib=4864,
+        compute_capability="8.0",
+        count=7,
+        profile="1g.5gb",
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "fixed"),
+    [
+        (None, {"1g.5gb"}),  # somebody else's device plugin
+        (encode_offers([offer(OfferKind.SLICE)]), {"1g.5gb"}),
+        (encode_offers([offer(OfferKind.SHARE)]), {"1g.5gb"}),
+        (encode_offers([offer(OfferKind.DYNAMIC_SLICE)]), set()),  # it has just left, kubelet counts them still
+        (encode_offers([offer(OfferKind.WHOLE, "nvidia.com/gpu")]), set()),  # the same, a moment later
+        ("[{", {"1g.5gb"}),
+    ],
+)
+def test_slices_that_are_no_longer_made_on_demand_are_no_fixed_ones(told: str | None, fixed: set[str]) -> None:
+    annotations = {} if told is None else {OFFERS_ANNOTATION: told}
+    meta = ObjectMeta(name="n", labels={MIG_CONFIG_LABEL: "all-disabled"}, annotations=annotations)
+    status = NodeStatus(allocatable={"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-2g.10gb": "0"})
+    assert node_facts(Node(metadata=meta, status=status)).fixed == fixed

@@ -4,7 +4,6 @@ An API object is read once, when it arrives; all decisions work on these values.
 quantity that is none) is kept as a text, so that it stops one pod and not the controller.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tessera.api.names import (
@@ -18,6 +17,7 @@ from tessera.api.names import (
     is_on_demand,
     profile_of,
 )
+from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, pod_amounts
 from tessera.kube.resources import Node, NodeSelectorTerm, Pod, Taint, Toleration
@@ -192,9 +192,26 @@ def node_facts(node: Node) -> NodeFacts:
         cordoned=node.spec.unschedulable,
         ready=ready,
         allocatable=allocatable,
-        fixed=frozenset() if is_on_demand(layout) else _advertised(node.status.allocatable),
+        fixed=frozenset() if is_on_demand(layout) else _fixed(node),
     )
 
 
-def _advertised(allocatable: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(profile for name, count in allocatable.items() if count != "0" and (profile := profile_of(name)))
+def _fixed(node: Node) -> frozenset[str]:
+    """The profiles that a fixed layout gives a node.
+
+    A node that has just left slicing on demand still counts its resources for a moment. So where an agent of ours says
+    what they are, only what it does not make on demand is meant; device plugins of others say nothing.
+    """
+    given = {
+        name: profile
+        for name, count in node.status.allocatable.items()
+        if count != "0" and (profile := profile_of(name))
+    }
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION) if given else None
+    if text is None:
+        return frozenset(given.values())
+    try:
+        kept = {offer.resource for offer in decode_offers(text) if offer.kind is not OfferKind.DYNAMIC_SLICE}
+    except ValueError:  # the agent writes it anew
+        return frozenset(given.values())
+    return frozenset(profile for name, profile in given.items() if name in kept)
