@@ -286,12 +286,18 @@ class Provisioning:
     # Pods
 
     async def _look_up(self) -> None:
-        """Adds when a pod's images were there, which only kubelet's Events say, and keeps its record."""
+        """Keeps pods' records; where a node was made for the pod, with the moment when its images were there.
+
+        Only kubelet's Events say that, and asking for those of one pod has a server look through all of a namespace.
+        So it is done for the few pods whose pull is a part of a new node's way.
+        """
         while True:
             await self._looked.wait()
             self._looked.clear()
             while self._look_ups:
-                record = await self._with_pull(self._look_ups.popleft())
+                record = self._look_ups.popleft()
+                if record.fresh:
+                    record = await self._with_pull(record)
                 if self._store.book.workloads.put(record):
                     self._metrics.started(record)
                     self._store.changed()
