@@ -222,6 +222,30 @@ def test_a_policy_that_is_deleted_takes_the_drivers_away_and_another_one_brings_
     with_drivers(scenario, [node("a")], precompiled(K1))
 
 
+def test_a_policy_that_comes_back_with_another_version_replaces_the_driver_after_the_pods_that_used_it(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a")
+        await lab.create_owned("train", {"nvidia.com/gpu": 1})
+        await lab.until(lambda: lab.ready_of("train"), "the pod runs")
+        await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")
+        await lab.clock.sleep(300)
+        machine = lab.cluster.nodes["a"].machine
+        assert machine is not None
+        assert machine.loaded_driver == VERSION
+        assert lab.ready_of("train")
+        told = lab.told("a")
+        assert told is not None
+        assert "stays until pod default/train-" in told.reason
+        await lab.policy(version=NEWER)
+        await lab.until(lambda: machine.loaded_driver == NEWER, "the newer driver is loaded", 3600)
+        await lab.until(lambda: lab.ready_of("train"), "the pod runs again", 3600)
+
+    with_drivers(scenario, [node("a")], precompiled(K1) | precompiled(K1, NEWER))
+
+
 def test_a_policy_with_a_mistake_changes_nothing_and_says_what_is_wrong(with_drivers: Callable[..., None]) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy()

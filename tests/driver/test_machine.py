@@ -55,6 +55,7 @@ class Cluster:
         self.asked: dict[ImageQuery, Resolution] = {}
         self.unpullable: dict[str, str] = {}
         self.failed: dict[str, str] = {}
+        self.users: dict[str, str] = {}
         self.now = 1_000_000.0
         self.decision = Decision()
 
@@ -99,6 +100,7 @@ class Cluster:
                     answers=self.asked.get,
                     unpullable=self.unpullable,
                     failed=self.failed,
+                    user=lambda name: self.users.get(name, ""),
                     now=self.now,
                 )
             )
@@ -427,6 +429,48 @@ def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it(
     assert not cluster.sets
     facts = cluster.nodes["a"]
     assert (facts.driver_set, facts.told, facts.condition) == ("", "", None)
+
+
+@pytest.mark.parametrize("end", ["policy deleted", "opted out"])
+def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
+    cluster = Cluster()
+    cluster.node("a", K1)
+    cluster.settle()
+    before = cluster.nodes["a"].driver_set
+    cluster.users["a"] = "default/train"
+    if end == "policy deleted":
+        cluster.managed = False
+    else:
+        cluster.change("a", opted_out="label says so")
+    cluster.settle()
+    assert cluster.nodes["a"].driver_set == before
+    assert before in cluster.sets
+    assert "Its driver stays until pod default/train has ended." in cluster.told("a").reason
+    cluster.users.clear()
+    cluster.settle()
+    assert cluster.nodes["a"].driver_set == ""
+    assert not cluster.sets
+
+
+def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_before_another_one_comes() -> None:
+    cluster = Cluster()
+    cluster.node("a", K1)
+    cluster.settle()
+    before = cluster.nodes["a"].driver_set
+    pods = cluster.pods["a"]
+    (driver,) = pods.drivers
+    crashed = msgspec.structs.replace(driver, progress=Progress.STARTING, ready_since=0.0, fault="ended 5 times")
+    cluster.pods["a"] = msgspec.structs.replace(pods, drivers=(crashed,))
+    cluster.act(*cluster.decide())
+    cluster.users["a"] = "default/train"
+    source = msgspec.structs.replace(SOURCE, version="535.54.03")
+    cluster.policy = msgspec.structs.replace(cluster.policy, source=source)
+    cluster.act(*cluster.decide())
+    assert cluster.nodes["a"].driver_set == before
+    assert cluster.decision.wanted["a"].set not in {"", before}
+    cluster.users.clear()
+    cluster.act(*cluster.decide())
+    assert cluster.nodes["a"].driver_set != before
 
 
 def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:

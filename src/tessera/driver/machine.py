@@ -72,6 +72,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
         unpullable: images that kubelets could not pull lately, with kubelet's words.
         failed: sets that failed in the rollout, with the cause.
         notes: what the rollout says of nodes, by name.
+        user: a pod that uses a node's cards and can be asked to go, ``namespace/name``; empty for none.
         toolkit: whether its DaemonSet is there.
         now: seconds since 1970.
     """
@@ -85,6 +86,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     unpullable: Mapping[str, str] = {}
     failed: Mapping[str, str] = {}
     notes: Mapping[str, str] = {}
+    user: Callable[[str], str] = lambda _node: ""
     toolkit: bool = False
     now: float = 0.0
 
@@ -161,7 +163,7 @@ class _Round:
         policy = governance.nodes.get(facts.name)
         if not facts.is_gpu or (policy is None and facts.name not in governance.unassigned):
             traces = facts.driver_set or facts.record or facts.told or facts.condition is not None
-            return unmanaged() if traces else None
+            return unmanaged(self._seen(facts, policy)) if traces else None
         seen = self._seen(facts, policy)
         if facts.opted_out:
             return without(seen, f"Tessera leaves its driver alone: {facts.opted_out}.")
@@ -175,14 +177,17 @@ class _Round:
         return made
 
     def _seen(self, facts: NodeFacts, policy: DriverPolicy | None) -> Seen:
+        pods = self._world.pods.get(facts.name, NodePods())
+        goes_on = policy is not None and not facts.opted_out and pods.validated(facts.driver_set)
         return Seen(
             facts=facts,
-            pods=self._world.pods.get(facts.name, NodePods()),
+            pods=pods,
             told=read_status(facts.told),
             record=_unfinished(facts),
             rollout=self._world.notes.get(facts.name, ""),
             sets=self._sets,
             toolkit=policy is not None and policy.toolkit.enabled,
+            user="" if goes_on or not facts.driver_set else self._world.user(facts.name),
         )
 
     def _verdict(self, facts: NodeFacts, policy: DriverPolicy) -> Verdict:

@@ -11,7 +11,7 @@ from tessera.driver.machine import Existing
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.nodes import NodeFacts, node_facts, same_but_version
 from tessera.driver.podfacts import NodePods, is_relevant, node_pods
-from tessera.driver.rollout.reading import node_view, pod_view
+from tessera.driver.rollout.reading import live_pods, node_view, pod_view
 from tessera.driver.rollout.state import State, state_of
 from tessera.driver.rollout.views import NodeView, Wanted
 from tessera.kube.cache import Event, EventKind
@@ -85,6 +85,11 @@ class Observed:
             if node is not None and facts is not None and (facts.driver_set or facts.record):
                 pods = list(self._on_node.get(name, {}).values())
                 yield node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
+
+    def user_of(self, name: str) -> str:
+        """A pod that uses a node's cards and can be asked to go, ``namespace/name``; empty if there is none."""
+        pods = live_pods(self._on_node.get(name, {}).values())
+        return next((each.text for each in pods if each.gpu and not each.stays), "")
 
     @property
     def toolkit(self) -> bool:

@@ -11,6 +11,8 @@ once, by the rollout, or not yet. Rules:
 4. A better way to the same driver is offered: the rollout takes it when the node is idle, or this module at the next
    boot. A worse way is never taken instead of one that is there.
 5. Where no choice can be made now, or none is left, the node keeps what fits it.
+6. No driver is taken away under pods that use it, even if nobody asks for it any more: it could not be unloaded, and
+   the next one could not come.
 """
 
 import msgspec
@@ -61,14 +63,27 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     validate: bool = False
 
 
-def unmanaged() -> NodePlan:
-    """A node whose drivers are nobody's business here: what Tessera put there is taken away."""
-    return NodePlan(label="", status=None, wanted=Wanted(policy=""))
+def unmanaged(seen: Seen) -> NodePlan:
+    """A node whose drivers are nobody's business here: what Tessera put there is taken away once nobody uses it."""
+    return _left(seen, "No policy asks for a driver any more.") or NodePlan(
+        label="", status=None, wanted=Wanted(policy="")
+    )
 
 
 def without(seen: Seen, reason: str) -> NodePlan:
     """A managed node that is to have no driver of Tessera's, for a reason that people gave."""
-    return _none(seen, Strategy.BLOCKED, Phase.BLOCKED, reason)
+    return _left(seen, reason) or _none(seen, Strategy.BLOCKED, Phase.BLOCKED, reason)
+
+
+def _left(seen: Seen, reason: str) -> NodePlan | None:
+    """The driver that a node has, for as long as pods use it; None if none does."""
+    current = seen.fitting
+    if current is None or not seen.in_use:
+        return None
+    phase, progress = progress_of(seen, current)
+    stays = f"Its driver stays until pod {seen.user} has ended."
+    status = _status(seen, current, phase, f"{reason} {stays} {progress}".strip(), ())
+    return NodePlan(label=current.id, status=status, wanted=Wanted(policy=""))
 
 
 def plan(seen: Seen, policy: DriverPolicy, verdict: Verdict) -> NodePlan:
@@ -109,6 +124,8 @@ def _towards(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet
     better = _rank(policy, target.strategy) < _rank(policy, current.strategy)
     if not seen.serves:
         if updated or _is_broken(seen) or (better and seen.rebooted):
+            if seen.in_use:  # the rollout has the pods leave first
+                return _told(seen, current, _rollout(policy, target), needs=(target,), choice=choice)
             return _change(seen, policy, choice, target)
         return _stay(seen, policy, current, choice, offered=target if better else None)
     if updated:

@@ -239,6 +239,7 @@ class Drivers:
             unpullable={image: text for image, (text, _) in self._unpullable.items()},
             failed=self._failed(),
             notes=self._told_notes(),
+            user=self._observed.user_of,
             toolkit=self._observed.toolkit,
             now=self._clock.now(),
         )

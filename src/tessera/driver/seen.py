@@ -22,6 +22,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         rollout: what the rollout says of the node; empty if nothing.
         sets: all driver sets by id that have a DaemonSet.
         toolkit: the container toolkit is Tessera's to run.
+        user: a pod that uses the node's cards and can be asked to go, ``namespace/name``; empty if there is none, or
+            nobody looked since the driver serves.
     """
 
     facts: NodeFacts
@@ -31,6 +33,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     rollout: str = ""
     sets: Mapping[str, DriverSet] = {}
     toolkit: bool = True
+    user: str = ""
 
     @property
     def current(self) -> DriverSet | None:
@@ -66,6 +69,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     def rebooted(self) -> bool:
         """Whether the node booted since it was last told something."""
         return self.told is not None and self.told.boot != self.facts.boot_id
+
+    @property
+    def in_use(self) -> bool:
+        """Whether pods hold a driver that no longer serves: it cannot be unloaded under them. No boot ended that."""
+        return bool(self.user) and not self.rebooted
 
     @property
     def boot(self) -> str:
