@@ -259,8 +259,12 @@ def test_a_policy_with_a_mistake_changes_nothing_and_says_what_is_wrong(with_dri
         assert lab.driver_sets == before
         policy = await lab.client.get(CLUSTER_POLICIES, "cluster-policy")
         assert policy["status"]["state"] == "notReady"
+        # What it said before goes on: it gives a driver to a node that boots into another kernel, too.
+        lab.cluster.nodes["a"].reboot(K2)
+        await lab.until(lambda: K2 in (told.pool if (told := lab.told("a")) else ""), "the node is told of its kernel")
+        await lab.served("a")
 
-    with_drivers(scenario, [node("a")], precompiled(K1))
+    with_drivers(scenario, [node("a")], precompiled(K1) | precompiled(K2))
 
 
 def test_hosts_with_a_toolkit_of_their_own_get_drivers_that_are_validated_all_the_same(

@@ -100,7 +100,8 @@ def used_for_drivers(folder: Path) -> set[Right]:
         await lab.until(lambda: lab.condition("GpuDriverReady", "a")[1] == "Upgrading", "the next one is tried", 7200)
         await lab.clock.sleep(7200)
         await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")
-        await lab.until(lambda: not lab.driver_sets, "nothing is left")
+        await lab.delete_owned("web")
+        await lab.until(lambda: not lab.driver_sets, "nothing is left once nobody uses it")
         found.update(used(lab, account))
 
     bad = msgspec.structs.replace(driver_image("550.54.14", COSTS), program=broken("modprobe: invalid argument"))

@@ -15,6 +15,7 @@ from tessera.cli.main import COMMANDS
 from tessera.controller.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
 from tessera.driver.imagememory import CONFIG_MAP as IMAGES_CONFIG_MAP
+from tessera.driver.policymemory import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
 from tessera.provisioning.store import RECORDS_NAME
 from tessera.webhook.options import REVIEW_PATH, WebhookOptions
@@ -151,6 +152,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         ("configmaps", FAILURES_CONFIG_MAP),
         ("configmaps", NEXT_KERNELS),
         ("configmaps", IMAGES_CONFIG_MAP),
+        ("configmaps", POLICIES_CONFIG_MAP),
         ("configmaps", agent_.sharing_config.name),
         ("configmaps", agent_.mig_config.name),
     }

@@ -1,6 +1,7 @@
 """What registries said outlives the controller's process."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -59,7 +60,7 @@ async def client() -> Client:
 async def memory(client: Client, clock: Hand) -> AsyncIterator[ImageMemory]:
     """One life of a controller's resolver."""
     async with resolving(clock) as resolver:
-        made = ImageMemory(resolver, client, clock, namespace=NAMESPACE)
+        made = ImageMemory(resolver, client, clock, namespace=NAMESPACE, rng=random.Random(0))
         writing = asyncio.create_task(made.run())
         yield made
         writing.cancel()

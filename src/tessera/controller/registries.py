@@ -30,7 +30,7 @@ async def registries(
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)
     asked = RegistryClient(Wire(trust), clock)
     resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)
-    memory = ImageMemory(resolver, client, clock, namespace=options.namespace)
+    memory = ImageMemory(resolver, client, clock, namespace=options.namespace, rng=rng)
     writing = asyncio.create_task(memory.run(), name="image memory")
     try:
         yield memory

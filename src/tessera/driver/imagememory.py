@@ -1,13 +1,14 @@
 """What registries said last, kept in the cluster: an outage that meets a fresh controller takes nothing away.
 
 A resolver in front of another one. Before the first question it puts back what the ConfigMap ``driver-images`` holds;
-after an answer that found another image it writes that down, a moment later. What is written is the newest that fits;
-content that cannot be read is passed over and replaced.
+after an answer that found another image it has that written down. What is written is the newest that fits; content that
+cannot be read is passed over and replaced.
 """
 
 import asyncio
-import contextlib
 import logging
+import random
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,15 +16,12 @@ from tessera.clock import Clock
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.driver.resolver import LastGood, RegistryResolver
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, NotFound
-from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.keptmap import KeptMap
 
 _log = logging.getLogger(__name__)
 
 CONFIG_MAP = "driver-images"
 KEY = "images.json"
-#: Seconds in which answers gather before they are written.
-SETTLE = 5.0
 #: Images that are kept; one is half a kilobyte of JSON, and a ConfigMap holds a megabyte.
 MOST = 500
 #: Characters of the ConfigMap that are read.
@@ -38,24 +36,20 @@ class ImageMemory:
         client: keeps the ConfigMap.
         clock: for pauses.
         namespace: where the ConfigMap lives.
+        rng: for jitter.
     """
 
-    def __init__(self, resolver: RegistryResolver, client: Client, clock: Clock, *, namespace: str) -> None:
+    def __init__(
+        self, resolver: RegistryResolver, client: Client, clock: Clock, *, namespace: str, rng: random.Random
+    ) -> None:
         self._resolver = resolver
-        self._client = client
-        self._clock = clock
-        self._namespace = namespace
         self._loading: asyncio.Task[None] | None = None
-        self._unwritten = asyncio.Event()
         self._known: frozenset[tuple[str, str]] = frozenset()
+        self._map = KeptMap(client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng)
 
     async def run(self) -> None:
         """Writes down what was found, until cancelled."""
-        while True:
-            await self._unwritten.wait()
-            await self._clock.sleep(SETTLE)
-            self._unwritten.clear()
-            await self._write()
+        await self._map.run()
 
     async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
         """See :meth:`.Resolver.resolve`."""
@@ -71,32 +65,20 @@ class ImageMemory:
         found = (answer.reference, answer.digest)
         if found not in self._known:
             self._known |= {found}
-            self._unwritten.set()
+            self._map.changed()
 
     async def _load(self) -> None:
+        text = (await self._map.load()).get(KEY, "[]")
         try:
-            kept = await self._client.get(CONFIGMAPS, CONFIG_MAP, self._namespace)
-            images = msgspec.json.decode(kept.data.get(KEY, "[]")[:_LONGEST], type=list[LastGood])
-        except NotFound:
-            return
+            images = msgspec.json.decode(text[:_LONGEST], type=list[LastGood])
         except (msgspec.DecodeError, RecursionError) as error:
             _log.warning(
-                "ConfigMap %s/%s is not as it was written, images are asked anew: %s",
-                self._namespace,
-                CONFIG_MAP,
-                error,
-            )
-            return
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            _log.warning(
-                "ConfigMap %s/%s cannot be read, images are asked anew: %s", self._namespace, CONFIG_MAP, error
+                "what ConfigMap %s says of images cannot be read, they are asked for anew: %s", CONFIG_MAP, error
             )
             return
         self._resolver.restore(images[:MOST])
 
-    async def _write(self) -> None:
+    def _data(self) -> Mapping[str, str]:
         newest = sorted(self._resolver.last_good(), key=lambda each: each.checked, reverse=True)[:MOST]
-        text = msgspec.json.encode(sorted(newest, key=lambda each: (each.reference, each.architecture))).decode()
-        # The next image that is found writes again; until then the cluster knows a little less.
-        with contextlib.suppress(ApiError, ConnectionError, TimeoutError):
-            await self._client.apply(CONFIGMAPS.untyped(), CONFIG_MAP, {"data": {KEY: text}}, self._namespace)
+        kept = sorted(newest, key=lambda each: (each.reference, each.architecture))
+        return {KEY: msgspec.json.encode(kept).decode()}

@@ -32,6 +32,7 @@ from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.observed import Observed
 from tessera.driver.options import DriverOptions
 from tessera.driver.podfacts import NodePods, Progress
+from tessera.driver.policymemory import PolicyMemory
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.acting import Hands
@@ -144,7 +145,7 @@ class Drivers:
             wake=self._stirred.set,
             rng=rng,
         )
-        self._followed: Mapping[str, DriverPolicy] = {}
+        self._memory = PolicyMemory(client, clock, namespace=NAMESPACE, rng=rng, may_act=may_act)
         self._notes: Mapping[str, str] = {}
         self._unpullable: dict[str, tuple[str, float]] = {}
         self._waiting_since: dict[tuple[str, PoolKey], float] = {}
@@ -162,6 +163,7 @@ class Drivers:
                 group.create_task(self.builds.run())
                 await self._ready()
                 group.create_task(self.next_kernels.run())
+                group.create_task(self._memory.run())
                 self._stirred.set()
                 while True:
                     await self._stirred.wait()
@@ -179,6 +181,7 @@ class Drivers:
             while not optional.synced and not _is_absent(optional):
                 optional.reflector.looked.clear()
                 await optional.reflector.looked.wait()
+        await self._memory.load()
         backoff = Backoff(self._rng)
         while True:
             try:
@@ -216,11 +219,11 @@ class Drivers:
         objects = Objects(
             cluster_policies=self._objects(self._policies),
             nvidia_drivers=self._objects(self._drivers),
-            followed=self._followed,
+            followed=self._memory.followed,
         )
         labels = {name: facts.labels for name, facts in self._observed.facts.items() if facts.is_gpu}
         governance = govern(objects, labels)
-        self._followed = governance.followed
+        self._memory.follow(governance.followed)
         return governance
 
     @staticmethod

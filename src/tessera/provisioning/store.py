@@ -4,24 +4,20 @@ One process writes it, the leader; what it writes replaces what is there. Lines 
 the ConfigMap and told in an Event; they are no reason to stop.
 """
 
-import asyncio
 import logging
 import random
 from collections.abc import Callable
 
 from tessera.clock import Clock
-from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.keptmap import KeptMap
 from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.records import BROKEN_KEY, Book
 
 _log = logging.getLogger(__name__)
 
 RECORDS_NAME = "provisioning-records"
-#: Seconds in which changes gather before they are written.
-SETTLE = 5.0
 
 
 class BookStore:
@@ -52,48 +48,23 @@ class BookStore:
         may_act: Callable[[], bool],
     ) -> None:
         self.book = Book(most)
-        self._client = client
-        self._clock = clock
         self._namespace = namespace
         self._events = events
-        self._may_act = may_act
-        self._backoff = Backoff(rng)
-        self._changed = asyncio.Event()
-        self._written = asyncio.Lock()
+        self._map = KeptMap(
+            client, clock, namespace=namespace, name=RECORDS_NAME, data=self.book.data, rng=rng, may_act=may_act
+        )
 
     async def load(self) -> None:
         """Reads what is kept; insists until the server answers. Without the right to read, begins empty."""
-        while True:
-            try:
-                found = await self._client.get(CONFIGMAPS, RECORDS_NAME, self._namespace)
-            except NotFound:
-                return
-            except Forbidden as error:
-                _log.warning("records of provisioning are not kept, grant get, create and patch of it: %s", error)
-                return
-            except (ApiError, ConnectionError, TimeoutError) as error:
-                await self._pause(error)
-            else:
-                self._backoff.reset()
-                self._tell(self.book.read(found.data))
-                return
+        self._tell(self.book.read(await self._map.load()))
 
     def changed(self) -> None:
         """The book is to be written."""
-        self._changed.set()
+        self._map.changed()
 
     async def run(self) -> None:
         """Writes until cancelled."""
-        while True:
-            await self._changed.wait()
-            await self._clock.sleep(SETTLE)
-            try:
-                await self.flush()
-            except Forbidden:
-                continue  # said when it was read; the next change tries again
-            except (ApiError, ConnectionError, TimeoutError) as error:
-                self._changed.set()
-                await self._pause(error)
+        await self._map.run()
 
     async def flush(self) -> None:
         """Writes now.
@@ -102,16 +73,7 @@ class BookStore:
             ConnectionError: there was no answer, or this replica does not lead any more.
             ApiError: the server refused.
         """
-        async with self._written:
-            if not self._may_act():
-                raise ConnectionError("this replica does not lead any more; nothing was sent")
-            self._changed.clear()
-            data = {"data": self.book.data()}
-            try:
-                await self._client.merge_patch(CONFIGMAPS, RECORDS_NAME, data, self._namespace)
-            except NotFound:
-                await self._client.create(CONFIGMAPS, {"metadata": {"name": RECORDS_NAME}, **data}, self._namespace)
-            self._backoff.reset()
+        await self._map.flush()
 
     def _tell(self, faults: list[str]) -> None:
         if not faults:
@@ -120,9 +82,4 @@ class BookStore:
         _log.warning("ConfigMap %s/%s: %s", self._namespace, RECORDS_NAME, text)
         about = reference_to(CONFIGMAPS, RECORDS_NAME, self._namespace)
         self._events.record(about, "RecordsUnreadable", text, type="Warning")
-        self._changed.set()
-
-    async def _pause(self, error: Exception) -> None:
-        pause = self._backoff.next()
-        _log.info("ConfigMap %s/%s: %s; again in %.1f s", self._namespace, RECORDS_NAME, error, pause)
-        await self._clock.sleep(pause)
+        self._map.changed()

@@ -10,7 +10,7 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.rollout.reading import node_view, pod_view
 from tessera.driver.rollout.state import State, references
 from tessera.driver.rollout.views import DriverPod, NodeView, Pull
-from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources import NODES, PODS, Condition, Node, Pod
 from tessera.kube.wire import Codec
 
 CREATED = "2027-01-15T08:00:00Z"
@@ -195,3 +195,20 @@ def test_pods_elsewhere_with_labels_of_tesseras_say_nothing_and_do_not_stay(app:
     view = seen(a_node(), msgspec.structs.replace(own, metadata=metadata))
     assert (view.drivers, view.pulls) == ((), ())
     assert [each.stays for each in view.pods] == [False]
+
+
+@pytest.mark.parametrize(
+    ("status", "pods", "held"),
+    [
+        ("True", [a_pod(labels={"app.kubernetes.io/name": "tessera-agent"}, owner="DaemonSet")], True),
+        ("False", [a_pod(labels={"app.kubernetes.io/name": "tessera-agent"}, owner="DaemonSet")], False),
+        ("True", [], False),  # the agent is gone, and what it said stays
+    ],
+)
+def test_cards_are_held_by_an_agent_that_is_there(status: str, pods: list[Pod], held: bool) -> None:
+    told = Condition(type="GpuNodeReady", status=status)
+    node = a_node()
+    node = msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, conditions=(*node.status.conditions, told))
+    )
+    assert seen(node, *pods).held is held

@@ -17,6 +17,7 @@ ADVERTISED_CONDITION = "GpuNodeReady"
 DRIVER_SET_LABEL = "tessera.dev/driver-set"
 
 #: Labels of pods that this project runs on nodes.
+AGENT_APP = "tessera-agent"
 DRIVER_APP = "tessera-driver"
 TOOLKIT_APP = "tessera-container-toolkit"
 VALIDATION_APP = "tessera-validation"

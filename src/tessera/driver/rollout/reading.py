@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tessera.api.driver.status import (
     ADVERTISED_CONDITION,
+    AGENT_APP,
     DRIVER_APP,
     DRIVER_SET_LABEL,
     PAUSE_LABEL,
@@ -76,12 +77,17 @@ def node_view(
         requested=notes.get(REQUESTED_ANNOTATION) == "true",
         deploy=labels.get(PAUSE_LABEL, ""),
         offers=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
-        held=any(each.type == ADVERTISED_CONDITION and each.status == "True" for each in node.status.conditions),
+        held=_advertised(node) and any(_app(pod) == AGENT_APP and not _ended(pod) for pod in pods),
         pods=live_pods(pods),
         drivers=tuple(_driver(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _ended(pod)),
         validated=validated(current),
         pulls=tuple(_pull_pod(pod, now) for pod in pods if _app(pod) == PULL_APP),
     )
+
+
+def _advertised(node: Node) -> bool:
+    """Whether an agent says that it has the cards open; it stays said when the agent is gone."""
+    return any(each.type == ADVERTISED_CONDITION and each.status == "True" for each in node.status.conditions)
 
 
 def live_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:

@@ -1,0 +1,70 @@
+"""What administrators' objects said when they last had no mistakes, kept in the cluster.
+
+An object with a mistake is not followed, and what it said before goes on (:mod:`tessera.driver.governance`). That must
+hold for a controller too that was started after the mistake was made, so it is kept in the ConfigMap
+``driver-policies``. Content that cannot be read is as good as not there.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.keptmap import KeptMap
+
+_log = logging.getLogger(__name__)
+
+CONFIG_MAP = "driver-policies"
+KEY = "policies.json"
+#: Characters of the ConfigMap that are read; a policy has some kilobytes.
+_LONGEST = 512 * 1024
+
+
+class PolicyMemory:
+    """What was followed last, by ``kind/name``.
+
+    Args:
+        client: keeps the ConfigMap.
+        clock: for pauses.
+        namespace: where the ConfigMap lives.
+        rng: for jitter.
+        may_act: whether this process still leads.
+    """
+
+    def __init__(
+        self, client: Client, clock: Clock, *, namespace: str, rng: random.Random, may_act: Callable[[], bool]
+    ) -> None:
+        self._followed: Mapping[str, DriverPolicy] = {}
+        self._map = KeptMap(
+            client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng, may_act=may_act
+        )
+
+    async def load(self) -> None:
+        """Reads what an earlier controller followed; insists until the server answers."""
+        text = (await self._map.load()).get(KEY, "{}")
+        try:
+            self._followed = msgspec.json.decode(text[:_LONGEST], type=dict[str, DriverPolicy])
+        except (msgspec.DecodeError, RecursionError) as error:
+            _log.warning("what ConfigMap %s says of policies cannot be read: %s", CONFIG_MAP, error)
+
+    async def run(self) -> None:
+        """Writes down what is followed, until cancelled."""
+        await self._map.run()
+
+    @property
+    def followed(self) -> Mapping[str, DriverPolicy]:
+        """What each object said when it last had no mistakes."""
+        return self._followed
+
+    def follow(self, policies: Mapping[str, DriverPolicy]) -> None:
+        """From now on these are followed."""
+        if policies != self._followed:
+            self._followed = dict(policies)
+            self._map.changed()
+
+    def _data(self) -> Mapping[str, str]:
+        return {KEY: msgspec.json.encode(self._followed, order="sorted").decode()}
