@@ -64,6 +64,7 @@ class Node:
     """Kubelet's device manager, and an offer that can be closed."""
 
     def __init__(self, kubelet: Kubelet, clock: Clock) -> None:
+        self.clock = clock
         self.changes = Changes()
         self.manager = DeviceManager(
             clock=clock, checkpoint=MemoryCheckpoint(), on_change=self.changes.notify, running_pods=list
@@ -82,6 +83,10 @@ class Node:
     async def counts(self, count: int | None) -> None:
         assert await self.changes.until(lambda: self.capacity == count, 30.0), self.capacity
 
+    async def rest(self) -> None:
+        """Lets everything go on that can: some simulated time later nothing is under way."""
+        await self.clock.sleep(0.1)
+
     async def end(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -99,7 +104,7 @@ def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
         await node.counts(2)
         node.plugin.show(5)
         await node.counts(5)
-        await asyncio.sleep(0.1)
+        await node.rest()
         assert node.plugin.taken == [2, 5]
         assert node.advertising.taken
         assert node.advertising.devices == 5
