@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from tessera.cli.autoscaling.durations import Duration
+from tessera.cli.building import build_options, taken
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.process import log_option, run_process, start_log
 
@@ -35,6 +36,7 @@ DURATION = Duration()
 @click.option(
     "--plain-http", multiple=True, metavar="HOST", help="Registry that is asked without TLS, host:port; repeatable."
 )
+@build_options
 @click.option(
     "--startup-taint",
     "startup_taints",
@@ -83,7 +85,7 @@ def options_from(values: Mapping[str, Any]) -> Any:
     identity = given.pop("identity") or socket.gethostname()
     return ControllerOptions(
         identity=identity,
-        drivers=DriverOptions(identity=identity, image=given.pop("image") or ""),
+        drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=taken(given)),
         registries=RegistryOptions(ca=given.pop("registry_ca"), plain_http=given.pop("plain_http")),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],

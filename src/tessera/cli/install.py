@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tessera.cli.building import arguments, build_options, taken
 from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.simulate import known_cards
 
@@ -57,6 +58,7 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
     metavar="N",
     help="Replace nodes whose cards cannot be used in time, at most N of a group in an hour.  [default: none]",
 )
+@build_options
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -75,6 +77,7 @@ def command(
     output: str | None,
     kubeconfig: Path | None,
     context: str | None,
+    **builds: Any,
 ) -> None:
     """Install Tessera, or set an installation up anew.
 
@@ -110,6 +113,7 @@ def command(
         simulate=simulate or "",
         drivers=drivers,
         replace_failed=replace_failed,
+        builds=tuple(arguments(taken(builds))),
     )
     objects = _manifests(choices)
     for notice in notices:

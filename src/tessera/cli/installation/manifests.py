@@ -7,6 +7,7 @@ Rules:
   that count as ill health its environment, as NVIDIA's device plugin has it;
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
 - they may ask for evictions only where that is chosen;
+- the controller is told how driver images are built at this site;
 - the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
   for drivers they say that Tessera is in charge, whoever wrote their status before.
 
@@ -53,6 +54,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         drivers: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none leaves them to hosts.
         ask_for_drivers: whether the user asked for them, or for none; None if for neither.
         replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
+        builds: the controller's options about builds of driver images.
     """
 
     settings: OperatorSettings | None = None
@@ -64,6 +66,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     drivers: Sequence[Manifest] = ()
     ask_for_drivers: bool | None = None
     replace_failed: int = 0
+    builds: Sequence[str] = ()
 
     @property
     def may_evict(self) -> bool:
@@ -107,9 +110,9 @@ def manifests(
             container["image"] = choices.image or container["image"]
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
             _set_agent(each["spec"]["template"]["spec"], choices)
-        if choices.replace_failed and each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
             (container,) = each["spec"]["template"]["spec"]["containers"]
-            container["args"] = [*container["args"], f"--replace-failed={choices.replace_failed}"]
+            container["args"] = [*container["args"], *_controllers_arguments(choices)]
     return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
 
 
@@ -124,6 +127,12 @@ def _in_charge(manifest: Manifest) -> Manifest:
 def _containers(manifest: Manifest) -> Sequence[Manifest]:
     pod = manifest.get("spec", {}).get("template", {}).get("spec", {})
     return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+def _controllers_arguments(choices: Choices) -> Iterator[str]:
+    if choices.replace_failed:
+        yield f"--replace-failed={choices.replace_failed}"
+    yield from choices.builds
 
 
 # The agents' container

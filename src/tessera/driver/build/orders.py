@@ -37,9 +37,12 @@ _OS_VERSION = re.compile(r"[0-9][0-9A-Za-z.]{0,15}")
 _OSTREE = re.compile(r"[0-9A-Za-z.-]{0,64}")
 #: Of a reference: registry and path, and tag or digest. Not the whole grammar, but nothing outside of it.
 _IMAGE = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,254}(@sha256:[0-9a-f]{64})?")
+_IMAGE_RULE = ("image", "write registry/path:tag or registry/path@sha256:…")
 _TARGET = re.compile(r"[a-z0-9][A-Za-z0-9._:/-]{0,200}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _SECRET = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?")
 _URL = re.compile(r"https?://[A-Za-z0-9._:/-]{1,200}")
+#: What base images are told apart by, see :func:`_major`.
+_SYSTEM = re.compile(r"ubuntu[0-9]{2}\.[0-9]{2}|rhel[0-9]{1,2}")
 
 _ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 
@@ -215,8 +218,8 @@ def order(
             f"driver version {version!r} for {pool.text}: a branch does not name NVIDIA's .run file; "
             "give the whole version, for example 580.65.06"
         )
-    for image in filter(None, (made.base_image, made.builder_image, made.buildah_image)):
-        _fits(_IMAGE, image, "image", "write registry/path:tag or registry/path@sha256:…")
+    for image in filter(None, (made.base_image, made.builder_image)):
+        _fits(_IMAGE, image, *_IMAGE_RULE)
     return made
 
 
@@ -253,6 +256,24 @@ def order_for(
     )
 
 
+def checked(settings: BuildSettings) -> BuildSettings:
+    """The settings as they are, every part being what it should be.
+
+    Raises:
+        UnbuildableError: one is not.
+    """
+    for system in settings.base_images:
+        _fits(_SYSTEM, system, "system of a base image", "write ubuntu22.04 or rhel9, which RHCOS 4.15 is, too")
+    for kernel in settings.builder_images:
+        _fits(_KERNEL, kernel, "kernel of a builder image", "write what uname -r says")
+    for image in (settings.buildah_image, *settings.base_images.values(), *settings.builder_images.values()):
+        _fits(_IMAGE, image, *_IMAGE_RULE)
+    _fits(_SECRET, settings.push_secret, "push secret", "write the name of a Secret")
+    _fits(_SECRET, settings.ca_config_map, "ConfigMap of certificates", "write its name")
+    _fits(_URL, settings.downloads, "address of downloads", "write http(s)://host/path")
+    return settings
+
+
 def target(repository: str, version: str, pool: PoolKey) -> str:
     """``repository:tag`` with the tag that is looked for first."""
     return f"{repository}:{tags(version, pool, ImageKind.PRECOMPILED)[0]}"
@@ -265,9 +286,7 @@ def _check(pool: PoolKey, version: str, target: str, settings: BuildSettings) ->
     _fits(_OSTREE, pool.ostree, "version of RHCOS", "write the OSTREE_VERSION of os-release")
     _fits(_VERSION, version, "driver version", "write a version like 525.125.06 or a branch like 525")
     _fits(_TARGET, target, "target", "write registry/path/image:tag")
-    _fits(_SECRET, settings.push_secret, "push secret", "write the name of a Secret")
-    _fits(_SECRET, settings.ca_config_map, "ConfigMap of certificates", "write its name")
-    _fits(_URL, settings.downloads, "address of downloads", "write http(s)://host/path")
+    checked(settings)
     if pool.architecture not in _ARCHITECTURES:
         raise UnbuildableError(f"architecture {pool.architecture!r} of {pool.text}: only amd64 and arm64 are known")
 
