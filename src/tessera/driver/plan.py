@@ -12,7 +12,8 @@ once, by the rollout, or not yet. Rules:
    boot. A worse way is never taken instead of one that is there.
 5. Where no choice can be made now, or none is left, the node keeps what fits it.
 6. No driver is taken away under pods that use it, even if nobody asks for it any more: it could not be unloaded, and
-   the next one could not come.
+   the next one could not come. One whose own pod went and cannot come back under them is brought anew by the rollout,
+   which has them leave first.
 """
 
 import msgspec
@@ -168,8 +169,7 @@ def _change(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet)
 def _stay(
     seen: Seen, policy: DriverPolicy, current: DriverSet, choice: Choice, offered: DriverSet | None = None
 ) -> NodePlan:
-    wanted = Wanted(policy=_name(policy), set=current.id)
-    return _told(seen, current, wanted, choice=choice, offered=offered)
+    return _told(seen, current, _same(seen, policy, current), choice=choice, offered=offered)
 
 
 def _undecided(seen: Seen, policy: DriverPolicy, told: DriverStatus) -> NodePlan:
@@ -197,7 +197,7 @@ def _keep(seen: Seen, policy: DriverPolicy, phase: Phase, reason: str, choice: C
         )
         return NodePlan(label="", status=status, wanted=Wanted(policy=_name(policy)))
     begun = seen.begun if seen.upgrading is not None else None
-    wanted = Wanted(policy=_name(policy), set=current.id) if begun is None else _rollout(policy, begun)
+    wanted = _same(seen, policy, current) if begun is None else _rollout(policy, begun)
     if seen.record is None and _is_broken(seen):
         status = _status(seen, current, Phase.FAILED, f"{fault_of(seen)} {reason}", rejected)
         return NodePlan(label=current.id, status=status, wanted=wanted)
@@ -267,6 +267,11 @@ def _rollout(policy: DriverPolicy, target: DriverSet, *, when_idle: bool = False
         pull_secrets=policy.source.pull_secrets,
         when_idle=when_idle,
     )
+
+
+def _same(seen: Seen, policy: DriverPolicy, current: DriverSet) -> Wanted:
+    """The set that the node has; anew, by way of the rollout, if its driver cannot come back under pods."""
+    return Wanted(policy=_name(policy), set=current.id, again=seen.held)
 
 
 def _name(policy: DriverPolicy) -> str:

@@ -54,6 +54,7 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
         terminating: its end was asked for.
         unpullable: images that kubelet cannot pull, and kubelet's words.
         fault: what is wrong, in a sentence; empty if nothing is known.
+        held: that is that the driver before cannot be unloaded.
     """
 
     name: str
@@ -64,6 +65,7 @@ class DriverPod(msgspec.Struct, frozen=True, kw_only=True):
     terminating: bool = False
     unpullable: tuple[tuple[str, str], ...] = ()
     fault: str = ""
+    held: bool = False
 
 
 class ToolkitPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,6 +175,7 @@ def _driver_pod(pod: Pod) -> DriverPod:
         terminating=pod.metadata.deletion_timestamp is not None,
         unpullable=unpullable,
         fault="" if ready else _fault(pod),
+        held=any(each.name == MANAGER_CONTAINER and _ends_often(each) for each in _statuses(pod)),
     )
 
 
@@ -271,9 +274,13 @@ def _fault(pod: Pod) -> str:
         if waiting is not None and waiting.reason in _NOT_MADE:
             words = f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": .")
             return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}"
-        if each.restart_count >= _MANY_RESTARTS and not each.ready:
+        if _ends_often(each):
             return f"pod {pod.metadata.name}: container {each.name} ended {_often(each.name)}"
     return ""
+
+
+def _ends_often(status: ContainerStatus) -> bool:
+    return status.restart_count >= _MANY_RESTARTS and not status.ready
 
 
 def _often(container: str) -> str:

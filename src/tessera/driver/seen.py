@@ -76,6 +76,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.user) and not self.rebooted
 
     @property
+    def held(self) -> bool:
+        """Whether the driver cannot come back since pods use what is left of it."""
+        return self.in_use and self.driver is not None and self.driver.held
+
+    @property
     def boot(self) -> str:
         """The boot that the node is told of: the old one, as long as its pods may be those of before."""
         if self.rebooted and self.told is not None and self.pods.validated(self.facts.driver_set):

@@ -351,3 +351,41 @@ def test_while_a_registry_is_asked_what_is_wanted_nothing_is_told_to_be_done() -
         ]
     )
     assert not any(isinstance(each, PatchNode) for each in decision.instructions)
+
+
+# The same set anew
+
+
+def held(**more: Any) -> NodeView:
+    """A node whose driver cannot come back, since pods use what is left of it."""
+    anew = Wanted(policy=POLICY, set=OLD, again=True)
+    return node(wanted=anew, drivers=(DriverPod(set=OLD),), validated=False, pods=(gpu_pod(),), **more)
+
+
+def test_a_driver_that_pods_hold_is_brought_anew_as_another_one_would_be() -> None:
+    assert moved(decided([held()]), State.CORDON) == ["n1"]
+    off = decided([held()], UpgradePolicy(auto_upgrade=False))
+    assert (moved(off, State.CORDON), "autoUpgrade is off" in off.notes["n1"]) == ([], True)
+    assert moved(decided([held(requested=True)], UpgradePolicy(auto_upgrade=False)), State.CORDON) == ["n1"]
+
+
+def test_what_became_of_its_set_elsewhere_does_not_hold_it_up() -> None:
+    failures = {OLD: SetFailures(policy=POLICY, nodes={"other": Failure(cause="it broke", at=NOW)})}
+    assert moved(decided([held()], failures=failures), State.CORDON) == ["n1"]
+    under_way = held(state=State.CORDON, record=record(target=OLD))
+    assert moved(decided([under_way], failures=failures), State.PODS) == ["n1"]
+
+
+def test_where_its_pods_cannot_leave_nothing_is_said_against_the_set_and_it_is_not_tried_twice() -> None:
+    failed = record(target=OLD, cause="a pod stayed", returning=True, restored=True)
+    resting = decided([held(state=State.FAILED, record=failed), works()])
+    assert not resting.instructions
+    assert "a pod stayed" in resting.notes["n1"]
+    again = decided([held(state=State.FAILED, record=failed, requested=True)])
+    assert moved(again, State.CORDON) == ["n1"]
+
+
+def test_a_node_that_rests_is_done_when_its_pods_have_ended() -> None:
+    failed = record(target=OLD, cause="a pod stayed", returning=True, restored=True)
+    free = replaced(held(state=State.FAILED, record=failed), wanted=Wanted(policy=POLICY, set=OLD), pods=())
+    assert moved(decided([free]), State.DONE) == ["n1"]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.driver.rollout.conftest import NEW, NOW, OLD, OTHER, begun, changed, gpu_pod, node, record, wanted
+from tests.driver.rollout.conftest import NEW, NOW, OLD, OTHER, begun, changed, gpu_pod, node, record, replaced, wanted
 
 from tessera.api.driver.policy import Drain, PodDeletion, UpgradePolicy, WaitForCompletion
 from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
@@ -307,6 +307,23 @@ def test_a_set_that_is_refused_before_the_node_was_touched_leaves_it_as_it_is() 
     patch = refuse(node(), "the image did not come", NOW)
     assert (state(patch), patch.unschedulable, kept(patch).restored) == (State.FAILED, None, True)
     assert patch.labels.keys() == {UPGRADE_STATE_LABEL}
+
+
+def test_where_the_node_gets_its_own_set_anew_the_old_pod_goes_first_all_the_same() -> None:
+    own = begun(State.RESTART, record=record(target=OLD), wanted=wanted(OLD), deploy=PAUSED, offers=False)
+    assert patched(own).labels[DRIVER_SET_LABEL] == CHANGING
+    between = begun(State.RESTART, record=record(target=OLD, changed=True), wanted=wanted(OLD), current=CHANGING)
+    assert due(replaced(between, drivers=(DriverPod(set=OLD),))).waits == "the driver is being replaced"
+    assert patched(replaced(between, drivers=())).labels[DRIVER_SET_LABEL] == OLD
+    back = replaced(between, current=OLD, drivers=(DriverPod(set=OLD, ready=True),))
+    assert state(patched(back)) is State.VALIDATION
+
+
+def test_a_pause_without_a_record_is_taken_back_once_the_driver_works() -> None:
+    patch = patched(node(deploy=PAUSED))
+    assert patch.labels == {UPGRADE_STATE_LABEL: None, PAUSE_LABEL: "true"}
+    assert due(node(deploy=PAUSED, validated=False)) == Step()  # NVIDIA's driver manager may have paused them
+    assert due(node(deploy="false")) == Step()
 
 
 # What changes on the way

@@ -53,7 +53,7 @@ def go_back(view: NodeView, record: Record, now: float) -> Step:
 
 def rest(view: NodeView, record: Record) -> Step:
     """A node that failed and came back waits, until it is to have what it has."""
-    if view.wanted.set in {view.current, ""}:
+    if view.wanted.set in {view.current, ""} and not view.wanted.again:
         return Step(patch=finish(view, ""))
     return Step(waits=f"driver set {record.target} failed here: {record.cause}")
 

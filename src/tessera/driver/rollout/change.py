@@ -21,7 +21,7 @@ _REPLACED = "the driver is being replaced"
 
 def restart(view: NodeView, record: Record, now: float) -> Step:
     """Old driver away, nothing left of it, new driver there and ready."""
-    if view.current == record.target:
+    if view.current == record.target and (record.changed or not record.again):
         return _starting(view, record, now)
     if view.current == record.previous:
         return _leave(view, record, now)

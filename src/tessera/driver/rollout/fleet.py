@@ -14,6 +14,8 @@ Rules, per policy object:
    changed yet goes back. Another wanted set begins anew. A person's request for a node is tried all the same; where
    that works, what had failed is forgotten.
 7. Without ``autoUpgrade`` only requested nodes change.
+8. A node whose own driver cannot come back under pods is one more that changes, from a set to the same; what becomes of
+   it says nothing about the set.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,12 +23,12 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.api.driver.policy import UpgradePolicy
+from tessera.driver.rollout.candidates import content, held_up, order, refusal, wants
 from tessera.driver.rollout.failures import Failures
 from tessera.driver.rollout.instructions import DeletePull, Forget, Instruction, PullImage, Remember
 from tessera.driver.rollout.limits import Room, in_progress, proven
 from tessera.driver.rollout.machine import Step, begin, refuse, require, settle, step
-from tessera.driver.rollout.pods import obstacle
-from tessera.driver.rollout.state import CHANGING, State
+from tessera.driver.rollout.state import State
 from tessera.driver.rollout.views import NodeView, Pull
 
 
@@ -146,10 +148,10 @@ class _Round:
 
     def counts(self) -> Counts:
         """How many nodes are where."""
-        wanting = [view for view in self._nodes if self._wants(view)]
+        wanting = [view for view in self._nodes if wants(view)]
         return Counts(
             in_progress=sum(view.state.active for view in self._nodes),
-            done=sum(view.current == view.wanted.set != "" and not in_progress(view) for view in self._nodes),
+            done=sum(content(view) and view.wanted.set != "" and not in_progress(view) for view in self._nodes),
             failed=sum(view.state is State.FAILED for view in self._nodes),
             available=sum(not self._may(view) for view in wanting),
             pending=sum(self._may(view) for view in wanting),
@@ -165,8 +167,8 @@ class _Round:
         }
         for view in self._nodes:
             record = view.record
-            if view.state is State.FAILED and record is not None and record.cause and record.target in wanted:
-                told[view.name] = record.cause
+            if record is not None and view.failure and record.target in wanted:
+                told[view.name] = view.failure
             elif proven(view, view.wanted.set):
                 told.pop(view.name, None)
         return told
@@ -174,11 +176,15 @@ class _Round:
     # What was begun
 
     def _steps(self) -> dict[str, Step]:
-        goes_on = self._policy.auto_upgrade and not self.stopped
         return {
-            view.name: step(view, self._policy, self._now, goes_on=goes_on, blocked=self._blocked)
+            view.name: step(view, self._policy, self._now, goes_on=self._goes_on(view), blocked=self._blocked)
             for view in self._nodes
         }
+
+    def _goes_on(self, view: NodeView) -> bool:
+        """Whether a node that was not changed yet may still be."""
+        again = view.record is not None and view.record.again
+        return self._policy.auto_upgrade and (again or not self.stopped)
 
     def _carry_on(self, view: NodeView, due: Step) -> None:
         if due.patch is not None:
@@ -188,7 +194,7 @@ class _Round:
             self.notes[view.name] = due.waits
         self._look_again(due.until)
         record = view.record
-        if view.state is State.FAILED and record is not None and record.cause:
+        if record is not None and view.failure:
             known = self._known.get(record.target)
             if known is None or view.name not in known.nodes:
                 self.instructions.append(
@@ -196,7 +202,7 @@ class _Round:
                         set=record.target,
                         policy=view.wanted.policy,
                         node=view.name,
-                        cause=record.cause,
+                        cause=view.failure,
                         at=self._now,
                     )
                 )
@@ -209,14 +215,14 @@ class _Round:
 
     def _begin(self) -> None:
         room = Room(self._policy, self._nodes, self._busy)
-        for view in sorted(self._candidates(), key=_order):
+        for view in sorted(self._candidates(), key=order):
             takes, prepares = self._place(view, room)
             if (takes or prepares) and view.pull is Pull.FAILED:
                 self._refuse(view)
                 continue
             self._kept.add(view.name)
             has_image = (takes or prepares) and self._has_image(view)
-            if self.stopped and not view.requested:
+            if held_up(view, self.stopped):
                 self.notes[view.name] = self.stopped
             elif takes and has_image:
                 self.instructions.append(begin(view, self._now))
@@ -238,10 +244,10 @@ class _Round:
         """Nodes that could begin now; the others are told why they cannot."""
         found: list[NodeView] = []
         for view in self._nodes:
-            if view.name in self._busy or not self._wants(view):
+            if view.name in self._busy or not wants(view):
                 self._settle(view)
                 continue
-            why = self._why_not(view)
+            why = refusal(view, self._policy, stopped=self.stopped, failed=self._failed.get(view.name, ""))
             if why:
                 self.notes[view.name] = why
                 if view.state is State.REQUIRED and not self._policy.auto_upgrade and not view.requested:
@@ -254,42 +260,13 @@ class _Round:
         """A node that has what it should have says so."""
         known = view.name not in self._busy and not view.wanted.undecided
         idle = known and not in_progress(view) and view.state is not State.FAILED
-        if idle and view.wanted.set in {view.current, ""} and (view.state is State.REQUIRED or view.requested):
+        if idle and content(view) and (view.state is State.REQUIRED or view.requested):
             self.instructions.append(settle(view))
 
-    def _wants(self, view: NodeView) -> bool:
-        """Whether another set is wanted on a node that serves or rests."""
-        if in_progress(view) or view.current in {"", CHANGING} or view.wanted.set in {"", view.current}:
-            return False
-        record = view.record
-        rests = view.state is State.FAILED and record is not None and record.target == view.wanted.set
-        return view.requested or not rests
-
     def _may(self, view: NodeView) -> bool:
-        return not view.keeps_out and (view.requested or (self._policy.auto_upgrade and not self.stopped))
-
-    def _why_not(self, view: NodeView) -> str:
-        set_ = view.wanted.set
-        if view.keeps_out:
-            return f"driver set {set_} is available; {view.keeps_out}"
-        if not view.requested:
-            if not self._policy.auto_upgrade:
-                return f"driver set {set_} is available; upgradePolicy.autoUpgrade is off"
-            if self.stopped:
-                return self.stopped
-            if view.name in self._failed:
-                return f"driver set {set_} failed here: {self._failed[view.name]}"
-        if view.wanted.obstacle:
-            return f"driver set {set_} cannot come yet: {view.wanted.obstacle}"
-        if not view.ready:
-            return "the node is not ready"
-        if view.gpu_pods and not view.wanted.restart_only:
-            if view.foreign_cordon:
-                return f"somebody cordoned the node, and pod {view.gpu_pods[0].text} uses its cards"
-            if view.wanted.when_idle and not view.requested:
-                return f"driver set {set_} comes when no pod uses its cards"
-            return obstacle(view, self._policy)
-        return ""
+        if view.keeps_out or held_up(view, self.stopped):
+            return False
+        return view.requested or self._policy.auto_upgrade
 
     def _refuse(self, view: NodeView) -> None:
         """The image does not come: the node has failed without being touched."""
@@ -328,9 +305,3 @@ class _Round:
     def _look_again(self, until: float | None) -> None:
         if until is not None:
             self.until = until if self.until is None else min(self.until, until)
-
-
-def _order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
-    """Requested first, those that a person keeps out of service last, then by pods with cards."""
-    pulled = view.pull in {Pull.PRESENT, Pull.PULLING}
-    return (not view.requested, view.foreign_cordon, len(view.gpu_pods), not pulled, view.name)

@@ -28,12 +28,14 @@ uncordon-required      uncordon if it was us                          upgrade-do
 upgrade-failed         back to the previous set, then as before       upgrade-required for another set
 =====================  =============================================  =====================================
 
-Where both sets run the same driver, only its pod is replaced: no eviction, no pause.
+Where both sets run the same driver, only its pod is replaced: no eviction, no pause. Where both are the same set, its
+pod could not come back under pods with cards: these leave, and it goes and comes as another one would.
 """
 
 from collections.abc import Mapping
 
 from tessera.api.driver.policy import UpgradePolicy
+from tessera.api.driver.status import PAUSE_LABEL, PAUSED
 from tessera.driver.rollout.back import adopt, go_back, rest, turn_back, turns_back
 from tessera.driver.rollout.change import restart, uncordon, validation
 from tessera.driver.rollout.emptying import cordon, drain, jobs, pods
@@ -49,7 +51,7 @@ from tessera.driver.rollout.state import (
     State,
 )
 from tessera.driver.rollout.views import NodeView
-from tessera.driver.rollout.writes import Step, abandon, write
+from tessera.driver.rollout.writes import Step, abandon, unpaused, write
 
 __all__ = ["Step", "begin", "refuse", "require", "settle", "step"]
 
@@ -123,8 +125,7 @@ def step(
     """
     record = view.record
     if record is None:
-        left = view.state.active or view.cordoned_by_us
-        return Step(patch=abandon(view, "its record was lost")) if left else Step()
+        return _without_record(view)
     if view.state is State.FAILED and record.restored:
         return Step() if view.wanted.undecided else rest(view, record)
     if not view.state.active and view.state is not State.FAILED:
@@ -141,6 +142,16 @@ def step(
     if why:
         return Step(patch=turn_back(view, why, now))
     return _in_state(view, record, policy, now, blocked or {})
+
+
+def _without_record(view: NodeView) -> Step:
+    """A node that is not ours to change; what somebody left on it, or we before the record was lost, is taken away."""
+    if view.state.active or view.cordoned_by_us:
+        return Step(patch=abandon(view, "its record was lost"))
+    if view.paused and view.works:  # while a driver comes, NVIDIA's driver manager may have paused its users
+        note = f"label {PAUSE_LABEL}={PAUSED} is taken back: no driver of the node is being replaced"
+        return Step(patch=write(view, view.state, None, labels=unpaused(view), reason="DriverUpgrade", note=note))
+    return Step()
 
 
 def _in_state(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:

@@ -82,6 +82,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     returning: bool = False
     restored: bool = False
 
+    @property
+    def again(self) -> bool:
+        """The node gets back the driver that it has: what fails then says nothing about the set."""
+        return self.previous == self.target
+
 
 def state_of(label: str) -> State:
     """The state that a label says; values that are not known say nothing."""

@@ -102,6 +102,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         pull_secrets: with which its image is pulled.
         restart_only: the set runs the same driver as the node's, only the pod differs.
         when_idle: a better way to the same driver, for which no pod is evicted.
+        again: the node has the set, but its driver cannot come back while pods use the cards: they are asked to leave.
         obstacle: why the set's pods could not come, its DaemonSet being refused for instance: nothing begins before;
             empty if nothing is known.
         undecided: a registry is being asked what is wanted; a node that rests stays as it is told until then.
@@ -113,6 +114,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     pull_secrets: tuple[str, ...] = ()
     restart_only: bool = False
     when_idle: bool = False
+    again: bool = False
     obstacle: str = ""
     undecided: bool = False
 
@@ -178,6 +180,13 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     def gpu_pods(self) -> tuple[PodView, ...]:
         """Pods that hold cards and can be asked to go."""
         return tuple(pod for pod in self.pods if pod.gpu and not pod.stays)
+
+    @property
+    def failure(self) -> str:
+        """Why the driver set that it was to get failed here; empty if it did not."""
+        record = self.record
+        counts = self.state is State.FAILED and record is not None and not record.again
+        return record.cause if counts and record is not None else ""
 
     @property
     def driver(self) -> DriverPod | None:

@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
         evict: pods that are to be evicted.
         until: when to look again even if nothing is seen to change; None for never.
         waits: for what it waits; empty if it does not.
-        cause: why the patch lets it fail; empty if it does not.
+        cause: why the patch lets its driver set fail; empty if it does not.
     """
 
     patch: PatchNode | None = None
@@ -81,7 +81,8 @@ def fail(view: NodeView, cause: str, now: float) -> Step:
     cause = cause[:MOST_CAUSE]
     record = msgspec.structs.replace(view.record, since=now, cause=cause, returning=True)
     return Step(
-        patch=write(view, State.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True), cause=cause
+        patch=write(view, State.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
+        cause="" if record.again else cause,
     )
 
 

@@ -1,0 +1,134 @@
+"""A driver whose pod is lost while pods use its cards: it cannot be unloaded under them, nor come back over itself."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.driverlab import K1, Drivers, node, play, precompiled
+
+from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverStatus, Phase
+from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP, read_failures
+from tessera.driver.rollout.state import REQUESTED_ANNOTATION
+from tessera.kube.errors import NotFound
+from tessera.kube.meta import Resource
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node
+
+CARD = {"nvidia.com/gpu": 1}
+BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])
+#: Simulated seconds in which a node is emptied and has its driver again.
+PATIENCE = 3600.0
+
+
+@pytest.fixture
+def with_drivers(tmp_path: Path) -> Callable[..., None]:
+    """Runs a scenario on one node without a driver, for which there is a precompiled one."""
+    return lambda scenario: partial(play, tmp_path)(scenario, [node("a")], precompiled(K1))
+
+
+async def lose_driver_pod(lab: Drivers) -> None:
+    """A workload runs, and from one moment to the next the pod of its node's driver is gone."""
+    await lab.served("a")
+    await lab.create_owned("train", CARD)
+    await lab.until(lambda: lab.ready_of("train"), "the workload runs")
+    (gone,) = [each for each in lab.own_pods.cache.values() if each.metadata.name.startswith("tessera-driver-")]
+    await lab.client.delete(PODS, gone.metadata.name, "tessera-system", grace_seconds=0)
+    await lab.until(lambda: not lab.gpus("a"), "the node offers no card any more")
+
+
+async def all_is_back(lab: Drivers) -> None:
+    await lab.until(lambda: lab.serves("a") and lab.ready_of("train"), "node and workload are back", PATIENCE)
+
+
+def told(lab: Drivers) -> DriverStatus:
+    found = lab.told("a")
+    assert found is not None
+    return found
+
+
+def seen(lab: Drivers) -> Node:
+    found = lab.nodes.cache.get("a")
+    assert found is not None
+    return found
+
+
+def labels(lab: Drivers) -> Mapping[str, str]:
+    return seen(lab).metadata.labels
+
+
+def evicted(lab: Drivers) -> list[str]:
+    return [each.name for each in lab.cluster.server.audit if each.subresource == "eviction" and each.code < 300]
+
+
+async def failures(lab: Drivers) -> Any:
+    try:
+        return read_failures((await lab.client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, "tessera-system")).data)
+    except NotFound:
+        return {}
+
+
+def test_the_rollout_has_the_pods_leave_and_the_driver_comes_back(with_drivers: Callable[..., None]) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lose_driver_pod(lab)
+        await all_is_back(lab)
+        (gone,) = evicted(lab)
+        assert gone.startswith("train-")
+        await lab.until(lambda: labels(lab)[UPGRADE_STATE_LABEL] == "upgrade-done", "the rollout is done")
+        assert (seen(lab).spec.unschedulable, labels(lab)[PAUSE_LABEL]) == (False, "true")
+
+    with_drivers(scenario)
+
+
+def test_without_auto_upgrade_nobody_is_evicted_until_a_person_asks_for_it(with_drivers: Callable[..., None]) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy(upgradePolicy={"autoUpgrade": False})
+        await lose_driver_pod(lab)
+        await lab.until(lambda: "upgradePolicy.autoUpgrade is off" in told(lab).reason, "the node says why", PATIENCE)
+        await lab.clock.sleep(3600)
+        assert told(lab).phase is Phase.FAILED
+        assert "cannot unload the driver before while pods use the cards" in told(lab).reason
+        assert lab.ready_of("train")
+        await lab.client.merge_patch(NODES, "a", {"metadata": {"annotations": {REQUESTED_ANNOTATION: "true"}}})
+        await all_is_back(lab)
+        assert len(evicted(lab)) == 1
+
+    with_drivers(scenario)
+
+
+def test_pods_that_cannot_be_evicted_are_asked_once_and_the_driver_comes_when_they_have_ended(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy(upgradePolicy={"autoUpgrade": True, "podDeletion": {"timeoutSeconds": 60}})
+        budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}}}
+        await lab.client.apply(BUDGETS, "keep", budget, "default")
+        await lose_driver_pod(lab)
+
+        def state() -> str:
+            return labels(lab).get(UPGRADE_STATE_LABEL, "")
+
+        await lab.until(lambda: state() == "upgrade-failed", "it was tried", PATIENCE)
+        await lab.clock.sleep(3600)
+        assert (state(), evicted(lab)) == ("upgrade-failed", [])
+        assert not seen(lab).spec.unschedulable
+        assert "disruption budget" in told(lab).reason
+        assert await failures(lab) == {}  # the driver set is as good as before
+        await lab.delete_owned("train")
+        await lab.until(lambda: lab.serves("a") and state() == "upgrade-done", "the node serves", PATIENCE)
+
+    with_drivers(scenario)
+
+
+def test_a_pause_that_a_person_left_on_a_node_whose_driver_works_is_taken_back(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a")
+        await lab.client.merge_patch(NODES, "a", {"metadata": {"labels": {PAUSE_LABEL: PAUSED}}})
+        await lab.until(lambda: labels(lab).get(PAUSE_LABEL) == "true", "the pause is over")
+        await lab.served("a")
+
+    with_drivers(scenario)
