@@ -25,7 +25,8 @@ import msgspec
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.driver.rollout.candidates import content, held_up, order, refusal, wants
 from tessera.driver.rollout.failures import Failures
-from tessera.driver.rollout.instructions import DeletePull, Forget, Instruction, PullImage, Remember
+from tessera.driver.rollout.instructions import DeletePull, Instruction, PullImage
+from tessera.driver.rollout.learning import lesson
 from tessera.driver.rollout.limits import Room, in_progress, proven
 from tessera.driver.rollout.machine import Step, begin, refuse, require, settle, step
 from tessera.driver.rollout.state import State
@@ -193,23 +194,9 @@ class _Round:
         if due.waits:
             self.notes[view.name] = due.waits
         self._look_again(due.until)
-        record = view.record
-        if record is not None and view.failure:
-            known = self._known.get(record.target)
-            if known is None or view.name not in known.nodes:
-                self.instructions.append(
-                    Remember(
-                        set=record.target,
-                        policy=view.wanted.policy,
-                        node=view.name,
-                        cause=view.failure,
-                        at=self._now,
-                    )
-                )
-        elif view.state is State.DONE and proven(view, view.current):
-            known = self._known.get(view.current)
-            if known is not None and view.name in known.nodes:
-                self.instructions.append(Forget(set=view.current))
+        learnt = lesson(view, self._known, self._now)
+        if learnt is not None:
+            self.instructions.append(learnt)
 
     # What may begin
 

@@ -1,0 +1,22 @@
+"""What a node that was begun teaches about a driver set, for all that come after it. Pure."""
+
+from tessera.driver.rollout.failures import Failures
+from tessera.driver.rollout.instructions import Forget, Remember
+from tessera.driver.rollout.limits import proven
+from tessera.driver.rollout.state import State
+from tessera.driver.rollout.views import NodeView
+
+
+def lesson(view: NodeView, known: Failures, now: float) -> Remember | Forget | None:
+    """A failure that is not known yet, or the proof that one that is known is over; None if there is nothing new."""
+    record = view.record
+    if record is not None and view.failure:
+        if _failed(known, record.target, view.name):
+            return None
+        return Remember(set=record.target, policy=view.wanted.policy, node=view.name, cause=view.failure, at=now)
+    works = view.state is State.DONE and proven(view, view.current)
+    return Forget(set=view.current) if works and _failed(known, view.current, view.name) else None
+
+
+def _failed(known: Failures, set_: str, node: str) -> bool:
+    return set_ in known and node in known[set_].nodes
