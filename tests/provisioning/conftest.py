@@ -83,6 +83,8 @@ def make_pod(
     conditions: tuple[dict[str, Any], ...] = (),
     limits: dict[str, str] | None = None,
     image: str = "registry.example/driver:525",
+    namespace: str = "default",
+    privileged: bool = False,
 ) -> Pod:
     """A pod of one container ``main``."""
     state: dict[str, Any] = {}
@@ -94,14 +96,21 @@ def make_pod(
         {
             "metadata": {
                 "name": name,
-                "namespace": "default",
+                "namespace": namespace,
                 "uid": f"uid-{name}",
                 "creationTimestamp": rfc3339(created),
                 "labels": labels or {},
             },
             "spec": {
                 "nodeName": node,
-                "containers": [{"name": "main", "image": image, "resources": {"limits": limits or {}}}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": image,
+                        "resources": {"limits": limits or {}},
+                        "securityContext": {"privileged": privileged},
+                    }
+                ],
             },
             "status": {
                 "phase": "Succeeded" if ended is not None else "Running",
@@ -116,4 +125,5 @@ def make_pod(
 def role_pod(app: str, started: float | None = None, ready: float | None = None, **more: Any) -> Pod:
     """A pod of Tessera's own with that app."""
     conditions = () if ready is None else (condition("Ready", at=ready),)
-    return make_pod(app, labels={"app.kubernetes.io/name": app}, started=started, conditions=conditions, **more)
+    kind = {"labels": {"app.kubernetes.io/name": app}, "namespace": "tessera-system"}
+    return make_pod(app, started=started, conditions=conditions, **{**kind, **more})

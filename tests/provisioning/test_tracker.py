@@ -183,6 +183,33 @@ def test_where_the_host_has_the_driver_nothing_is_waited_for(world: World) -> No
     assert (world.at(M.VALIDATED), world.at(M.ALLOCATABLE)) == (12, 14)
 
 
+def operators_pod(app: str, *, started: float, ready: float, **more: Any) -> Pod:
+    ready_at = (condition("Ready", at=T0 + ready),)
+    return make_pod(app, **{"labels": {"app": app}, "started": T0 + started, "conditions": ready_at, **more})
+
+
+@pytest.mark.parametrize("asks", [None, GPU], ids=["plain", "asks for a card"])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"app.kubernetes.io/name": DRIVER_APP, "nvidia.com/precompiled": "true"},
+        {"app.kubernetes.io/name": TOOLKIT_APP},
+        {"app.kubernetes.io/name": VALIDATION_APP},
+        {"app.kubernetes.io/component": "nvidia-driver", "nvidia.com/precompiled": "true"},
+        {"app": "nvidia-driver-daemonset"},
+        {"app": "nvidia-container-toolkit-daemonset"},
+        {"app": "nvidia-operator-validator"},
+    ],
+    ids=lambda labels: next(iter(labels.values())),
+)
+def test_a_tenants_pod_with_the_labels_of_drivers_is_no_driver(
+    labels: dict[str, str], asks: dict[str, str] | None
+) -> None:
+    pod = operators_pod("mine", started=1, ready=2, namespace="tenant", labels=labels, limits=asks)
+    plain = operators_pod("mine", started=1, ready=2, namespace="tenant", labels={}, limits=asks)
+    assert pod_sighting(pod) == pod_sighting(plain), "labels are free to everybody"
+
+
 def test_nvidias_operator_is_measured_as_well(world: World) -> None:
     world.node(0.2, labels={"nvidia.com/gpu.present": "true"})
     labels = {"nvidia.com/gpu.present": "true", "feature.node.kubernetes.io/kernel-version.full": "5.14"}
@@ -192,7 +219,7 @@ def test_nvidias_operator_is_measured_as_well(world: World) -> None:
         ("nvidia-container-toolkit-daemonset", 205, 215),
         ("nvidia-operator-validator", 220, 240),
     ):
-        pod = make_pod(app, labels={"app": app}, started=T0 + started, conditions=(condition("Ready", at=T0 + ready),))
+        pod = operators_pod(app, started=started, ready=ready, namespace="gpu-operator", privileged=True)
         world.pod(pod, ready)
     world.node(250, labels=labels, conditions=(READY,), allocatable=GPU)
     found = [world.at(each) for each in (M.LABELLED, M.PULLED, M.DRIVER, M.TOOLKIT, M.VALIDATED, M.ALLOCATABLE)]

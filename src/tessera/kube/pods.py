@@ -131,6 +131,12 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     host_network: bool = False
     resources: ResourceRequirements | None = None
 
+    @property
+    def privileged(self) -> bool:
+        """Whether a container of it may do what the host may. Where tenants may run such pods, nodes are theirs."""
+        contexts = (each.security_context for each in (*self.init_containers, *self.containers))
+        return any(each is not None and each.privileged for each in contexts)
+
 
 class ContainerStateWaiting(Wire, frozen=True, kw_only=True):
     """Not running yet, or not again yet."""

@@ -1,7 +1,8 @@
 """What nodes and pods say of moments, taken out of their objects. Pure.
 
 Times that are missing or no dates are unknown. Objects are written by others: names that become labels of metrics or
-keys of records are cut.
+keys of records are cut, and what a pod's labels say of a driver counts only of pods that no tenant can make: Tessera's
+in its own namespace, those of NVIDIA's operator if they are privileged, as the operator has them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +14,7 @@ from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, S
 from tessera.api.gpu_labels import labels_say_gpu
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.node_offers import OFFERS_ANNOTATION
+from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
 from tessera.provisioning.groups import group_of
@@ -187,14 +189,22 @@ def pod_sighting(pod: Pod) -> PodSighting | None:
 
 
 def _role(pod: Pod) -> Role | None:
+    return _OURS.get(_own_app(pod)) or _upstream(pod) or (Role.WORKLOAD if asks_for_cards(pod) else None)
+
+
+def _own_app(pod: Pod) -> str:
+    """Which part of Tessera a pod is; empty for one elsewhere, which may bear any label."""
+    return pod.metadata.labels.get(_NAME_LABEL, "") if pod.metadata.namespace == SYSTEM_NAMESPACE else ""
+
+
+def _upstream(pod: Pod) -> Role | None:
+    """Which part of NVIDIA's operator a pod is."""
+    if not pod.spec.privileged:
+        return None
     labels = pod.metadata.labels
-    ours = _OURS.get(labels.get(_NAME_LABEL, ""))
-    if ours is not None:
-        return ours
     if labels.get("app.kubernetes.io/component") == "nvidia-driver":
         return Role.DRIVER
-    upstream = _UPSTREAM.get(labels.get("app", ""))
-    return upstream or (Role.WORKLOAD if asks_for_cards(pod) else None)
+    return _UPSTREAM.get(labels.get("app", ""))
 
 
 def asks_for_cards(pod: Pod) -> bool:
@@ -232,7 +242,7 @@ def _started(pod: Pod, role: Role) -> float | None:
 
 
 def _done(pod: Pod) -> float | None:
-    if pod.metadata.labels.get(_NAME_LABEL) != VALIDATION_APP:
+    if _own_app(pod) != VALIDATION_APP:
         return since(pod.status.conditions, "Ready")
     if pod.status.phase != "Succeeded":
         return None

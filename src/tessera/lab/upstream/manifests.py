@@ -104,6 +104,10 @@ def _validation(component: str) -> Json:
     }
 
 
+#: As the DaemonSets of the operator itself have them (gpu-operator, assets).
+_PRIVILEGED: Json = {"securityContext": {"privileged": True}}
+
+
 def _daemonset(
     name: str, containers: list[Json], *, init: list[Json], selector: Mapping[str, str], waits: Waits
 ) -> Json:
@@ -126,8 +130,8 @@ def _daemonset(
                         else {"operator": "Exists"}
                     ],
                     "terminationGracePeriodSeconds": 30,
-                    "initContainers": init,
-                    "containers": containers,
+                    "initContainers": [_PRIVILEGED | each for each in init],
+                    "containers": [_PRIVILEGED | each for each in containers],
                 },
             },
         },
