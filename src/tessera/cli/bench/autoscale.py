@@ -1,13 +1,13 @@
 """``tessera bench autoscale``: from a new node's Ready to a workload that runs on its card."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.bench.options import FILE, lab_options, orders_of, told
+from tessera.cli.bench.options import FILE, Trial, told, trial_options
 from tessera.cli.connect import Failure, cluster_options, connected, reported
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class AutoscaleRun(NamedTuple):
     metavar="FILE",
     help="Pod to run.  [default: one that sleeps and asks for nvidia.com/gpu: 1]",
 )
-@lab_options(_SCENARIOS)
+@trial_options(_SCENARIOS)
 @cluster_options
 @reported
 def command(
@@ -44,13 +44,7 @@ def command(
     scenario: str | None,
     namespace: str,
     workload: Path | None,
-    lab: bool,
-    scenarios: Sequence[str],
-    operator: str,
-    attribute: bool,
-    repeat: int | None,
-    seed: int,
-    json_file: Path | None,
+    trial: Trial,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -66,23 +60,15 @@ def command(
       tessera bench autoscale --lab --scenario precompiled-public --attribute --repeat 10
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
-    if lab:
+    if trial.lab:
         from tessera.cli.bench.labside import run
 
-        run(
-            "autoscale",
-            scenarios or _SCENARIOS,
-            orders_of(operator),
-            repeats=repeat or 30,
-            seed=seed,
-            attributed=attribute,
-            file=json_file,
-        )
+        run("autoscale", _SCENARIOS, trial)
         return
     if scenario is None:
         raise click.UsageError("say with --name how drivers come in this cluster, or try it with --lab")
-    run_ = AutoscaleRun(scenario, namespace, _spec(workload), repeat or 5)
-    told([asyncio.run(_live(run_, kubeconfig, context))], json_file)
+    run_ = AutoscaleRun(scenario, namespace, _spec(workload), trial.repeat or 5)
+    told([asyncio.run(_live(run_, kubeconfig, context))], trial.json_file)
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import click
 
+from tessera.cli.bench.options import Trial
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.lab.experiments import measure
 from tessera.lab.experiments.attribution import attribute
@@ -16,43 +16,30 @@ from tessera.provisioning.experiments.results import Samples, write_results
 _EXPERIMENTS = {"policy-reset": measure.policy_reset, "autoscale": measure.autoscale}
 
 
-def run(
-    experiment: str,
-    scenarios: Sequence[str],
-    orders: Sequence[str],
-    *,
-    repeats: int,
-    seed: int,
-    attributed: bool,
-    file: Path | None,
-) -> None:
+def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
     """Plays an experiment, and prints and writes its results.
 
     Args:
         experiment: its name.
-        scenarios: names of scenarios.
-        orders: whose orders of steps.
-        repeats: samples of each.
-        seed: of chance.
-        attributed: every saved second is told.
-        file: where results go as JSON; None for nowhere.
+        scenarios: names of its scenarios, of which the options may choose some.
+        trial: what the options say.
     """
-    one = _measure(experiment, repeats, seed)
+    one = _measure(experiment, trial.repeat or 30, trial.seed)
     results: list[Samples] = []
     told: list[str] = []
-    for name in scenarios:
-        if attributed:
+    for name in trial.scenarios or scenarios:
+        if trial.attribute:
             found = attribute(partial(one, name), told=_tell(name))
             results += [found.reference, found.ours]
             told += attribution_lines(found)
             continue
-        for order in orders:
+        for order in trial.orders:
             _tell(name)(order)
             results.append(one(name, order, REFERENCE))
     titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
     print("\n".join([*lines(results, titles, RED_HAT), *told]))
-    if file is not None:
-        file.write_bytes(write_results(results))
+    if trial.json_file is not None:
+        trial.json_file.write_bytes(write_results(results))
 
 
 def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Waits], Samples]:

@@ -1,21 +1,53 @@
-"""Options that both experiments have."""
+"""Options that both experiments have, and what they say together."""
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
 if TYPE_CHECKING:
     from tessera.provisioning.experiments.results import Samples
 
-C = TypeVar("C", bound=Callable[..., Any])
+T = TypeVar("T")
 
 FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-def lab_options(scenarios: Sequence[str]) -> Callable[[C], C]:
-    """``--lab`` and what belongs to it, ``--repeat`` and ``--json``."""
+class Trial(NamedTuple):
+    """What the options say.
+
+    Attributes:
+        lab: simulated here instead of on a cluster.
+        scenarios: names of scenarios that the lab plays; all if none is named.
+        operator: whose order of steps the lab plays; ``both`` or one.
+        attribute: the lab tells where every saved second comes from.
+        repeat: samples of each scenario; None for as many as are usual.
+        seed: of chance in the lab.
+        json_file: where the samples go; None for nowhere.
+    """
+
+    lab: bool
+    scenarios: Sequence[str]
+    operator: str
+    attribute: bool
+    repeat: int | None
+    seed: int
+    json_file: Path | None
+
+    @property
+    def orders(self) -> Sequence[str]:
+        """The orders of steps that the lab plays."""
+        return ("reference", "tessera") if self.operator == "both" else (self.operator,)
+
+
+def trial_options(scenarios: Sequence[str]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """``--lab`` and what belongs to it, ``--repeat`` and ``--json``; the function gets them as one, ``trial``.
+
+    Args:
+        scenarios: those that the lab has.
+    """
     options = [
         click.option("--lab", is_flag=True, help="Simulate it here, on virtual time."),
         click.option(
@@ -48,17 +80,17 @@ def lab_options(scenarios: Sequence[str]) -> Callable[[C], C]:
         ),
     ]
 
-    def add(function: C) -> C:
+    def add(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def with_trial(**given: Any) -> T:
+            trial = Trial(**{name: given.pop(name) for name in Trial._fields})
+            return function(**given, trial=trial)
+
         for option in reversed(options):
-            function = option(function)
-        return function
+            with_trial = option(with_trial)
+        return with_trial
 
     return add
-
-
-def orders_of(operator: str) -> tuple[str, ...]:
-    """The orders of steps that an option names."""
-    return ("reference", "tessera") if operator == "both" else (operator,)
 
 
 def told(results: "Sequence[Samples]", file: Path | None) -> None:

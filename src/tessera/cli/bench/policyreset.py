@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.bench.options import FILE, lab_options, orders_of, told
+from tessera.cli.bench.options import FILE, Trial, told, trial_options
 from tessera.cli.connect import Failure, cluster_options, connected, reported
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class PolicyRun(NamedTuple):
 )
 @click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What the node's capacity must list.")
 @click.option("--yes", is_flag=True, help="Do it: the cluster's drivers are taken away and brought back each time.")
-@lab_options(_SCENARIOS)
+@trial_options(_SCENARIOS)
 @cluster_options
 @reported
 def command(
@@ -46,13 +46,7 @@ def command(
     policies: Sequence[Path],
     resource: str,
     yes: bool,
-    lab: bool,
-    scenarios: Sequence[str],
-    operator: str,
-    attribute: bool,
-    repeat: int | None,
-    seed: int,
-    json_file: Path | None,
+    trial: Trial,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
@@ -67,18 +61,10 @@ def command(
       tessera bench policy-reset --lab --attribute --repeat 10
       tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
     """
-    if lab:
+    if trial.lab:
         from tessera.cli.bench.labside import run
 
-        run(
-            "policy-reset",
-            scenarios or _SCENARIOS,
-            orders_of(operator),
-            repeats=repeat or 30,
-            seed=seed,
-            attributed=attribute,
-            file=json_file,
-        )
+        run("policy-reset", _SCENARIOS, trial)
         return
     if node is None or not policies:
         raise click.UsageError("name --node and at least one --policy, or try it with --lab")
@@ -90,7 +76,7 @@ def command(
             "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "
             "say --yes if nothing needs them"
         )
-    told(asyncio.run(_live(PolicyRun(node, read, resource, repeat or 5), kubeconfig, context)), json_file)
+    told(asyncio.run(_live(PolicyRun(node, read, resource, trial.repeat or 5), kubeconfig, context)), trial.json_file)
 
 
 def _policy(path: Path) -> Mapping[str, Any]:
