@@ -1,11 +1,12 @@
 """How a command reaches registries: whom it trusts, who it is, and which of them it asks over plain HTTP."""
 
+import functools
 import os
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tessera.driver.registry.pullsecrets import PullSecrets
     from tessera.driver.resolver import RegistryResolver, Secrets
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -63,24 +63,29 @@ class Registries(msgspec.Struct, frozen=True):
     secrets: "Secrets"
 
 
-def registry_options(function: Callable[P, T]) -> Callable[P, T]:
-    """Adds ``--auth``, ``--ca`` and ``--plain-http``."""
+def registry_options(function: Callable[..., T]) -> Callable[..., T]:
+    """Adds ``--auth``, ``--ca`` and ``--plain-http``; the function gets them as one, ``access``."""
+
+    @functools.wraps(function)
+    def with_access(*, auth: Path | None, ca: Path | None, plain_http: tuple[str, ...], **others: Any) -> T:
+        return function(**others, access=Access(auth=auth, ca=ca, plain=plain_http))
+
     file = click.Path(path_type=Path, dir_okay=False, exists=True)
-    function = click.option(
+    with_access = click.option(
         "--plain-http",
         metavar="[HOST]",
         multiple=True,
         is_flag=False,
         flag_value="*",
         help="Ask this registry, or all, over plain HTTP instead of TLS.",
-    )(function)
-    function = click.option("--ca", metavar="FILE", type=file, help="Authority that signed a registry, PEM.")(function)
+    )(with_access)
+    ca_option = click.option("--ca", metavar="FILE", type=file, help="Authority that signed a registry, PEM.")
     return click.option(
         "--auth",
         metavar="FILE",
         type=file,
         help="Credentials as docker and skopeo keep them; theirs if left out.",
-    )(function)
+    )(ca_option(with_access))
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import click
 
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.driver.access import Access, registries, registry_options
+from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
 
 if TYPE_CHECKING:
     from tessera.api.driver.policy import DriverPolicy
@@ -43,10 +44,10 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     "--cluster", is_flag=True, help="For the cluster's nodes and policies, and what driver-next-kernels lists."
 )
 @click.option("--version", "driver", metavar="NAME", default="", help="Without --cluster: driver version or branch.")
-@click.option("--repository", default="nvcr.io/nvidia", show_default=True, help="Without --cluster: of the image.")
-@click.option("--image", default="driver", show_default=True, help="Without --cluster: its name.")
+@click.option("--repository", default=REPOSITORY, show_default=True, help="Without --cluster: of the image.")
+@click.option("--image", default=IMAGE, show_default=True, help="Without --cluster: its name.")
 @click.option("--announce", is_flag=True, help="With --cluster: add the kernels to driver-next-kernels.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer.")
+@output_option
 @registry_options
 @cluster_options
 @reported
@@ -68,9 +69,7 @@ def command(
     image: str,
     announce: bool,
     output: str,
-    auth: Path | None,
-    ca: Path | None,
-    plain_http: tuple[str, ...],
+    access: Access,
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
@@ -103,7 +102,6 @@ def command(
         *_of_indexes(indexes, system or "", arch, flavour, newer_than),
         *_of_toolkits(toolkit_release, release_info, large_pages=large_pages),
     ]
-    access = Access(auth=auth, ca=ca, plain=plain_http)
     if cluster:
         report = asyncio.run(_in_cluster(access, kernels, announce, kubeconfig, context))
     else:

@@ -9,25 +9,23 @@ import click
 
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.driver.access import Access, Registries, registries, registry_options
+from tessera.cli.driver.naming import REPOSITORY, image_option, output_option, version_option
 
 if TYPE_CHECKING:
     from tessera.api.driver.policy import ImageSource
     from tessera.cli.driver.answers import Images
     from tessera.cli.driver.subject import Seen, Subject
 
-#: Where NVIDIA publishes drivers.
-REPOSITORY, IMAGE = "nvcr.io/nvidia", "driver"
-
 
 @click.command()
 @click.option("--kernel", metavar="NAME", help="What uname -r says on the nodes.")
 @click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of their os-release: ubuntu22.04, rhcos4.15.")
 @click.option("--arch", metavar="NAME", help="amd64 or arm64.  [default: what the kernel's name says, or amd64]")
-@click.option("--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525.")
+@version_option
 @click.option("--repository", default=REPOSITORY, show_default=True, help="As in the ClusterPolicy.")
-@click.option("--image", default=IMAGE, show_default=True, help="As in the ClusterPolicy.")
+@image_option
 @click.option("--cluster", is_flag=True, help="For the nodes and the policy of the cluster instead.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer.")
+@output_option
 @registry_options
 @cluster_options
 @reported
@@ -41,9 +39,7 @@ def command(
     image: str,
     cluster: bool,
     output: str,
-    auth: Path | None,
-    ca: Path | None,
-    plain_http: tuple[str, ...],
+    access: Access,
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
@@ -66,7 +62,6 @@ def command(
     from tessera.api.driver.policy import ImageSource
     from tessera.cli.driver.listing import listed
 
-    access = Access(auth=auth, ca=ca, plain=plain_http)
     source = ImageSource(repository=repository, image=image, version=driver)
     if cluster:
         if kernel or system:

@@ -9,19 +9,18 @@ import click
 
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.driver.access import Access, registries, registry_options
+from tessera.cli.driver.naming import image_option, version_option
 
 if TYPE_CHECKING:
     from tessera.cli.driver.copying import Order
     from tessera.cli.driver.subject import Subject
 
-IMAGE = "driver"
-
 
 @click.command()
 @click.option("--from", "origin", metavar="REPOSITORY", help="Where images are: nvcr.io/nvidia. Not with --cluster.")
 @click.option("--to", "target", metavar="REPOSITORY", required=True, help="Where they shall be: registry.local/nvidia.")
-@click.option("--image", default=IMAGE, show_default=True, help="As in the ClusterPolicy.")
-@click.option("--version", "driver", metavar="NAME", default="", help="Driver version or branch: 525.125.06, 525.")
+@image_option
+@version_option
 @click.option("--kernel", "kernels", metavar="NAME", multiple=True, help="What uname -r says; may be repeated.")
 @click.option("--os", "system", metavar="NAME", help="ID and VERSION_ID of the nodes' os-release: ubuntu22.04.")
 @click.option("--arch", metavar="NAME", multiple=True, help="amd64 or arm64; may be repeated.")
@@ -52,9 +51,7 @@ def command(
     builder: bool,
     whole: bool,
     dry_run: bool,
-    auth: Path | None,
-    ca: Path | None,
-    plain_http: tuple[str, ...],
+    access: Access,
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
@@ -79,8 +76,7 @@ def command(
     from tessera.cli.driver.copying import Order
     from tessera.driver.registry.copies import Skopeo
 
-    access = Access(auth=auth, ca=ca, plain=plain_http)
-    skopeo = Skopeo(authfile=str(auth or ""), authority=str(ca or ""), plain=plain_http)
+    skopeo = Skopeo(authfile=str(access.auth or ""), authority=str(access.ca or ""), plain=access.plain)
     order = Order(skopeo=skopeo, target=target, builder=builder, whole=whole, dry_run=dry_run)
     if cluster:
         if origin or kernels or driver:

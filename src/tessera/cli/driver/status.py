@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.driver.naming import output_option
 
 if TYPE_CHECKING:
     from tessera.cli.driver.nodestatus import NodeDriver
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @click.option("-v", "--verbose", is_flag=True, help="Say why no better way was taken, and show whole digests.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="How to answer.")
+@output_option
 @cluster_options
 @reported
 def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
