@@ -116,6 +116,34 @@ async def test_an_update_is_validated_too(api: Api, things: str, unique: str) ->
     answer.refused(422, "Invalid")
 
 
+async def test_rules_in_cel_are_held(api: Api, namespace: str, unique: str, cleanup: Any) -> None:
+    rules = "x-kubernetes-validations"
+    spec = {
+        "type": "object",
+        "properties": {
+            "size": {"type": "integer", rules: [{"rule": "self == oldSelf", "message": "stays as it is"}]},
+            "few": {"type": "array", "maxItems": 9, "items": {"type": "integer", rules: [{"rule": "self < 5"}]}},
+        },
+    }
+    await establish(api, crd(unique, {"type": "object", "properties": {"spec": spec}}), cleanup)
+    things = f"/apis/conformance.tessera.dev/v1/namespaces/{namespace}/{unique}s"
+    refused = await api("POST", things, custom(unique, "a", size=1, few=[1, 7]))
+    refused.refused(422, "Invalid")
+    ((field, text),) = causes(refused)
+    assert field == "spec.few[1]"
+    assert text.endswith("failed rule: self < 5")
+    (await api("POST", things, custom(unique, "a", size=1))).ok()
+    refused = await api("PATCH", f"{things}/a", {"spec": {"size": 2}}, content=MERGE)
+    refused.refused(422, "Invalid")
+    ((field, text),) = causes(refused)
+    assert field == "spec.size"
+    assert text.endswith(": stays as it is")
+    wrong = await api("PATCH", f"{things}/a", {"spec": {"size": "x"}}, content=MERGE)
+    assert "some validation rules were not checked" in dict(causes(wrong))["<nil>"]
+    for free in (None, 2):
+        (await api("PATCH", f"{things}/a", {"spec": {"size": free}}, content=MERGE)).ok()
+
+
 async def test_status_is_written_through_its_subresource_only(api: Api, things: str, unique: str) -> None:
     sent = {**custom(unique, "a", size=1), "status": {"replicas": 9}}
     made = (await api("POST", things, sent)).ok()

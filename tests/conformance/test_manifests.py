@@ -197,11 +197,11 @@ async def test_drivers_are_judged_and_what_is_not_known_is_kept(
     path, head = f"/apis/{GROUP}/{version}/{unique}s", typed(version, unique)
     good = driver({"usePrecompiled": True, "version": 525, "vresion": {"a": [1]}, "upgradePolicy": {"drain": {"b": 2}}})
     made = (await api("POST", path, {**head, "metadata": {"name": "a"}, "spec": good})).ok()
-    assert made["spec"] == good
+    assert made["spec"] == good | ({"driverType": "gpu"} if plural == "nvidiadrivers" else {})
     wrong = driver({"kernelModuleType": "opne", "usePrecompiled": "yes", "upgradePolicy": {"maxParallelUpgrades": -1}})
     refused = await api("POST", path, {**head, "metadata": {"name": "b"}, "spec": wrong})
     refused.refused(422, "Invalid")
-    assert {field.rpartition(".")[2] for field, _ in causes(refused)} == {
+    assert {field.rpartition(".")[2] for field, _ in causes(refused)} - {"<nil>"} == {
         "kernelModuleType",
         "usePrecompiled",
         "maxParallelUpgrades",
@@ -210,6 +210,19 @@ async def test_drivers_are_judged_and_what_is_not_known_is_kept(
     told = (await api("PATCH", f"{path}/a/status", status, content=MERGE)).ok()
     assert (told["status"], told["metadata"]["generation"]) == (status["status"], 1)
     (await api("PATCH", f"{path}/a/status", {"status": {"state": "done"}}, content=MERGE)).refused(422, "Invalid")
+
+
+async def test_what_a_driver_is_cannot_be_changed(api: Api, unique: str, cleanup: Callable[[str], None]) -> None:
+    version = await served(api, "nvidiadrivers", unique, cleanup)
+    path = f"/apis/{GROUP}/{version}/{unique}s"
+    body = {**typed(version, unique), "metadata": {"name": "a"}, "spec": {"usePrecompiled": True, "default": True}}
+    (await api("POST", path, body)).ok()
+    change = {"driverType": "vgpu", "usePrecompiled": False, "nodeSelector": {"a": "b"}}
+    refused = await api("PATCH", f"{path}/a", {"spec": change}, content=MERGE)
+    refused.refused(422, "Invalid")
+    assert {field for field, _ in causes(refused)} == {"spec", "spec.driverType", "spec.usePrecompiled"}
+    assert all("; delete this NVIDIADriver" in text or "; remove one" in text for _, text in causes(refused))
+    (await api("PATCH", f"{path}/a", {"spec": {"version": "580"}}, content=MERGE)).ok()
 
 
 async def test_results_come_and_go_by_merge_patches_of_the_status(api: Api, record: str) -> None:

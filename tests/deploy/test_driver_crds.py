@@ -83,6 +83,11 @@ def example(shape: Shape, key: str = "") -> Any:
             return {name: example(below, name) for name, below in shape.items()}
 
 
+def whole(resource: Resource[Any], shape: Shape) -> Any:
+    """A spec with every key that upstream has, that keeps the rules between them."""
+    return example(shape) | ({"default": False} if resource is NVIDIA_DRIVERS else {})
+
+
 def obj(resource: Resource[Any], spec: Any) -> dict[str, Any]:
     return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": "a"}, "spec": spec}
 
@@ -106,7 +111,7 @@ def test_short_names_are_nvidias() -> None:
 
 @pytest.mark.parametrize(("resource", "shape", "_at"), KINDS)
 def test_every_key_that_upstream_has_is_kept(resource: Resource[Any], shape: Shape, _at: Any) -> None:
-    spec = example(shape)
+    spec = whole(resource, shape)
 
     async def story(client: Client) -> None:
         made = await client.create(resource, obj(resource, spec))
@@ -173,6 +178,61 @@ def test_what_the_server_can_judge_it_refuses_and_so_does_the_reader(
     assert all(each.path.startswith(where) for each in refused.value.problems)
 
 
+KINDS_OF_DRIVER = "driverType cannot be changed; delete this NVIDIADriver and create one that has it"
+FINISHED_MODULES = "usePrecompiled cannot be changed; delete this NVIDIADriver and create one that has it"
+NOT_BOTH = (
+    "default and nodeSelector cannot both be set, since the default is for the nodes that no other NVIDIADriver selects"
+    "; remove one of them"
+)
+CHANGES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"driverType": "gpu"}, {"driverType": "vgpu"}, f'spec.driverType: Invalid value: "vgpu": {KINDS_OF_DRIVER}'),
+    ({}, {"driverType": "vgpu"}, f'spec.driverType: Invalid value: "vgpu": {KINDS_OF_DRIVER}'),
+    ({"driverType": "vgpu"}, {"driverType": None}, f'spec.driverType: Invalid value: "gpu": {KINDS_OF_DRIVER}'),
+    (
+        {"usePrecompiled": True},
+        {"usePrecompiled": False},
+        f"spec.usePrecompiled: Invalid value: false: {FINISHED_MODULES}",
+    ),
+    (
+        {"default": True},
+        {"nodeSelector": {"a": "b"}},
+        f"spec: Invalid value: {NOT_BOTH}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("before", "change", "text"), CHANGES)
+def test_what_nvidias_definition_lets_nobody_change_nobody_changes_here(
+    before: dict[str, Any], change: dict[str, Any], text: str
+) -> None:
+    async def story(client: Client) -> None:
+        made = await client.create(NVIDIA_DRIVERS, obj(NVIDIA_DRIVERS, before))
+        with pytest.raises(Invalid, match="is invalid") as refused:
+            await client.merge_patch(NVIDIA_DRIVERS, "a", {"spec": change})
+        assert text in str(refused.value)
+        assert await client.get(NVIDIA_DRIVERS, "a") == made
+
+    served(story)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"driverType": "gpu"},
+        {"usePrecompiled": None},
+        {"version": "580.65.06", "nodeSelector": {"a": "b"}},
+        {"default": True, "nodeSelector": None},
+    ],
+)
+def test_all_else_of_a_driver_may_be_changed(change: dict[str, Any]) -> None:
+    async def story(client: Client) -> None:
+        await client.create(NVIDIA_DRIVERS, obj(NVIDIA_DRIVERS, {"usePrecompiled": True, "nodeSelector": {"c": "d"}}))
+        changed = await client.merge_patch(NVIDIA_DRIVERS, "a", {"spec": change})
+        assert changed["metadata"]["generation"] == (1 if change == {"driverType": "gpu"} else 2)
+
+    served(story)
+
+
 @pytest.mark.parametrize(("resource", "_shape", "_at"), KINDS)
 def test_the_status_is_written_by_itself(resource: Resource[Any], _shape: Shape, _at: Any) -> None:
     async def story(client: Client) -> None:
@@ -180,7 +240,7 @@ def test_the_status_is_written_by_itself(resource: Resource[Any], _shape: Shape,
         patch = status_patch(made, of_nodes({}), namespace="tessera-system", now="2026-01-01T00:00:00Z")
         assert patch is not None
         told = await client.merge_patch(resource, "a", patch, subresource="status")
-        assert (told["status"]["state"], told["spec"]) == ("ready", {"driver": {}})
+        assert (told["status"]["state"], told["spec"]) == ("ready", made["spec"])
         assert status_patch(told, of_nodes({}), namespace="tessera-system", now="2026-01-02T00:00:00Z") is None
 
     served(story)

@@ -128,7 +128,6 @@ def test_printer_columns() -> None:
 @pytest.mark.parametrize(
     ("obj", "what"),
     [
-        (crd({"type": "object", "x-kubernetes-validations": [{"rule": "true"}]}), "x-kubernetes-validations"),
         (crd(conversion={"strategy": "Webhook"}), "conversion"),
         (crd(version={"selectableFields": [{"jsonPath": ".spec.x"}]}), "selectableFields"),
     ],

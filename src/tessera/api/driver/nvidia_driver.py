@@ -3,8 +3,8 @@
 Such objects count only where the governing ClusterPolicy has ``driver.useNvidiaDriverCRD``. What holds for the whole
 cluster (toolkit, the driver's folder on the host) comes from that policy.
 
-``driverType`` and ``usePrecompiled`` are immutable upstream: NVIDIA's definition of the kind refuses a change. Here a
-change is another driver set like any other change, so an object whose definition lets it pass is followed.
+``driverType`` and ``usePrecompiled`` are immutable: the definitions of the kind, NVIDIA's and Tessera's, refuse a
+change. They let ``usePrecompiled`` come and go, and a change that passes is another driver set like any other.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""A part of the Common Expression Language, for ``matchConditions`` of webhooks.
+"""A part of the Common Expression Language, for ``matchConditions`` of webhooks and rules of CRDs.
 
 Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps; field access, indices, the optional forms
 ``.?f`` and ``[?k]``; ``has()`` and the macros all, exists, exists_one, filter, map; the operators; the functions in

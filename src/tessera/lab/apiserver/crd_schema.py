@@ -1,6 +1,6 @@
 """Whether a CustomResourceDefinition may be created, in apiextensions-apiserver's rules and words.
 
-What this server cannot do is refused, never stored as if it worked: conversion webhooks and CEL rules answer 501.
+What this server cannot do is refused, never stored as if it worked: conversion webhooks answer 501.
 """
 
 import re

@@ -1,24 +1,23 @@
 """Rules that a CRD's schema must keep to be structural, checked node by node.
 
 The rules and texts are those of apiextensions-apiserver (``ValidateStructural`` and
-``ValidateCustomResourceDefinitionOpenAPISchema``). ``x-kubernetes-validations`` are CEL; this server has no CEL over
-schemas, so it refuses them (501) instead of storing rules that it would not enforce.
+``ValidateCustomResourceDefinitionOpenAPISchema``). Rules in CEL are read by :mod:`tessera.lab.apiserver.crd_rules`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera.lab.apiserver import causes
+from tessera.lab.apiserver.crd_rules import LIST_TYPE, RULES, below_list, stated
 from tessera.lab.apiserver.crd_values import pattern_problem, wrong
 from tessera.lab.apiserver.seams import Cause
-from tessera.lab.apiserver.status import not_implemented
 
 Schema = Mapping[str, Any]
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
 EMBEDDED, KEEP = "x-kubernetes-embedded-resource", "x-kubernetes-preserve-unknown-fields"
-INT_OR_STRING, LIST_TYPE, MAP_TYPE = "x-kubernetes-int-or-string", "x-kubernetes-list-type", "x-kubernetes-map-type"
-MAP_KEYS, CEL = "x-kubernetes-list-map-keys", "x-kubernetes-validations"
+INT_OR_STRING, MAP_TYPE = "x-kubernetes-int-or-string", "x-kubernetes-map-type"
+MAP_KEYS = "x-kubernetes-list-map-keys"
 
 #: Type is required everywhere; the reason depends on the place.
 NO_TYPE = {
@@ -41,7 +40,7 @@ NESTED_FORBIDDEN = {
     MAP_KEYS: "must be empty to be structural",
     LIST_TYPE: "must be undefined to be structural",
     MAP_TYPE: "must be undefined to be structural",
-    CEL: "must be empty to be structural",
+    RULES: "must be empty to be structural",
 }
 INT_OR_STRING_PATTERN = [{"type": "integer"}, {"type": "string"}]
 
@@ -50,38 +49,37 @@ def structural(schema: Schema, path: str) -> Iterator[Cause]:
     """What keeps a root schema from being structural.
 
     Raises:
-        tessera.lab.apiserver.status.StatusError: 501, the schema has validation rules in CEL.
+        tessera.lab.apiserver.status.StatusError: 501, the schema has rules in CEL that this server does not know.
     """
     yield from _node(schema, path, "root")
     if schema.get("nullable"):
         yield causes.forbidden(f"{path}.nullable", "nullable cannot be true at the root")
 
 
-def _node(schema: Schema, path: str, level: str) -> Iterator[Cause]:
-    if schema.get(CEL):
-        raise not_implemented(f"{path}.{CEL} (validation rules in CEL)")
+def _node(schema: Schema, path: str, level: str, uncorrelatable: str = "") -> Iterator[Cause]:
     yield from _keywords(schema, path)
     yield from _typing(schema, path, level)
     yield from _lists(schema, path)
     yield from _metadata(schema, path, level)
     yield from _default(schema, path)
     yield from _junctors(schema, schema, path)
-    yield from _below(schema, path, level)
+    yield from stated(schema, path, uncorrelatable)
+    yield from _below(schema, path, level, uncorrelatable)
 
 
-def _below(schema: Schema, path: str, level: str) -> Iterator[Cause]:
+def _below(schema: Schema, path: str, level: str, uncorrelatable: str) -> Iterator[Cause]:
     items, extra = schema.get("items"), schema.get("additionalProperties")
     if isinstance(items, Sequence):
         yield causes.forbidden(f"{path}.items", "items must be a schema object and not an array")
     elif isinstance(items, Mapping):
-        yield from _node(items, f"{path}.items", "item")
+        yield from _node(items, f"{path}.items", "item", below_list(schema, path, uncorrelatable))
     if extra is not None and level == "root":
         yield causes.forbidden(f"{path}.additionalProperties", "must not be used at the root")
     if isinstance(extra, Mapping):
-        yield from _node(extra, f"{path}.additionalProperties", "field")
+        yield from _node(extra, f"{path}.additionalProperties", "field", uncorrelatable)
     for name, below in schema.get("properties", {}).items():
         if not (name == "metadata" and level == "root"):
-            yield from _node(below, f"{path}.properties[{name}]", "field")
+            yield from _node(below, f"{path}.properties[{name}]", "field", uncorrelatable)
 
 
 def _keywords(schema: Schema, path: str) -> Iterator[Cause]:

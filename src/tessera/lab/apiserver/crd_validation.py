@@ -1,8 +1,8 @@
 """What a CRD's schema does to custom resources: unknown fields, pruning, defaulting, validation.
 
 Order of a write in kube-apiserver: prune what the schema does not know, fill in defaults (null in a field that is not
-nullable counts as absent), validate. ``apiVersion``, ``kind`` and ``metadata`` are known at the root and in embedded
-resources without being in the schema.
+nullable counts as absent), validate, judge by the rules in CEL. ``apiVersion``, ``kind`` and ``metadata`` are known at
+the root and in embedded resources without being in the schema.
 """
 
 import copy
@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.lab.apiserver.builtin_schema import builtin_schema
 from tessera.lab.apiserver.causes import child
+from tessera.lab.apiserver.crd_rules import Rules
 from tessera.lab.apiserver.crd_values import wrong
 from tessera.lab.apiserver.seams import Cause, Obj
 
@@ -28,6 +29,7 @@ class StructuralSchema:
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
+        self._rules = Rules(schema)
 
     @property
     def root(self) -> Mapping[str, Any]:
@@ -51,10 +53,10 @@ class StructuralSchema:
     def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[Cause]:
         """What is wrong; a field that is as it was before the update is let through, as Kubernetes does since 1.30."""
         found = list(wrong(obj, self._schema, ""))
-        if old is None or not found:
-            return found
-        before = set(wrong(old, self._schema, ""))
-        return [cause for cause in found if cause not in before]
+        if old is not None and found:
+            before = set(wrong(old, self._schema, ""))
+            found = [cause for cause in found if cause not in before]
+        return [*found, *self._rules.broken(obj, old, found)]
 
 
 def _metadata_strangers(obj: Mapping[str, Any]) -> Iterator[str]:
