@@ -15,7 +15,7 @@ from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.cli.installation.surroundings import missing_namespace, warnings
 from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, Invalid, NotFound
-from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES
 from tessera.lab.apiserver.identity import service_account
 from tessera.lab.manifests import deploy_folder, install_manifests
 
@@ -166,6 +166,29 @@ def test_a_refusal_ends_the_installation(place: Any) -> None:
         nobody = place.client(user=service_account("default", "nobody"))
         with pytest.raises(Forbidden):
             assert [each async for each in apply_all(nobody, place.clock, objects())]
+
+    asyncio.run(scenario())
+
+
+def test_a_definition_that_the_server_has_only_just_taken_is_waited_for(place: Any) -> None:
+    """For a moment kube-apiserver says ``conditions: null`` of a new definition, and does not serve it."""
+
+    async def scenario() -> None:
+        client = place.client()
+        await install(place)
+        definitions, name = CRDS.untyped(), "clusterpolicies.nvidia.com"
+        served = (await client.get(definitions, name))["status"]
+
+        async def told(status: Any) -> None:
+            whole = {**await client.get(definitions, name), "status": status}
+            await client.request("PUT", definitions.path(None, name, "status"), body=whole)
+
+        await told({**served, "conditions": None})
+        running = asyncio.create_task(install(place))
+        await asyncio.wait([running], timeout=0.1)
+        assert not running.done()
+        await told(served)
+        assert results(await running) == {"unchanged": len(objects())}
 
     asyncio.run(scenario())
 

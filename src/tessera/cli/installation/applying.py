@@ -163,7 +163,7 @@ async def _established(client: Client, clock: Clock, name: str) -> None:
     )
     deadline = clock.monotonic() + _PATIENCE
     while True:
-        conditions = (await client.get(resource, name)).get("status", {}).get("conditions", ())
+        conditions = (await client.get(resource, name)).get("status", {}).get("conditions") or ()
         if any(each["type"] == "Established" and each["status"] == "True" for each in conditions):
             return
         if clock.monotonic() >= deadline:
