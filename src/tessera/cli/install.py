@@ -1,7 +1,6 @@
 """``tessera install``: the manifests of ``deploy/`` in a cluster, set up as NVIDIA's operator was."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from tessera.cli.installation.manifests import Choices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
-#: What became of an object, where one word is not enough.
-_WORDS = {"left": "is somebody else's, and left as it is"}
 _LIMITS = ["off", "observe", "warn", "evict", "kill"]
 
 
@@ -182,21 +179,21 @@ async def _install(
 ) -> None:
     from tessera.cli.installation.applying import FIELD_MANAGER, apply_all
     from tessera.cli.installation.surroundings import missing_namespace, warnings
+    from tessera.cli.installation.telling import line, looks, total
     from tessera.clock import SystemClock
 
-    trial = " (dry run)" if dry else ""
     async with connected(FIELD_MANAGER, kubeconfig, context) as client:
         missing = await missing_namespace(client, choices)
         if missing and all(each["metadata"]["name"] != missing for each in objects if each["kind"] == "Namespace"):
             raise Failure(f'error: there is no namespace "{missing}", where the ConfigMaps are to lie; name it with -n')
-        counts = Counter[bool]()
+        all_done = []
         async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
-            changed = done.result not in {"unchanged", "left"}
-            counts[changed] += 1
-            if done.result != "unchanged":
-                print(f"{done.name} {_WORDS.get(done.result, done.result)}{trial}", flush=True)
-        print(f"{counts[False]} objects unchanged{trial}")
+            all_done.append(done)
+            if text := line(done, dry=dry):
+                print(text, flush=True)
+        print(total(all_done, dry=dry))
         async for warning in warnings(client, choices):
             click.echo(f"warning: {warning}", err=True)
-    if counts[True] and not dry:
-        print("\nSee it start: kubectl rollout status -n tessera-system daemonset/tessera-agent")
+    told = [] if dry else list(looks(all_done))
+    if told:
+        print("", *told, sep="\n")

@@ -88,6 +88,18 @@ def test_other_settings_change_the_arguments_and_the_rights(place: Any) -> None:
     asyncio.run(scenario())
 
 
+def test_other_config_maps_in_the_same_place_change_the_right_and_not_who_has_it(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        done = await install(place, ARTICLE)
+        assert [each.name for each in done if each.result != "unchanged"] == [
+            "role.rbac.authorization.k8s.io/tessera-agent-config in tessera-system",
+            "daemonset.apps/tessera-agent in tessera-system",
+        ]
+
+    asyncio.run(scenario())
+
+
 def test_what_a_setting_added_goes_with_it(place: Any) -> None:
     async def scenario() -> None:
         await install(place, HEALTH)
@@ -212,6 +224,13 @@ def test_a_namespace_that_does_not_exist_is_told_before_anything_is_written(plac
     asyncio.run(scenario())
 
 
+def test_config_maps_that_no_values_name_need_not_be_there(place: Any) -> None:
+    async def scenario() -> None:
+        assert [each async for each in warnings(place.client(), choices("mig: {strategy: mixed}"))] == []
+
+    asyncio.run(scenario())
+
+
 def test_config_maps_that_are_still_to_come_are_told(place: Any) -> None:
     async def scenario() -> None:
         client = place.client()
@@ -267,5 +286,20 @@ def test_what_kubectl_applied_is_an_earlier_installation(place: Any, server_side
             )
         else:
             await client.merge_patch(resource_of(manifest), metadata["name"], manifest, metadata["namespace"])
+
+    asyncio.run(scenario())
+
+
+def test_the_note_that_kubectl_keeps_of_what_it_applied_is_no_change(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        (account,) = (each for each in objects() if each["metadata"]["name"] == "tessera-build")
+        account["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
+        kubectl, kind = place.client("kubectl-client-side-apply"), resource_of(account)
+        await kubectl.merge_patch(kind, "tessera-build", account, "tessera-system")
+        trial = await install(place, dry=True)
+        assert await install(place) == trial
+        assert results(trial) == {"unchanged": len(objects())}
+        assert not (await kubectl.get(kind, "tessera-build", "tessera-system"))["metadata"].get("annotations")
 
     asyncio.run(scenario())

@@ -181,8 +181,11 @@ def test_a_second_policy_beside_an_older_one_is_told(place: Any) -> None:
     async def scenario() -> None:
         await install(place)
         await place.client("somebody").create(CLUSTER_POLICIES, theirs("gpu-cluster-policy"))
+        await install(place, NAMED, dry=True)
+        before = await told(place, NAMED)
         await install(place, NAMED)
         (warning,) = await told(place, NAMED)
+        assert before == [warning], "a trial says it as well"
         assert warning == "there are 2 ClusterPolicies, cluster-policy, gpu-cluster-policy; the oldest counts"
 
     asyncio.run(scenario())

@@ -4,7 +4,8 @@ Rules:
 
 - a field that an earlier installation set and this one does not is gone afterwards, since both are one field manager;
 - fields that others set are taken over, which is what installing means; what kubectl applied counts as an earlier
-  installation (:mod:`tessera.cli.installation.ownership`), except in a trial, which changes no owner;
+  installation (:mod:`tessera.cli.installation.ownership`). A trial changes no owner, and so does not tell of an object
+  of which nothing changes but that a field goes which kubectl set;
 - definitions are waited for until the API server serves them;
 - what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.installation.foreign`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
@@ -21,7 +22,7 @@ import msgspec
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.cli.installation.foreign import is_left_alone, is_ours
 from tessera.cli.installation.manifests import CONFIG_ROLE, Manifest
-from tessera.cli.installation.ownership import taken_over
+from tessera.cli.installation.ownership import LAST_APPLIED, taken_over
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import Conflict, NotFound
@@ -150,10 +151,13 @@ async def _take_over(client: Client, resource: Resource[dict[str, Any]], item: d
 
 
 def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What a user means by an object: without its state and the server's own notes."""
+    """What a user means by an object: without its state, and the notes of the server and of kubectl."""
     if item is None:
         return {}
-    metadata = {key: item["metadata"].get(key) for key in ("labels", "annotations")}
+    annotations = {
+        key: value for key, value in (item["metadata"].get("annotations") or {}).items() if key != LAST_APPLIED
+    }
+    metadata = {"labels": item["metadata"].get("labels"), "annotations": annotations}
     return {key: value for key, value in item.items() if key != "status"} | {"metadata": metadata}
 
 

@@ -217,7 +217,7 @@ def _readers(followed: Sequence[tuple[str, str]]) -> Iterator[Manifest]:
     for namespace, name in followed:
         names.setdefault(namespace, []).append(name)
     for namespace, allowed in names.items():
-        metadata = {"name": CONFIG_ROLE, "namespace": namespace, "labels": _LABELS}
+        metadata = {"name": CONFIG_ROLE, "namespace": namespace}
         rule = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": allowed, "verbs": ["list", "watch"]}
         yield _rbac("Role", metadata, rules=[rule])
         account = {"kind": "ServiceAccount", "name": AGENT, "namespace": SYSTEM_NAMESPACE}

@@ -14,6 +14,9 @@ from typing import Any
 #: Managers and operations of ``kubectl apply`` and of ``kubectl apply --server-side``.
 _KUBECTL = frozenset({("kubectl-client-side-apply", "Update"), ("kubectl", "Apply")})
 
+#: In which ``kubectl apply`` keeps what it applied; gone once that is ours.
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
 Entry = Mapping[str, Any]
 
 

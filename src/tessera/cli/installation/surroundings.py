@@ -48,7 +48,10 @@ async def warnings(client: Client, choices: Choices) -> AsyncIterator[str]:
         yield told
     if choices.settings is None:
         return
-    for (namespace, name), meanwhile in zip(choices.followed, _MEANWHILE, strict=True):
+    named = (choices.settings.sharing, choices.settings.layouts)
+    for config, (namespace, name), meanwhile in zip(named, choices.followed, _MEANWHILE, strict=True):
+        if not config.name:  # Tessera's own, which nobody has to write
+            continue
         try:
             await client.get(CONFIGMAPS, name, namespace)
         except NotFound:
@@ -66,11 +69,19 @@ async def _about_drivers(client: Client, choices: Choices) -> AsyncIterator[str]
                     f"{metadata['name']} of an earlier installation stays, and the nodes' drivers with it;"
                     " tessera install --no-drivers takes it away"
                 )
-        names = [each["metadata"]["name"] for each in await listed(client, CLUSTER_POLICIES)]
+        names = await _cluster_policies(client, choices)
         if choices.drivers and len(names) > 1:
             yield f"there are {len(names)} ClusterPolicies, {', '.join(sorted(names))}; the oldest counts"
     except Forbidden:
         pass
+
+
+async def _cluster_policies(client: Client, choices: Choices) -> set[str]:
+    """The names of those that there are, or after a trial would be."""
+    there = {each["metadata"]["name"] for each in await listed(client, CLUSTER_POLICIES)}
+    wanted = {each["metadata"]["name"] for each in choices.drivers if each["kind"] == CLUSTER_POLICIES.kind}
+    ours = {metadata["name"] async for kind, metadata in driver_objects(client) if kind is CLUSTER_POLICIES}
+    return (there - ours) | wanted
 
 
 def _made(choices: Choices, name: str) -> bool:
