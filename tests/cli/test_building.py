@@ -9,7 +9,8 @@ from tessera.cli.building import arguments
 from tessera.cli.controller import command, parsed
 from tessera.cli.main import main
 from tessera.driver.build.job import job
-from tessera.driver.build.orders import BUILDAH_IMAGE, DOWNLOADS, BuildSettings, order
+from tessera.driver.build.orders import order
+from tessera.driver.build.settings import BUILDAH_IMAGE, DOWNLOADS, BuildSettings
 from tessera.driver.pool import PoolKey
 
 KERNEL = "5.14.0-284.55.1.el9_2.x86_64"

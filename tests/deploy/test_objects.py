@@ -8,7 +8,8 @@ import yaml
 from tests.deploy.conftest import INSTALLATIONS, ROOT, Installation, Obj, rendered
 
 from tessera.driver.build.job import job
-from tessera.driver.build.orders import BuildSettings, order
+from tessera.driver.build.orders import order
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.pool import PoolKey
 
 SUPPORTED = ("1.31", "1.32", "1.33", "1.34")

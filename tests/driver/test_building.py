@@ -3,7 +3,8 @@
 import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.driver.build.orders import BuildOrder, BuildSettings
+from tessera.driver.build.orders import BuildOrder
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
 from tessera.driver.building import BUILD_PATIENCE, PUSH_PATIENCE, build_view
 from tessera.driver.pool import PoolKey
@@ -35,7 +36,7 @@ def test_the_order_is_for_the_pool_and_is_pushed_with_the_policys_secret() -> No
     assert made is not None
     assert made.pool == POOL
     assert made.target.startswith("registry.local/drivers/driver:525.125.06-5.15.0-69-generic")
-    assert made.push_secret == "push"
+    assert made.settings.push_secret == "push"
 
 
 @pytest.mark.parametrize("phase", [BuildPhase.NONE, BuildPhase.RUNNING])

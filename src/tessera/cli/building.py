@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from tessera.driver.build.orders import BuildSettings
+    from tessera.driver.build.settings import BuildSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -112,7 +112,7 @@ def taken(values: dict[str, Any]) -> "BuildSettings":
     Raises:
         UnbuildableError: a part is not what it should be; the text names it.
     """
-    from tessera.driver.build.orders import BuildSettings, checked
+    from tessera.driver.build.settings import BuildSettings, checked
 
     given = {field: values.pop(f"build_{field}") for _, field, _ in _OPTIONS}
     chosen = {field: value for field, value in given.items() if value not in (None, ())}
@@ -125,7 +125,7 @@ def _plain(value: Any) -> Any:
 
 def arguments(settings: "BuildSettings") -> Iterator[str]:
     """The options of ``tessera controller`` by which it has these settings; none for the defaults."""
-    from tessera.driver.build.orders import BuildSettings
+    from tessera.driver.build.settings import BuildSettings
 
     default = BuildSettings()
     for option, field, _ in _OPTIONS:

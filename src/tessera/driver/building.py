@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from tessera.api.driver.policy import DriverPolicy
-from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
+from tessera.driver.build.forms import UnbuildableError
+from tessera.driver.build.orders import BuildOrder, order_for
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
 from tessera.driver.pool import PoolKey

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tessera.driver.build.orders import BuildSettings
+from tessera.driver.build.settings import BuildSettings
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from tessera.clock import Clock
 from tessera.driver.acting import Acting
 from tessera.driver.asking import Asking
 from tessera.driver.build.builds import Builds
-from tessera.driver.build.orders import TOOLKIT_STREAM
+from tessera.driver.build.families import toolkit_image
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.building import build_view
 from tessera.driver.coverage.metrics import CoverageMetrics
@@ -264,7 +264,7 @@ class Drivers:
         return found
 
     def _situation(self, policy: DriverPolicy, pool: PoolKey) -> Situation:
-        toolkit = f"{TOOLKIT_STREAM}:{pool.ostree}" if pool.ostree else ""
+        toolkit = toolkit_image(pool)
         patient = self._asking.silent_for(queries(policy, pool)) < SILENCE_PATIENCE
         situation = Situation(toolkit="" if toolkit in self._unpullable else toolkit, patient=patient)
         if not policy.build_repository:

@@ -17,8 +17,9 @@ from tessera.cli.main import main
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, Builds
 from tessera.driver.build.containerfiles import context, local_commands
+from tessera.driver.build.families import Family
 from tessera.driver.build.job import SERVICE_ACCOUNT, config_map, job
-from tessera.driver.build.orders import BuildOrder, Family, order
+from tessera.driver.build.orders import BuildOrder, order
 from tessera.driver.build.states import Retries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS

@@ -12,8 +12,10 @@ import pytest
 
 from tessera.driver.build import containerfiles
 from tessera.driver.build.containerfiles import SECRETS, build_args, containerfile, context, local_commands, text
+from tessera.driver.build.families import Family
 from tessera.driver.build.job import PULL_SECRET, RHSM_SECRET, SIGNING_SECRET, config_map, job, job_name
-from tessera.driver.build.orders import BuildOrder, BuildSettings, Family
+from tessera.driver.build.orders import BuildOrder
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import CONFIGMAPS, JOBS, manifest
 

@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.driver.build.orders import BuildOrder, BuildSettings, Family, UnbuildableError, order, order_for
+from tessera.driver.build.forms import UnbuildableError
+from tessera.driver.build.orders import BuildOrder, order, order_for
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.pool import PoolKey
 
 Ordered = Callable[..., BuildOrder]
@@ -32,7 +34,7 @@ def test_a_policy_with_a_build_repository_says_all_that_an_order_needs(rhcos: Po
     )
     made = order_for(policy, rhcos, toolkit="registry.local/dtk@sha256:" + "0" * 64)
     assert made.target == "registry.local/gpu/nvidia-gpu-driver:525.125.06-5.14.0-284.54.1.el9_2.x86_64-rhcos4.15"
-    assert (made.open_modules, made.push_secret) == (True, "push-here")
+    assert (made.open_modules, made.settings.push_secret) == (True, "push-here")
     assert made.builder_image == "registry.local/dtk@sha256:" + "0" * 64
 
 
@@ -40,20 +42,6 @@ def test_without_a_build_repository_there_is_no_order(jammy: PoolKey) -> None:
     policy = DriverPolicy(kind="ClusterPolicy", name="cluster-policy", source=ImageSource(image="x", version="525"))
     with pytest.raises(UnbuildableError, match="ClusterPolicy 'cluster-policy': a build needs a repository"):
         order_for(policy, jammy)
-
-
-def test_ubuntu_takes_packages_and_rhcos_compiles_in_its_own_toolkit(ordered: Ordered, rhcos: PoolKey) -> None:
-    assert ordered().family is Family.UBUNTU
-    assert (ordered().base_image, ordered().builder_image) == ("docker.io/library/ubuntu:22.04", "")
-    compiled = ordered(rhcos, "550.54.14")
-    assert compiled.family is Family.RHEL
-    assert compiled.base_image == "registry.access.redhat.com/ubi9/ubi:latest"
-    assert compiled.builder_image.endswith("/openshift/driver-toolkit:415.92.202402201450-0")
-
-
-def test_plain_rhel_compiles_in_a_base_image_that_installs_the_headers(rhcos: PoolKey, ordered: Ordered) -> None:
-    plain = msgspec.structs.replace(rhcos, os_id="rhel", os_version="9.2", ostree="")
-    assert ordered(plain, "550.54.14").builder_image == "registry.access.redhat.com/ubi9/ubi:latest"
 
 
 @pytest.mark.parametrize(
@@ -131,11 +119,3 @@ def test_what_a_policy_says_is_refused_too(jammy: PoolKey, given: dict[str, Any]
 def test_a_branch_alone_names_no_file_to_compile(rhcos: PoolKey) -> None:
     with pytest.raises(UnbuildableError, match=r"does not name NVIDIA's \.run file"):
         order(rhcos, version="550", target="registry.local/driver:550")
-
-
-def test_rhcos_without_its_version_needs_a_toolkit_by_name(rhcos: PoolKey) -> None:
-    unknown = msgspec.structs.replace(rhcos, ostree="")
-    with pytest.raises(UnbuildableError, match="which Driver Toolkit fits is not known"):
-        order(unknown, version="550.54.14", target="registry.local/driver:550")
-    settings = BuildSettings(builder_images={rhcos.kernel: "quay.io/dtk:1"})
-    assert order(unknown, version="550.54.14", target="r.local/d:5", settings=settings).builder_image == "quay.io/dtk:1"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.driver.build.orders import BUILDAH_IMAGE
+from tessera.driver.build.settings import BUILDAH_IMAGE
 from tessera.driver.resolution import Outcome
 from tessera.lab.costs import CostModel
 from tessera.lab.drivers.world import INTERNAL_REGISTRY, builder_image, catalogue, driver_image

@@ -91,7 +91,8 @@ def command(
     import msgspec
 
     from tessera.cli.driver.subject import pool
-    from tessera.driver.build.orders import BuildSettings, order, target
+    from tessera.driver.build.orders import order, target
+    from tessera.driver.build.settings import BuildSettings
 
     nodes = msgspec.structs.replace(pool(kernel, system, arch), ostree=rhcos)
     if ":" in repository.rpartition("/")[2]:

@@ -18,7 +18,8 @@ import shlex
 from collections.abc import Mapping
 from importlib import resources
 
-from tessera.driver.build.orders import BuildOrder, Family
+from tessera.driver.build.families import Family
+from tessera.driver.build.orders import BuildOrder
 
 #: The part of every image that runs on nodes.
 ENTRYPOINT = "nvidia-driver.sh"
@@ -64,11 +65,11 @@ def build_args(order: BuildOrder) -> dict[str, str]:
             "BASE_IMAGE": order.base_image,
             "KERNEL_VERSION": order.pool.kernel,
             "DRIVER_VERSION": order.exact,
-            "DOWNLOADS": order.downloads,
+            "DOWNLOADS": order.settings.downloads,
         }
     return args | {
         "MODULES": "open" if order.open_modules else "proprietary",
-        "NVSWITCH": "yes" if order.nvswitch else "no",
+        "NVSWITCH": "yes" if order.settings.nvswitch else "no",
         "TARGETARCH": order.pool.architecture,
     }
 

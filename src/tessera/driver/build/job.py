@@ -19,7 +19,8 @@ import hashlib
 from typing import Any
 
 from tessera.driver.build.containerfiles import SCRIPT, context, options, text
-from tessera.driver.build.orders import BuildOrder, Family
+from tessera.driver.build.families import Family
+from tessera.driver.build.orders import BuildOrder
 
 #: Label of Jobs, their pods, and ConfigMaps of builds.
 APP_LABEL = "app.kubernetes.io/name"
@@ -123,13 +124,13 @@ def _container(order: BuildOrder, volumes: list[tuple[dict[str, Any], str]]) -> 
         "TARGET": order.target,
         "ARCHITECTURE": order.pool.architecture,
         "OTHER": _OTHER[order.pool.architecture] if order.shares_tag else "",
-        "TLS_VERIFY": "true" if order.tls_verify else "false",
+        "TLS_VERIFY": "true" if order.settings.tls_verify else "false",
         "STORAGE_DRIVER": "vfs",
         "BUILDAH_ISOLATION": "chroot",
     }
     return {
         "name": "build",
-        "image": order.buildah_image,
+        "image": order.settings.buildah_image,
         "command": ["sh", f"/context/{SCRIPT}"],
         "args": options(order),
         "env": [{"name": name, "value": value} for name, value in environment.items()],
@@ -156,10 +157,10 @@ def _volumes(order: BuildOrder) -> list[tuple[dict[str, Any], str]]:
         ({"name": "storage", "emptyDir": {}}, "/home/build/.local/share/containers"),
         (_docker_config("pull-auth", PULL_SECRET, optional=True), "/auth/pull"),
     ]
-    if order.push_secret:
-        found.append((_docker_config("push-auth", order.push_secret, optional=False), "/auth/push"))
-    if order.ca_config_map:
-        found.append(({"name": "certs", "configMap": {"name": order.ca_config_map}}, "/certs"))
+    if order.settings.push_secret:
+        found.append((_docker_config("push-auth", order.settings.push_secret, optional=False), "/auth/push"))
+    if order.settings.ca_config_map:
+        found.append(({"name": "certs", "configMap": {"name": order.settings.ca_config_map}}, "/certs"))
     if order.family is Family.RHEL:
         found.append(({"name": "secrets", "projected": {"sources": _SECRETS}}, "/secrets"))
     return found

@@ -16,7 +16,9 @@ import msgspec
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.build.builds import NAMESPACE, Builds
-from tessera.driver.build.orders import BuildOrder, BuildSettings, UnbuildableError, order_for
+from tessera.driver.build.forms import UnbuildableError
+from tessera.driver.build.orders import BuildOrder, order_for
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.coverage.kernels import CONFIG_MAP, listed
 from tessera.driver.coverage.looking import looked

@@ -1,0 +1,36 @@
+"""How a system's images are built, and which images that takes."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tessera.driver.build.families import Family
+from tessera.driver.build.forms import UnbuildableError
+from tessera.driver.build.orders import BuildOrder, order
+from tessera.driver.build.settings import BuildSettings
+from tessera.driver.pool import PoolKey
+
+Ordered = Callable[..., BuildOrder]
+
+
+def test_ubuntu_takes_packages_and_rhcos_compiles_in_its_own_toolkit(ordered: Ordered, rhcos: PoolKey) -> None:
+    assert ordered().family is Family.UBUNTU
+    assert (ordered().base_image, ordered().builder_image) == ("docker.io/library/ubuntu:22.04", "")
+    compiled = ordered(rhcos, "550.54.14")
+    assert compiled.family is Family.RHEL
+    assert compiled.base_image == "registry.access.redhat.com/ubi9/ubi:latest"
+    assert compiled.builder_image.endswith("/openshift/driver-toolkit:415.92.202402201450-0")
+
+
+def test_plain_rhel_compiles_in_a_base_image_that_installs_the_headers(rhcos: PoolKey, ordered: Ordered) -> None:
+    plain = msgspec.structs.replace(rhcos, os_id="rhel", os_version="9.2", ostree="")
+    assert ordered(plain, "550.54.14").builder_image == "registry.access.redhat.com/ubi9/ubi:latest"
+
+
+def test_rhcos_without_its_version_needs_a_toolkit_by_name(rhcos: PoolKey) -> None:
+    unknown = msgspec.structs.replace(rhcos, ostree="")
+    with pytest.raises(UnbuildableError, match="which Driver Toolkit fits is not known"):
+        order(unknown, version="550.54.14", target="registry.local/driver:550")
+    settings = BuildSettings(builder_images={rhcos.kernel: "quay.io/dtk:1"})
+    assert order(unknown, version="550.54.14", target="r.local/d:5", settings=settings).builder_image == "quay.io/dtk:1"
