@@ -10,6 +10,7 @@ CONTROLLER = "deployment.apps/tessera-controller in tessera-system"
 POLICY = "clusterpolicy.nvidia.com/cluster-policy"
 ROLLOUT = "See it start: kubectl rollout status -n tessera-system"
 COMING = "See drivers come: tessera driver status"
+GOING = "See drivers go, from each node when its pods with cards have ended: tessera driver status -v"
 
 
 def done(**counts: int) -> list[Done]:
@@ -53,7 +54,8 @@ def test_an_object_has_a_line_unless_nothing_changes(result: str, told: str) -> 
         ([Done(CONTROLLER, "configured"), Done(AGENT, "unchanged")], [f"{ROLLOUT} deployment/tessera-controller"]),
         ([Done(AGENT, "unchanged"), Done(POLICY, "created")], [COMING]),
         ([Done(AGENT, "configured"), Done(POLICY, "configured")], [f"{ROLLOUT} daemonset/tessera-agent", COMING]),
-        ([Done(AGENT, "unchanged"), Done(POLICY, "deleted")], []),
+        ([Done(AGENT, "unchanged"), Done(POLICY, "deleted")], [GOING]),
+        ([Done(POLICY, "configured"), Done("nvidiadriver.nvidia.com/default", "deleted")], [COMING]),
         ([Done("role.rbac.authorization.k8s.io/tessera-agent-config in gpu", "created")], []),
     ],
 )

@@ -44,3 +44,5 @@ def looks(all_done: Sequence[Done]) -> Iterator[str]:
             break
     if any(each.startswith(_DRIVERS) for each in new):
         yield "See drivers come: tessera driver status"
+    elif any(each.name.startswith(_DRIVERS) and each.result == "deleted" for each in all_done):
+        yield "See drivers go, from each node when its pods with cards have ended: tessera driver status -v"
