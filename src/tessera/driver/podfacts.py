@@ -216,16 +216,11 @@ def _app(pod: Pod) -> str:
 
 
 def _is_foreign(pod: Pod) -> bool:
+    """Whether it is somebody else's driver. Labels alone are free to every tenant, and take nobody's driver away."""
     labels = pod.metadata.labels
     ((component, driver),) = COMPONENT.items()
     named = labels.get("app") == _FOREIGN_APP or labels.get(component) == driver
-    return named and _is_privileged(pod) and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
-
-
-def _is_privileged(pod: Pod) -> bool:
-    """Whether a pod may load a driver. Labels alone are free to every tenant, and take nobody's driver away."""
-    contexts = (each.security_context for each in (*pod.spec.init_containers, *pod.spec.containers))
-    return any(each is not None and each.privileged for each in contexts)
+    return named and pod.spec.privileged and not (pod.metadata.namespace == NAMESPACE and _app(pod) == DRIVER_APP)
 
 
 def _ended(pod: Pod) -> bool:
