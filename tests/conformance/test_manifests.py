@@ -206,6 +206,9 @@ async def test_drivers_are_judged_and_what_is_not_known_is_kept(
         "usePrecompiled",
         "maxParallelUpgrades",
     }
+    split = await api("POST", path, {**head, "metadata": {"name": "b"}, "spec": driver({"version": 525.6})})
+    ((_, text),) = ((field, text) for field, text in causes(split) if field != "<nil>")
+    assert 'in body must be of type integer,string: "number"' in text
     status = {"status": {"state": "ready", "namespace": "tessera-system", "conditions": []}}
     told = (await api("PATCH", f"{path}/a/status", status, content=MERGE)).ok()
     assert (told["status"], told["metadata"]["generation"]) == (status["status"], 1)

@@ -74,5 +74,6 @@ def test_the_condition_is_true_for_a_driver_that_was_proven_and_moves_only_with_
     assert says(shown, starting)
     assert not says(shown, ready)
     failed = condition_of(msgspec.structs.replace(STATUS, phase=Phase.FAILED))
-    assert condition_body(failed, shown, LATER)["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+    told = condition_body(failed, shown, LATER)
+    assert (told["lastTransitionTime"], told["lastHeartbeatTime"]) == ("2027-01-15T08:00:00Z", "2027-01-15T08:01:00Z")
     assert condition_body(ready, shown, LATER)["lastTransitionTime"] == "2027-01-15T08:01:00Z"

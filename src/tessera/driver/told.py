@@ -88,12 +88,13 @@ def says(condition: Condition | None, wanted: Condition) -> bool:
 
 
 def condition_body(wanted: Condition, shown: Condition | None, now: float) -> dict[str, Any]:
-    """What is applied to the node's status. The time moves only with the status."""
+    """What is applied to the node's status, told now. The time of the change moves only with the status."""
     same = shown is not None and shown.status == wanted.status and shown.last_transition_time
     return {
         "type": wanted.type,
         "status": wanted.status,
         "reason": wanted.reason,
         "message": wanted.message,
+        "lastHeartbeatTime": rfc3339(now),
         "lastTransitionTime": same or rfc3339(now),
     }
