@@ -56,6 +56,11 @@ def test_a_node_that_does_not_serve_says_why_at_once() -> None:
     assert shown(node("a", waiting))[2:] == ["  No image fits."]
 
 
+def test_why_a_driver_that_works_is_to_go_is_said_without_being_asked() -> None:
+    leaving = msgspec.structs.replace(STATUS, reason="No policy asks for it. It stays for a pod.", leaving=True)
+    assert shown(node("a", leaving))[2:] == ["  No policy asks for it. It stays for a pod."]
+
+
 def test_an_offer_is_always_told() -> None:
     offered = msgspec.structs.replace(STATUS, offered="precompiled: x@sha256:1")
     assert shown(node("a", offered))[2:] == ["  offered: precompiled: x@sha256:1"]

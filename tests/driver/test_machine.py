@@ -431,25 +431,43 @@ def test_a_driver_that_is_no_longer_asked_for_goes_with_all_that_was_said_of_it(
     assert (facts.driver_set, facts.told, facts.condition) == ("", "", None)
 
 
-@pytest.mark.parametrize("end", ["policy deleted", "opted out"])
+@pytest.mark.parametrize("end", ["policy deleted", "opted out", "pre-installed", "another operator's"])
 def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
     cluster = Cluster()
     cluster.node("a", K1)
     cluster.settle()
     before = cluster.nodes["a"].driver_set
     cluster.users["a"] = "default/train"
-    if end == "policy deleted":
-        cluster.managed = False
-    else:
-        cluster.change("a", opted_out="label says so")
+    match end:
+        case "policy deleted":
+            cluster.managed = False
+        case "opted out":
+            cluster.change("a", opted_out="label says so")
+        case "pre-installed":
+            cluster.change("a", preinstalled="label says so")
+        case _:
+            foreign = "gpu-operator/nvidia-driver-daemonset-x"
+            cluster.pods["a"] = msgspec.structs.replace(cluster.pods["a"], foreign=foreign)
     cluster.settle()
     assert cluster.nodes["a"].driver_set == before
     assert before in cluster.sets
+    assert cluster.told("a").leaving
     assert "Its driver stays until pod default/train has ended." in cluster.told("a").reason
     cluster.users.clear()
     cluster.settle()
     assert cluster.nodes["a"].driver_set == ""
     assert not cluster.sets
+
+
+def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts() -> None:
+    cluster = Cluster()
+    cluster.node("a", K1)
+    cluster.act(*cluster.decide())
+    cluster.users["a"] = "default/train"
+    cluster.change("a", preinstalled="the driver manager found one")
+    cluster.settle()
+    assert cluster.nodes["a"].driver_set == ""
+    assert cluster.told("a").strategy is Strategy.PREINSTALLED
 
 
 def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_before_another_one_comes() -> None:

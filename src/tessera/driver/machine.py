@@ -178,7 +178,8 @@ class _Round:
 
     def _seen(self, facts: NodeFacts, policy: DriverPolicy | None) -> Seen:
         pods = self._world.pods.get(facts.name, NodePods())
-        goes_on = policy is not None and not facts.opted_out and pods.validated(facts.driver_set)
+        ours = policy is not None and not facts.opted_out and not facts.preinstalled and not pods.foreign
+        goes_on = ours and pods.validated(facts.driver_set)
         return Seen(
             facts=facts,
             pods=pods,

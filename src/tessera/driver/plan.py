@@ -84,7 +84,7 @@ def _left(seen: Seen, reason: str) -> NodePlan | None:
     phase, progress = progress_of(seen, current)
     stays = f"Its driver stays until pod {seen.user} has ended."
     status = _status(seen, current, phase, f"{reason} {stays} {progress}".strip(), ())
-    return NodePlan(label=current.id, status=status, wanted=Wanted(policy=""))
+    return NodePlan(label=current.id, status=msgspec.structs.replace(status, leaving=True), wanted=Wanted(policy=""))
 
 
 def plan(seen: Seen, policy: DriverPolicy, verdict: Verdict) -> NodePlan:
@@ -103,7 +103,8 @@ def plan(seen: Seen, policy: DriverPolicy, verdict: Verdict) -> NodePlan:
     if choice.strategy is Strategy.PREINSTALLED:
         phase = Phase.READY if seen.facts.offers else Phase.WAITING
         waits = "" if seen.facts.offers else " The node offers no cards yet."
-        return _none(seen, Strategy.PREINSTALLED, phase, choice.reason + waits)
+        ours = _left(seen, choice.reason) if seen.serves else None  # else the pods use the host's already
+        return ours or _none(seen, Strategy.PREINSTALLED, phase, choice.reason + waits)
     if choice.set is None:
         return _keep(seen, policy, Phase.BLOCKED, choice.reason, choice)
     return _towards(seen, policy, choice, choice.set)

@@ -84,6 +84,7 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         since: RFC 3339, when the phase began.
         reason: one sentence: why this strategy, or what is awaited.
         rejected: better strategies, best first.
+        leaving: nobody asks for the driver any more; it goes when the pods that use it have ended.
         offered: a better strategy that has become possible and is taken when the node is idle or reboots.
         boot: the boot of the node in which all this was found.
     """
@@ -98,5 +99,6 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     set: str = ""
     reason: str = ""
     rejected: tuple[Rejected, ...] = ()
+    leaving: bool = False
     offered: str = ""
     boot: str = ""

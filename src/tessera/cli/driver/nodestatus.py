@@ -31,6 +31,7 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         seconds: since then.
         reason: why this strategy, or what is awaited.
         rejected: better strategies, best first.
+        leaving: nobody asks for it any more.
         offered: a better one that is possible by now.
     """
 
@@ -46,6 +47,7 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     seconds: int = 0
     reason: str = ""
     rejected: tuple[Rejected, ...] = ()
+    leaving: bool = False
     offered: str = ""
 
 
@@ -77,7 +79,7 @@ def lines(drivers: Sequence[NodeDriver], *, verbose: bool) -> Iterator[str]:
     yield _line(head, widths)
     for driver, row in zip(drivers, rows, strict=True):
         yield _line(row, widths)
-        if verbose or driver.phase != Phase.READY.value:
+        if verbose or driver.leaving or driver.phase != Phase.READY.value:
             yield from _reasons(driver, verbose=verbose)
         elif driver.offered:
             yield f"  offered: {driver.offered}"
@@ -106,6 +108,7 @@ def _of(node: Node, now: float) -> NodeDriver:
         seconds=_seconds(status.since, now),
         reason=status.reason,
         rejected=status.rejected,
+        leaving=status.leaving,
         offered=status.offered,
     )
 
