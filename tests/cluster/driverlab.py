@@ -1,7 +1,7 @@
 """A cluster whose machines have no driver of their own: images, registry, agents and the real controller."""
 
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.costs import CostModel
 from tessera.lab.drivers.world import builder_image, catalogue, driver_image
 from tessera.lab.install import entrypoint, install
+from tessera.lab.kubelet.context import Entrypoint
 from tessera.lab.kubelet.images import Catalogue, SimulatedImage
 from tessera.lab.nodespec import NodeSpec
 from tessera.lab.virtualtime import run_virtual
@@ -29,6 +30,8 @@ JAMMY = "Ubuntu 22.04.4 LTS"
 K1, K2 = "5.15.0-69-generic", "5.15.0-70-generic"
 REPOSITORY = "nvcr.io/nvidia/driver"
 VERSION, NEWER = "525.125.06", "535.54.03"
+#: When simulated time begins, seconds since 1970.
+BEGAN = 1_800_000_000
 NOT_PULLED = {"ErrImagePull", "ImagePullBackOff"}
 
 
@@ -115,18 +118,35 @@ Scenario = Callable[[Drivers], Awaitable[None]]
 
 
 def play(
-    folder: Path, scenario: Scenario, nodes: Sequence[NodeSpec], images: dict[str, SimulatedImage], **options: Any
+    folder: Path,
+    scenario: Scenario,
+    nodes: Sequence[NodeSpec],
+    images: Mapping[str, SimulatedImage],
+    *,
+    registries: type[Catalogue] = Catalogue,
+    processes: Callable[[Cluster], Entrypoint] | None = None,
+    **options: Any,
 ) -> None:
-    """Runs a scenario in a fresh cluster on virtual time; ``folder`` is where nodes keep files."""
+    """Runs a scenario in a fresh cluster on virtual time.
+
+    Args:
+        folder: where nodes keep files.
+        scenario: what is done.
+        nodes: its machines.
+        images: what registries hold beside Tessera's own and what runs with drivers.
+        registries: what they are.
+        processes: runs Tessera's containers; by default as they are.
+        options: of the cluster.
+    """
     cdi = Path(tempfile.mkdtemp(dir=folder))
 
     async def main() -> None:
-        found = catalogue(COSTS, images)
+        found = catalogue(COSTS, images, kind=registries)
         cluster = Cluster(
             nodes,
-            clock=LoopClock(1_800_000_000),
+            clock=LoopClock(BEGAN),
             options=ClusterOptions(cdi=cdi, catalogue=found, drivers=True, mig_config="", **options),
-            entrypoint=entrypoint(COMMANDS),
+            entrypoint=processes or entrypoint(COMMANDS),
         )
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(cluster.running())

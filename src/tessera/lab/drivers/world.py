@@ -34,6 +34,7 @@ def catalogue(
     *,
     internal: Collection[str] = (INTERNAL_REGISTRY,),
     draw: Draw = exact,
+    kind: type[Catalogue] = Catalogue,
 ) -> Catalogue:
     """All registries of a world.
 
@@ -42,9 +43,10 @@ def catalogue(
         images: what there is besides the toolkit, the driver manager, buildah and this project's image.
         internal: registries (hosts) within the cluster; all others are public.
         draw: chance.
+        kind: of catalogue, such as one that remembers what it answered.
     """
     both = ("amd64", "arm64")
-    made = Catalogue(
+    made = kind(
         {
             "nvcr.io/nvidia/k8s/container-toolkit": SimulatedImage(
                 size_mib=costs.toolkit_mib, program=container_toolkit(costs, draw=draw), architectures=both

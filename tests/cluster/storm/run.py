@@ -1,0 +1,98 @@
+"""Plays a storm: a seed says which machines there are, what happens to them, and when."""
+
+import logging
+import random
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from tests.cluster.conftest import COMMANDS
+from tests.cluster.driverlab import Drivers, play
+from tests.cluster.storm import mishaps, people
+from tests.cluster.storm.calm import comes_right, goes_on, look_at_round, put_right
+from tests.cluster.storm.scene import Scene
+from tests.cluster.storm.story import Story
+from tests.cluster.storm.world import Machines, Registries, images
+
+from tessera.lab.cluster import Cluster
+from tessera.lab.install import entrypoint
+from tessera.lab.kubelet.context import ContainerContext, Entrypoint
+
+#: How many of the images there are not at first: one in so many.
+_MISSING = 4
+#: Pauses between two happenings, seconds; up to six of them.
+_PAUSES = (0.03, 0.3, 1.7, 10.0, 30.0, 130.0)
+#: In which nobody does anything, between two rounds.
+_LULL = 1500.0
+
+Action = Callable[[Scene], Awaitable[None]]
+ACTIONS: Sequence[Action] = (*people.ACTIONS, *mishaps.ACTIONS)
+
+
+def storm(folder: Path, seed: int, rounds: int = 3) -> Story:
+    """Plays one to its end.
+
+    Args:
+        folder: where nodes keep files.
+        seed: of everything.
+        rounds: how often something happens, followed by half an hour in which nothing does.
+
+    Returns:
+        What happened, and what should not have.
+    """
+    rng = random.Random(seed)
+    machines = Machines(rng)
+    specs = [machines.draw() for _ in range(rng.randint(3, 5))]
+    story = Story()
+
+    async def scenario(lab: Drivers) -> None:
+        assert isinstance(lab.catalogue, Registries)
+        for spec in specs:
+            story.note(f"{spec.name}: {spec.os_image} {spec.kernel} {spec.architecture}")
+        await _rage(Scene(lab, lab.catalogue, machines, rng, story), rounds)
+
+    log = logging.getLogger()
+    log.addHandler(story)
+    try:
+        play(folder, scenario, specs, images(), processes=_watched(story), registries=Registries, seed=seed)
+    finally:
+        log.removeHandler(story)
+    return story
+
+
+async def _rage(s: Scene, rounds: int) -> None:
+    named = [name for name in s.images if "driver:" in name]
+    for name in s.rng.sample(named, len(named) // _MISSING):
+        s.registries.delete(name)
+    await people.good_policy(s)
+    for _ in range(rounds):
+        for _ in range(s.rng.randint(2, 10)):
+            await s.rng.choice(ACTIONS)(s)
+            for _ in range(s.rng.randint(1, 6)):
+                await s.lab.clock.sleep(s.rng.choice(_PAUSES))
+            s.always.look_at_evictions()
+        await s.lab.clock.sleep(_LULL)
+        look_at_round(s)
+    await put_right(s)
+    await comes_right(s)
+    await goes_on(s)
+    s.always.look_at_evictions()
+
+
+def _watched(story: Story) -> Callable[[Cluster], Entrypoint]:
+    """Tessera's processes; one that crashes is told of."""
+    bound = entrypoint(COMMANDS)
+
+    def watched(cluster: Cluster) -> Entrypoint:
+        inner = bound(cluster)
+
+        async def run(context: ContainerContext) -> int:
+            try:
+                return await inner(context)
+            except Exception:
+                story.problem(f"{context.argv[1]} of {context.node} crashed: {traceback.format_exc()[-3000:]}")
+                raise
+
+        return run
+
+    return watched
