@@ -99,6 +99,31 @@ def test_a_node_that_several_mean_has_none_and_is_told_why() -> None:
     assert reasons["NVIDIADriver/x"] == "ConflictingNodeSelector"
 
 
+def test_nodes_that_no_nvidiadriver_selects_keep_the_policy_from_being_ready() -> None:
+    policies, unused = [cluster_policy(useNvidiaDriverCRD=True)], nvidia_driver("x", nodeSelector={"pool": "none"})
+    found = govern(Objects(cluster_policies=policies, nvidia_drivers=[unused]), NODES)
+    blocked = DriverStatus(strategy=Strategy.BLOCKED, phase=Phase.BLOCKED, since="", reason="No policy governs it.")
+    verdicts = {told.name: verdict for told, verdict in found.verdicts(dict.fromkeys(NODES, blocked))}
+    policy, driver = verdicts["ClusterPolicy/cp"], verdicts["NVIDIADriver/x"]
+    assert (policy.state, policy.error, set(policy.waiting)) == ("notReady", True, set(NODES))
+    assert (driver.state, driver.reason, driver.message) == (
+        "ready",
+        "NoGPUNodes",
+        "it selects no node that has a card",
+    )
+
+
+def test_no_policy_waits_for_nodes_that_people_want_left_alone() -> None:
+    alone = {"nvidia.com/gpu.deploy.driver": "false"}
+    blocked = DriverStatus(strategy=Strategy.BLOCKED, phase=Phase.BLOCKED, since="", reason="It is left alone.")
+    ready = DriverStatus(strategy=Strategy.BUILT, phase=Phase.READY, since="")
+    objects = Objects(cluster_policies=[cluster_policy()])
+    ((_, verdict),) = govern(objects, {"a": {}, "b": alone}).verdicts({"a": ready, "b": blocked})
+    assert (verdict.state, verdict.message) == ("ready", "the only node has its driver")
+    ((_, verdict),) = govern(objects, {"b": alone}).verdicts({"b": blocked})
+    assert (verdict.state, verdict.message.endswith("left alone")) == ("ready", True)
+
+
 def test_nvidiadriver_objects_without_a_policy_that_calls_for_them_are_disabled() -> None:
     found = govern(Objects(cluster_policies=[cluster_policy()], nvidia_drivers=[nvidia_driver("x")]), NODES)
     states = {told.name: verdict.state for told, verdict in found.verdicts({})}

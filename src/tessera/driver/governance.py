@@ -9,7 +9,7 @@ Rules:
    from nodes either. Only an object that was deleted, or says ``enabled: false``, takes drivers away.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS, Assignm
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.policy_status import Verdict, conflicting, disabled, ignored, of_nodes, refused, unmanaged
 from tessera.api.driver.status import DriverStatus
+from tessera.driver.nodes import opted_out
 from tessera.kube.meta import Resource
 
 Obj = Mapping[str, Any]
@@ -71,6 +72,7 @@ class Governance(msgspec.Struct, frozen=True, kw_only=True):
         cluster: the ClusterPolicy in force; None if none manages drivers.
         nodes: by name of the node: its policy.
         unassigned: by name of the node: why it has none, although drivers are managed.
+        left: nodes that people have labelled so that Tessera leaves their driver alone; no policy waits for them.
         told: the objects whose status is ours to write.
         assignment: of NVIDIADriver objects.
         followed: to be remembered, see :class:`Objects`.
@@ -80,6 +82,7 @@ class Governance(msgspec.Struct, frozen=True, kw_only=True):
     cluster: DriverPolicy | None = None
     nodes: Mapping[str, DriverPolicy] = {}
     unassigned: Mapping[str, str] = {}
+    left: frozenset[str] = frozenset()
     told: tuple[Told, ...] = ()
     assignment: Assignment = Assignment()
     followed: Mapping[str, DriverPolicy] = {}
@@ -94,10 +97,14 @@ class Governance(msgspec.Struct, frozen=True, kw_only=True):
         return [(told, told.verdict or self._of_nodes(told, statuses)) for told in self.told]
 
     def _of_nodes(self, told: Told, statuses: Mapping[str, DriverStatus | None]) -> Verdict:
-        mine = {node: policy for node, policy in self.nodes.items() if f"{policy.kind}/{policy.name}" == told.name}
-        if told.resource is CLUSTER_POLICIES:  # also the nodes of the NVIDIADriver objects that it calls for
-            mine = dict(self.nodes)
-        verdict = of_nodes({node: statuses.get(node) for node in mine}, told.notices)
+        mine: Collection[str] = [name for name, each in self.nodes.items() if f"{each.kind}/{each.name}" == told.name]
+        nobody = "it selects no node that has a card"
+        if told.resource is CLUSTER_POLICIES:  # also the nodes of the NVIDIADriver objects that it calls for, or lacks
+            mine, nobody = {**self.nodes, **self.unassigned}, "no node has a card"
+        counted = {node: statuses.get(node) for node in mine if node not in self.left}
+        if mine and not counted:
+            nobody = "the labels of all its nodes say that their driver is left alone"
+        verdict = of_nodes(counted, told.notices, nobody=nobody)
         conflict = self.assignment.conflict_of(told.obj["metadata"]["name"])
         if told.resource is NVIDIA_DRIVERS and conflict is not None:
             return conflicting(conflict, verdict)
@@ -116,12 +123,13 @@ def govern(objects: Objects, nodes: Labels) -> Governance:
     winner, others = governing(objects.cluster_policies)
     if winner is None:
         return Governance(told=_disabled(objects))
+    left = frozenset(name for name, labels in nodes.items() if opted_out(labels))
     name = winner["metadata"]["name"]
     late = tuple(Told(resource=CLUSTER_POLICIES, obj=each, verdict=ignored(name)) for each in others)
     other = left_to(winner)
     if other:
         return Governance(frozen=f"ClusterPolicy {name} is {other}'s: it writes its status.", told=late)
-    return _under(winner, late, objects, nodes)
+    return msgspec.structs.replace(_under(winner, late, objects, nodes), left=left)
 
 
 def _under(winner: Obj, late: tuple[Told, ...], objects: Objects, nodes: Labels) -> Governance:

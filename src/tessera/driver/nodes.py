@@ -104,7 +104,7 @@ def node_facts(node: Node) -> NodeFacts:
         pool=pool,
         missing=missing,
         preinstalled=_preinstalled(node),
-        opted_out=_opted_out(labels),
+        opted_out=opted_out(labels),
         driver_set=labels.get(DRIVER_SET_LABEL, ""),
         offers=any(
             name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0"
@@ -182,7 +182,8 @@ def _preinstalled(node: Node) -> str:
     return _SYSTEM_DRIVERS.get(_system(labels, node.status.node_info.os_image).id, "")
 
 
-def _opted_out(labels: Mapping[str, str]) -> str:
+def opted_out(labels: Mapping[str, str]) -> str:
+    """Why Tessera leaves a node's driver alone, as people asked in its labels; empty if they did not."""
     for name in (_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
         if labels.get(name) == "false":
             return f"its label {name} is false"

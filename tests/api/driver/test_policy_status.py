@@ -91,12 +91,25 @@ def test_fields_without_effect_are_listed_and_defaults_are_not() -> None:
 
 
 def test_texts_are_bounded_and_the_rest_is_counted() -> None:
-    nodes = {f"node-{n:04}": node(Phase.FAILED, "x" * 3000) for n in range(5000)}
-    notices = tuple(Notice(f"spec.a{n}", "no effect: because") for n in range(300))
+    nodes = {f"node-{n:04}": node(Phase.FAILED, f"{n}" + "x" * 3000) for n in range(5000)}
+    notices = tuple(Notice(f"spec.a{n}", f"no effect: because of {n}") for n in range(300))
     status = told(of_nodes(nodes, notices))
     assert all(len(each["message"]) <= 4096 for each in status["conditions"])
     assert condition(status, "NodesWithoutDriver")["message"].endswith(" more")
     assert condition(status, "FieldsWithoutEffect")["message"].endswith("; and 280 more")
+
+
+def test_what_holds_for_many_is_told_once() -> None:
+    nodes = {f"n{n:02}": node(Phase.BLOCKED, "No policy governs it.") for n in range(12)} | {"z": node(Phase.PULLING)}
+    notices = tuple(Notice(f"spec.driver.{key}", "no effect: why") for key in ("image", "version"))
+    status = told(of_nodes(nodes, notices))
+    first = ", ".join(f"n{n:02}" for n in range(10))
+    assert condition(status, "NodesWithoutDriver")["message"] == (
+        f"{first} and 2 more: blocked, No policy governs it.; z: pulling"
+    )
+    assert (
+        condition(status, "FieldsWithoutEffect")["message"] == "spec.driver.image, spec.driver.version: no effect: why"
+    )
 
 
 def test_a_condition_keeps_its_time_while_its_status_stays() -> None:

@@ -25,6 +25,8 @@ WITHOUT_DRIVER = "NodesWithoutDriver"
 #: Most characters of a message. Definitions allow 32768; people and ``kubectl describe`` have less patience.
 _MOST = 4096
 _LIST_MOST = 20
+#: Most names before one text.
+_NAMES_MOST = 10
 
 #: How a notice begins on a field that has no effect; others are on defaults.
 NO_EFFECT = "no effect"
@@ -52,24 +54,30 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     notices: tuple[Notice, ...] = ()
 
 
-def of_nodes(nodes: Mapping[str, DriverStatus | None], notices: Iterable[Notice] = ()) -> Verdict:
+def of_nodes(
+    nodes: Mapping[str, DriverStatus | None],
+    notices: Iterable[Notice] = (),
+    *,
+    nobody: str = "no node has a card",
+) -> Verdict:
     """The verdict on an object that is followed.
 
     Args:
         nodes: its nodes with cards; None for one whose driver is not decided yet.
         notices: what of the object has no effect.
+        nobody: what to say where it has no nodes.
     """
     told = tuple(notices)
     waiting = {name: _waits_for(each) for name, each in sorted(nodes.items()) if each is None or not _serves(each)}
     if not nodes:
-        return Verdict(state="ready", reason="NoGPUNodes", message="no node has a card", notices=told)
+        return Verdict(state="ready", reason="NoGPUNodes", message=nobody, notices=told)
     if not waiting:
         text = _all_have(len(nodes))
         return Verdict(state="ready", reason="Reconciled", message=text, notices=told)
     stuck = {name: text for name, text in waiting.items() if _is_stuck(nodes[name])}
     text = f"{len(waiting)} of {len(nodes)} nodes without a driver"
     if stuck:
-        text = f"{text}, {len(stuck)} of them for good: {_listed(_lines(stuck))}"
+        text = f"{text}, {len(stuck)} of them for good: {_listed(_lines(stuck.items()))}"
     return Verdict(
         state="notReady", reason="DriverNotReady", message=text, error=bool(stuck), waiting=waiting, notices=told
     )
@@ -138,9 +146,9 @@ def _conditions(verdict: Verdict) -> Iterator[dict[str, Any]]:
     yield _condition(
         ERROR, verdict.error, verdict.reason if verdict.error else READY, verdict.message if verdict.error else ""
     )
-    fields = [str(each) for each in verdict.notices if each.text.startswith(NO_EFFECT)]
+    fields = _lines((each.path, each.text) for each in verdict.notices if each.text.startswith(NO_EFFECT))
     yield _condition(WITHOUT_EFFECT, bool(fields), "Reported" if fields else "None", _listed(fields))
-    waiting = list(_lines(verdict.waiting))
+    waiting = _lines(verdict.waiting.items())
     yield _condition(WITHOUT_DRIVER, bool(waiting), "DriverNotReady" if waiting else "None", _listed(waiting))
 
 
@@ -177,8 +185,17 @@ def _all_have(nodes: int) -> str:
     return "the only node has its driver" if nodes == 1 else f"all {nodes} nodes have their driver"
 
 
-def _lines(nodes: Mapping[str, str]) -> Iterator[str]:
-    return (f"{name}: {text}" for name, text in nodes.items())
+def _lines(told: Iterable[tuple[str, str]]) -> list[str]:
+    """One line for each text, with the names of which it is told."""
+    by_text: dict[str, list[str]] = {}
+    for name, text in told:
+        by_text.setdefault(text, []).append(name)
+    return [f"{_names(names)}: {text}" for text, names in by_text.items()]
+
+
+def _names(names: Sequence[str]) -> str:
+    more = len(names) - _NAMES_MOST
+    return ", ".join(names[:_NAMES_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
 def _listed(lines: Iterable[str]) -> str:
