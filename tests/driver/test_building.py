@@ -1,14 +1,26 @@
 """Which build a policy wants for a pool, and how long nodes wait for it."""
 
+import random
+
+import msgspec
 import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.clock import LoopClock
+from tessera.driver.build.builds import Builds
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
-from tessera.driver.building import BUILD_PATIENCE, PUSH_PATIENCE, build_view
+from tessera.driver.building import BUILD_PATIENCE, PUSH_PATIENCE, Building, build_view
 from tessera.driver.pool import PoolKey
 from tessera.driver.strategy import BuildState as Stands
+from tessera.kube.client import Client
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.virtualtime import run_virtual
+
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 POLICY = DriverPolicy(
@@ -72,3 +84,34 @@ def test_what_cannot_be_built_is_a_failure_with_its_reason_and_no_order() -> Non
     assert made is None
     assert view.state is Stands.FAILED
     assert "flatcar" in view.reason
+
+
+def test_patience_begins_with_the_first_who_waits_and_ends_with_the_last() -> None:
+    async def story() -> None:
+        clock = LoopClock(NOW)
+        client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
+        building = Building(Builds(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        assert building.due() is None
+        for _ in range(2):
+            building.order([(POLICY, POOL)])
+            assert building.view(POLICY, POOL).state is Stands.RUNNING
+            assert building.due() is not None
+            await clock.sleep(BUILD_PATIENCE / 2 + 1)
+        building.order([(POLICY, POOL)])
+        assert building.view(POLICY, POOL).state is Stands.OVERDUE
+        building.order([])
+        assert building.due() is None
+        assert building.view(POLICY, POOL).state is Stands.RUNNING
+
+    run_virtual(story())
+
+
+def test_a_policy_that_names_no_repository_for_builds_waits_for_none() -> None:
+    async def story() -> None:
+        clock = LoopClock(NOW)
+        client = Client(InProcessTransport(ApiServer(clock), ADMIN), field_manager="t", clock=clock)
+        building = Building(Builds(client, clock, rng=random.Random(0)), BuildSettings(), clock)
+        policy = msgspec.structs.replace(POLICY, build_repository="")
+        assert building.view(policy, POOL).state is Stands.NONE
+
+    run_virtual(story())

@@ -1,8 +1,10 @@
 """Between a policy that names a repository for builds and the builds themselves: which one is wanted, how it stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tessera.api.driver.policy import DriverPolicy
+from tessera.clock import Clock
+from tessera.driver.build.builds import Builds
 from tessera.driver.build.forms import UnbuildableError
 from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings
@@ -15,6 +17,45 @@ from tessera.driver.strategy import Build, BuildState
 BUILD_PATIENCE = 2400.0
 #: Seconds after a push in which a registry may not show the image yet.
 PUSH_PATIENCE = 120.0
+#: Seconds after which it is looked again whether patience has ended.
+_LOOK_AGAIN = 60.0
+
+
+class Building:
+    """Builds that nodes wait for.
+
+    Args:
+        builds: makes them.
+        settings: what an administrator says about building.
+        clock: the time.
+    """
+
+    def __init__(self, builds: Builds, settings: BuildSettings, clock: Clock) -> None:
+        self._builds = builds
+        self._settings = settings
+        self._clock = clock
+        self._since: dict[tuple[str, PoolKey], float] = {}  # version and pool -> since when somebody waits
+
+    def view(self, policy: DriverPolicy, pool: PoolKey) -> Build:
+        """How the build of a pool's image stands under a policy."""
+        return self._view(policy, pool)[0] if policy.build_repository else Build()
+
+    def order(self, wanted: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
+        """Has images built for these pools, and for no others."""
+        now = self._clock.now()
+        waiting = {(policy.source.version, pool) for policy, pool in wanted}
+        self._since = {key: self._since.get(key, now) for key in waiting}
+        orders = [made for policy, pool in wanted if (made := self._view(policy, pool)[1]) is not None]
+        self._builds.want(orders, by="nodes")
+
+    def due(self) -> float | None:
+        """Seconds until patience with a build may have ended; None if nobody waits."""
+        return _LOOK_AGAIN if self._since else None
+
+    def _view(self, policy: DriverPolicy, pool: PoolKey) -> tuple[Build, BuildOrder | None]:
+        now = self._clock.now()
+        since = self._since.get((policy.source.version, pool), now)
+        return build_view(policy, pool, self._settings, self._builds.state, wanted_since=since, now=now)
 
 
 def build_view(

@@ -1,0 +1,35 @@
+"""What kernels that are to come are held against: pools whose driver Tessera brings, with their policies."""
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.driver.coverage.use import Use, use_of
+from tessera.driver.governance import Governance
+from tessera.driver.nodes import NodeFacts
+from tessera.driver.pool import PoolKey
+
+POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
+POLICY = DriverPolicy(kind="ClusterPolicy", name="p", source=ImageSource(version="525.125.06"))
+
+
+def node(name: str, pool: PoolKey | None = POOL, **said: str) -> NodeFacts:
+    return NodeFacts(name=name, uid=name, is_gpu=True, pool=pool, **said)  # type: ignore[arg-type]
+
+
+def use(*nodes: NodeFacts, policy: DriverPolicy = POLICY) -> Use:
+    governance = Governance(cluster=policy, nodes={each.name: policy for each in nodes})
+    return use_of(governance, {each.name: each for each in nodes})
+
+
+def test_a_pool_counts_once_under_a_policy() -> None:
+    assert use(node("a"), node("b")).pools == ((POOL, POLICY),)
+
+
+def test_nodes_that_tessera_brings_no_driver_use_no_image() -> None:
+    others = (node("a", preinstalled="by a label"), node("b", opted_out="by a label"), node("c", pool=None))
+    assert use(*others).pools == ()
+
+
+def test_a_cluster_policy_governs_systems_to_come_unless_it_leaves_them_to_other_objects() -> None:
+    assert use().everywhere == (POLICY,)
+    assert use(policy=msgspec.structs.replace(POLICY, use_driver_crd=True)).everywhere == ()
