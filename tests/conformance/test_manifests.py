@@ -224,7 +224,7 @@ async def test_what_a_driver_is_cannot_be_changed(api: Api, unique: str, cleanup
     refused = await api("PATCH", f"{path}/a", {"spec": change}, content=MERGE)
     refused.refused(422, "Invalid")
     assert {field for field, _ in causes(refused)} == {"spec", "spec.driverType", "spec.usePrecompiled"}
-    assert all("; delete this NVIDIADriver" in text or "; remove one" in text for _, text in causes(refused))
+    assert all(", then delete this one" in text or "; remove one" in text for _, text in causes(refused))
     (await api("PATCH", f"{path}/a", {"spec": {"version": "580"}}, content=MERGE)).ok()
 
 

@@ -178,8 +178,8 @@ def test_what_the_server_can_judge_it_refuses_and_so_does_the_reader(
     assert all(each.path.startswith(where) for each in refused.value.problems)
 
 
-KINDS_OF_DRIVER = "driverType cannot be changed; delete this NVIDIADriver and create one that has it"
-FINISHED_MODULES = "usePrecompiled cannot be changed; delete this NVIDIADriver and create one that has it"
+KINDS_OF_DRIVER = "driverType cannot be changed; create an NVIDIADriver that has it, then delete this one"
+FINISHED_MODULES = "usePrecompiled cannot be changed; create an NVIDIADriver that has it, then delete this one"
 NOT_BOTH = (
     "default and nodeSelector cannot both be set, since the default is for the nodes that no other NVIDIADriver selects"
     "; remove one of them"

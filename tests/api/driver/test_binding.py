@@ -72,7 +72,7 @@ def test_overlapping_selectors_leave_their_nodes_alone_and_no_other() -> None:
     assert {node: each.name for node, each in found.nodes.items()} == {"n1": "x"}
     (conflict,) = found.conflicts
     assert (conflict.drivers, conflict.nodes) == (("x", "y"), ("n2",))
-    assert conflict.text == "x and y all select n2; give each a nodeSelector of its own"
+    assert conflict.text == "x and y both select n2; give each a nodeSelector of its own"
     assert found.conflict_of("y") is conflict
     assert found.conflict_of("z") is None
 

@@ -132,12 +132,16 @@ def _chosen(meaning: Sequence[DriverPolicy], labels: Mapping[str, str]) -> Drive
 def _defaults(defaults: Sequence[DriverPolicy]) -> Iterator[Conflict]:
     if len(defaults) > 1:
         names = tuple(each.name for each in defaults)
-        text = f"{' and '.join(names)} are all default; {names[0]}, the oldest, counts: take default from the others"
+        text = f"{' and '.join(names)} are {_all_of(names)} default; {names[0]}, the oldest, counts: take default from the others"
         yield Conflict(drivers=names, text=text)
 
 
 def _overlaps(contested: Mapping[tuple[str, ...], Sequence[str]]) -> Iterator[Conflict]:
     for names, nodes in contested.items():
         which = ", ".join(nodes[:_NAMED]) + (f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else "")
-        text = f"{' and '.join(names)} all select {which}; give each a nodeSelector of its own"
+        text = f"{' and '.join(names)} {_all_of(names)} select {which}; give each a nodeSelector of its own"
         yield Conflict(drivers=names, nodes=tuple(nodes), text=text)
+
+
+def _all_of(names: Sequence[str]) -> str:
+    return "both" if len(names) == 2 else "all"
