@@ -132,7 +132,8 @@ def _chosen(meaning: Sequence[DriverPolicy], labels: Mapping[str, str]) -> Drive
 def _defaults(defaults: Sequence[DriverPolicy]) -> Iterator[Conflict]:
     if len(defaults) > 1:
         names = tuple(each.name for each in defaults)
-        text = f"{' and '.join(names)} are {_all_of(names)} default; {names[0]}, the oldest, counts: take default from the others"
+        are = f"{' and '.join(names)} are {_all_of(names)} default"
+        text = f"{are}; {names[0]}, the oldest, counts: take default from the others"
         yield Conflict(drivers=names, text=text)
 
 
