@@ -27,7 +27,8 @@ devicePlugin:
 
 def installed(*, evict: bool) -> Installation:
     eviction = list(yaml.safe_load_all((ROOT / "deploy" / "options" / "evict.yaml").read_text()))
-    choices = Choices(settings=settings_from(load(VALUES)), namespace="kube-system", evict=evict)
+    settings = settings_from(load(VALUES))
+    choices = Choices(settings=settings, namespace="kube-system", evict=evict, authorities="PEM")
     return Installation("installed", manifests(install_manifests(), eviction, choices))
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.kube.certificates import Authority
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "sharing"
 #: The values of the article "Efficient Access to Shared GPU Resources: Part 2".
@@ -88,6 +89,36 @@ def test_the_right_to_evict_comes_and_goes_with_the_option(cluster: Any) -> None
     cluster.tessera("install")
     assert "--mig-evict" not in arguments(cluster)
     assert not may(cluster, "create", "pods", "--subresource=eviction", "-A")
+
+
+def controllers(cluster: Any) -> list[tuple[str, list[str]]]:
+    """The controller's pods once they serve, and what they were started with."""
+    cluster.kubectl("rollout", "status", "-n", "tessera-system", "deployment/tessera-controller", "--timeout=60s")
+    found = cluster.get("pods", "-n", "tessera-system", "-l", "app.kubernetes.io/name=tessera-controller")["items"]
+    running = [each for each in found if "deletionTimestamp" not in each["metadata"]]
+    return [(each["metadata"]["uid"], each["spec"]["containers"][0]["args"]) for each in running]
+
+
+def test_a_site_says_what_its_registries_are_trusted_by_and_other_certificates_count_at_once(
+    cluster: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "site.crt"
+    site = ["install", "--registry-ca", str(file), "--plain-http", "registry.local:5000", "--startup-deadline", "20m"]
+    before = controllers(cluster)
+    file.write_bytes(Authority().pem)
+    assert "configmap/tessera-registry-ca in tessera-system created" in cluster.tessera(*site)
+    ((pod, started),) = controllers(cluster)
+    assert {"--plain-http=registry.local:5000", "--startup-deadline=1200s"} <= set(started)
+    assert "--registry-ca=/etc/tessera/registry-ca/ca.crt" in started
+    assert cluster.tessera(*site).count("configured") == 0
+    file.write_bytes(Authority().pem)
+    cluster.tessera(*site)
+    stored = cluster.get("configmap", "tessera-registry-ca", "-n", "tessera-system")["data"]
+    assert stored == {"ca.crt": file.read_text()}
+    ((after, _),) = controllers(cluster)
+    assert after != pod
+    assert "configmap/tessera-registry-ca in tessera-system deleted" in cluster.tessera("install")
+    assert [arguments for _, arguments in controllers(cluster)] == [arguments for _, arguments in before]
 
 
 def test_what_is_printed_is_what_is_applied(cluster: Any, values: str) -> None:

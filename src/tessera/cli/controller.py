@@ -7,12 +7,9 @@ from typing import Any
 
 import click
 
-from tessera.cli.autoscaling.durations import Duration
-from tessera.cli.building import build_options, taken
+from tessera.cli import building, site
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.process import log_option, run_process, start_log
-
-DURATION = Duration()
 
 
 @click.command()
@@ -28,30 +25,8 @@ DURATION = Duration()
 )
 @click.option("--leader-election/--no-leader-election", default=True, help="Without it, run a single replica only.")
 @click.option("--image", metavar="IMAGE", help="Tessera's image in pods that it makes.  [default: this pod's own]")
-@click.option(
-    "--registry-ca",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Certificates (PEM) of authorities that registries of driver images are trusted by, beside the system's.",
-)
-@click.option(
-    "--plain-http", multiple=True, metavar="HOST", help="Registry that is asked without TLS, host:port; repeatable."
-)
-@build_options
-@click.option(
-    "--startup-taint",
-    "startup_taints",
-    multiple=True,
-    metavar="KEY",
-    help="Taint that is taken off a node once its cards can be used; repeatable."
-    "  [default: startup-taint.cluster-autoscaler.kubernetes.io/tessera-gpu]",
-)
-@click.option(
-    "--startup-deadline",
-    type=DURATION,
-    default="15m",
-    show_default=True,
-    help="How long a node may take from its registration until its cards can be used.",
-)
+@site.site_options
+@building.build_options
 @click.option(
     "--replace-failed",
     type=click.IntRange(0, 100),
@@ -79,19 +54,19 @@ def options_from(values: Mapping[str, Any]) -> Any:
     from tessera.controller.options import ControllerOptions, RegistryOptions
     from tessera.driver.options import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
-    from tessera.provisioning.startup import STARTUP_TAINT
 
     given = dict(values)
     identity = given.pop("identity") or socket.gethostname()
+    said = site.taken(given)
+    startup: dict[str, Any] = {"startup_taints": said.startup_taints, "deadline": said.startup_deadline}
     return ControllerOptions(
         identity=identity,
-        drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=taken(given)),
-        registries=RegistryOptions(ca=given.pop("registry_ca"), plain_http=given.pop("plain_http")),
+        drivers=DriverOptions(identity=identity, image=given.pop("image") or "", builds=building.taken(given)),
+        registries=RegistryOptions(ca=said.registry_ca, plain_http=said.plain_http),
         provisioning=ProvisioningOptions(
             namespace=given["namespace"],
-            startup_taints=given.pop("startup_taints") or (STARTUP_TAINT,),
-            deadline=given.pop("startup_deadline"),
             replace_failed=given.pop("replace_failed"),
+            **{name: value for name, value in startup.items() if value not in (None, ())},
         ),
         **given,
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tessera.cli.building import arguments, build_options, taken
+from tessera.cli import building, site
 from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.simulate import known_cards
 
@@ -55,7 +55,8 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
     metavar="N",
     help="Replace nodes whose cards cannot be used in time, at most N of a group in an hour.  [default: none]",
 )
-@build_options
+@site.site_options
+@building.build_options
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
 @click.option("-o", "--output", type=click.Choice(["yaml"]), help="Print the manifests and touch no cluster.")
 @cluster_options
@@ -74,7 +75,7 @@ def command(
     output: str | None,
     kubeconfig: Path | None,
     context: str | None,
-    **builds: Any,
+    **controllers: Any,
 ) -> None:
     """Install Tessera, or set an installation up anew.
 
@@ -86,6 +87,9 @@ def command(
     becomes a ClusterPolicy as NVIDIA's chart renders it, and Tessera installs that driver; a ClusterPolicy is applied
     as it stands. --drivers does so with the chart's driver where FILE names none, or without FILE. A ClusterPolicy and
     definitions that somebody else made are left as they are; --drivers takes the ClusterPolicy over.
+
+    The certificates in the file of --registry-ca become a ConfigMap, which the controller has mounted; builds trust
+    registries by it, too, where --build-ca-config-map names no other. To have other certificates count, run it again.
 
     Each run sets everything anew, and nothing is kept of the run before: an option that is left out goes back to its
     default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before. Only
@@ -99,6 +103,7 @@ def command(
       kubectl get clusterpolicy cluster-policy -o yaml | tessera install --values -
       tessera install --values values.yaml -n kube-system -o yaml | kubectl diff -f -
       tessera install --values examples/drivers/cluster-policy.yaml
+      tessera install --values values.yaml --registry-ca authority.crt --startup-deadline 20m
       tessera install --image localhost/tessera:0.1.0 --simulate 4xA100-40GB
     """
     choices, notices = _choices(
@@ -110,7 +115,7 @@ def command(
         simulate=simulate or "",
         drivers=drivers,
         replace_failed=replace_failed,
-        builds=tuple(arguments(taken(builds))),
+        **_of_controller(controllers),
     )
     objects = _manifests(choices)
     for notice in notices:
@@ -134,6 +139,20 @@ def _choices(
     objects, notices = (settings.driver_objects, settings.notices) if settings else (part.objects, part.notices)
     choices = Choices(settings=settings, namespace=where, drivers=objects, ask_for_drivers=drivers, **others)
     return choices, notices
+
+
+def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
+    """What the controller is told. Builds trust the same authorities, unless a ConfigMap is named for them."""
+    import msgspec
+
+    from tessera.cli.installation.trust import CONFIG_MAP
+    from tessera.controller.authorities import read_authorities
+
+    said, builds = site.taken(values), building.taken(values)
+    authorities = read_authorities(said.registry_ca) if said.registry_ca else ""
+    if authorities and not builds.ca_config_map:
+        builds = msgspec.structs.replace(builds, ca_config_map=CONFIG_MAP)
+    return {"site": (*site.arguments(said), *building.arguments(builds)), "authorities": authorities}
 
 
 def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":

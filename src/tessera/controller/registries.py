@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
+from tessera.controller.authorities import read_authorities
 from tessera.controller.options import ControllerOptions
 from tessera.driver.imagememory import ImageMemory
 from tessera.driver.registry.client import RegistryClient
@@ -23,10 +24,9 @@ async def registries(
     """A resolver for as long as the process lives. Nothing is connected before something is asked.
 
     Raises:
-        OSError: the file of authorities cannot be read.
-        ssl.SSLError: it holds no certificates.
+        AuthoritiesError: the file of authorities cannot be read, or holds none.
     """
-    authorities = options.registries.ca.read_text(encoding="ascii") if options.registries.ca is not None else ""
+    authorities = read_authorities(options.registries.ca) if options.registries.ca is not None else ""
     trust = Trust(authorities=authorities, plain=options.registries.plain_http)
     asked = RegistryClient(Wire(trust), clock)
     resolver = RegistryResolver(clock, client=asked, secrets=PullSecrets(client, options.namespace), rng=rng)

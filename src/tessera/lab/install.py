@@ -75,7 +75,7 @@ def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
 
 
 def _registry(cluster: "Cluster") -> SimulatedRegistry:
-    """What a controller in the lab asks for images: no real registry."""
+    """What a controller in the lab asks for images: no real registry, so that no file of authorities is read."""
     return SimulatedRegistry(cluster.options.catalogue or Catalogue(), cluster.clock)
 
 

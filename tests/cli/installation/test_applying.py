@@ -15,7 +15,7 @@ from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.cli.installation.surroundings import missing_namespace, warnings
 from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, Invalid, NotFound
-from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.lab.apiserver.identity import service_account
 from tessera.lab.manifests import deploy_folder, install_manifests
 
@@ -116,6 +116,49 @@ def test_the_right_to_evict_goes_with_the_option(place: Any) -> None:
         assert "--mig-evict" in (await agent(place))["args"]
         assert results(await install(place))["deleted"] == 2
         assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+async def trusted(place: Any) -> list[str]:
+    """The certificates that there are, and the hash of those that the controller was started with."""
+    maps = (await place.client().list(CONFIGMAPS.untyped(), namespace="tessera-system")).items
+    found = await place.client().get(DEPLOYMENTS.untyped(), "tessera-controller", "tessera-system")
+    hashes = found["spec"]["template"]["metadata"].get("annotations", {})
+    stored = [each["data"]["ca.crt"] for each in maps if each["metadata"]["name"] == "tessera-registry-ca"]
+    return [*stored, *hashes.values()]
+
+
+def test_authorities_of_registries_come_change_and_go_with_their_option(place: Any) -> None:
+    async def scenario() -> None:
+        name = "configmap/tessera-registry-ca in tessera-system"
+        plain = await install(place) and await trusted(place)
+        assert (name, "created") in [(each.name, each.result) for each in await install(place, authorities="one")]
+        one = await trusted(place)
+        assert results(await install(place, authorities="one"))["unchanged"] == len(objects(authorities="one"))
+        assert [each.name for each in await install(place, authorities="two") if each.result != "unchanged"] == [
+            name,
+            "deployment.apps/tessera-controller in tessera-system",
+        ]
+        two = await trusted(place)
+        assert (plain, one[0], two[0]) == ([], "one", "two")
+        assert one[1] != two[1]
+        done = await install(place, dry=True)
+        assert Done(name, "deleted") in done
+        assert await trusted(place) == two
+        assert await install(place) == done
+        assert await trusted(place) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_config_map_of_that_name_that_somebody_else_made_stays(place: Any) -> None:
+    async def scenario() -> None:
+        await install(place)
+        theirs = {"metadata": {"name": "tessera-registry-ca"}, "data": {"ca.crt": "theirs"}}
+        await place.client("kubectl-create").create(CONFIGMAPS.untyped(), theirs, "tessera-system")
+        assert results(await install(place)) == {"unchanged": len(objects())}
+        assert await trusted(place) == ["theirs"]
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ Rules:
   that count as ill health its environment, as NVIDIA's device plugin has it;
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
 - they may ask for evictions only where that is chosen;
-- the controller is told how driver images are built at this site;
+- the controller is told what a site says of its registries, its new nodes and builds, and has its authorities;
 - the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
   for drivers they say that Tessera is in charge, whoever wrote their status before.
 
@@ -23,6 +23,7 @@ import msgspec
 from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
 from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
 from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
+from tessera.cli.installation.trust import config_map, trusting
 
 Manifest = dict[str, Any]
 
@@ -54,7 +55,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         drivers: the ClusterPolicy, and the NVIDIADriver, by which Tessera installs drivers; none leaves them to hosts.
         ask_for_drivers: whether the user asked for them, or for none; None if for neither.
         replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
-        builds: the controller's options about builds of driver images.
+        site: the controller's options about registries, new nodes and builds of driver images.
+        authorities: certificates that registries are trusted by, PEM; empty for the system's alone.
     """
 
     settings: OperatorSettings | None = None
@@ -66,7 +68,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     drivers: Sequence[Manifest] = ()
     ask_for_drivers: bool | None = None
     replace_failed: int = 0
-    builds: Sequence[str] = ()
+    site: Sequence[str] = ()
+    authorities: str = ""
 
     @property
     def may_evict(self) -> bool:
@@ -101,10 +104,14 @@ def manifests(
         objects = [each for each in objects if each["metadata"]["name"] != CONFIG_ROLE]
         after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
         objects[after:after] = [*_readers(choices.followed), *_config_maps(choices.settings, choices.namespace)]
-    for chosen, rights in ((choices.may_evict, eviction), (choices.replace_failed, replacing)):
-        if chosen:
-            after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
-            objects[after:after] = copy.deepcopy(list(rights))
+    after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
+    objects[after:after] = copy.deepcopy(
+        [
+            *(eviction if choices.may_evict else ()),
+            *(replacing if choices.replace_failed else ()),
+            *([config_map(choices.authorities)] if choices.authorities else ()),
+        ]
+    )
     for each in objects:
         for container in _containers(each):
             container["image"] = choices.image or container["image"]
@@ -113,6 +120,8 @@ def manifests(
         if each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
             (container,) = each["spec"]["template"]["spec"]["containers"]
             container["args"] = [*container["args"], *_controllers_arguments(choices)]
+            if choices.authorities:
+                each["spec"]["template"] = trusting(each["spec"]["template"], choices.authorities)
     return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
 
 
@@ -132,7 +141,7 @@ def _containers(manifest: Manifest) -> Sequence[Manifest]:
 def _controllers_arguments(choices: Choices) -> Iterator[str]:
     if choices.replace_failed:
         yield f"--replace-failed={choices.replace_failed}"
-    yield from choices.builds
+    yield from choices.site
 
 
 # The agents' container

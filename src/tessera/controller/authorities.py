@@ -1,0 +1,57 @@
+"""The file of authorities that registries of driver images are trusted by, read and checked.
+
+``tessera install`` reads it before it goes into a cluster, the controller when it starts: both refuse the same files,
+in the same words. Only the certificates of a file are taken. What stands between them may be in any language, and a
+private key in the same file stays where it is.
+"""
+
+from pathlib import Path
+
+#: Bytes of a file that are read at most. A system's own bundle has about 220 KiB; a ConfigMap holds 1 MiB.
+LARGEST = 512 << 10
+
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
+
+
+class AuthoritiesError(ValueError):
+    """A file holds no authorities to trust; the text names the file, what is wrong and what to do."""
+
+
+def read_authorities(file: Path) -> str:
+    """The certificates of a file, in its order, PEM in ASCII.
+
+    Raises:
+        AuthoritiesError: there is none, one cannot be read, or the file is too large.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding
+    from cryptography.x509 import load_pem_x509_certificates
+
+    data = _bounded(file)
+    if _BEGIN not in data:
+        raise AuthoritiesError(
+            f"{file} has no certificate in PEM ({_BEGIN.decode()}); one in DER becomes one by:"
+            f" openssl x509 -inform der -in {file} -out ca.crt"
+        )
+    try:
+        found = load_pem_x509_certificates(data)
+    except ValueError as error:
+        raise AuthoritiesError(
+            f"{file} has a certificate that is damaged or not whole; get it from the authority again"
+        ) from error
+    return "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in found)
+
+
+def _bounded(file: Path) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST + 1)
+    except OSError as error:
+        raise AuthoritiesError(
+            f"{file} cannot be read ({(error.strerror or str(error)).lower()}); name a file of certificates in PEM"
+        ) from error
+    if len(data) > LARGEST:
+        raise AuthoritiesError(
+            f"{file} has more than {LARGEST >> 10} KiB; name the authorities of your registries only,"
+            " the system's are trusted anyway"
+        )
+    return data
