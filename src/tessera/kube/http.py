@@ -23,7 +23,9 @@ from tessera.kube.credentials import Credential
 from tessera.kube.transport import Request, Response, Stream
 
 #: Seconds: to connect, for a whole answer, and of silence in a stream. Watches bring a bookmark every minute, so a
-#: stream that is silent for a minute and a half is a half-open connection.
+#: stream that is silent for a minute and a half is a half-open connection. Where etcd tells kube-apiserver of no
+#: progress (--experimental-watch-progress-notify-interval), a kind in which nothing changes looks the same: its watch
+#: begins anew where it stood.
 CONNECT_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 60.0
 SILENCE_TIMEOUT = 90.0

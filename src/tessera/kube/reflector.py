@@ -226,12 +226,14 @@ class Reflector(Generic[T]):
         if not self.synced.is_set():
             self.error = error
         self.looked.set()
-        if self._clock.monotonic() - self._watching_since >= _STEADY_WATCH:
+        steady = self._clock.monotonic() - self._watching_since >= _STEADY_WATCH
+        if steady:
             self._backoff.reset()
         pause = max(self._backoff.next(), _asked_pause(error))
         if _version_is_lost(error) or self._backoff.failures % _DOUBT_AFTER == 0:
             self._version = ""
-        _log.info("%s: %s; again in %.1f s", self._resource.label, error, pause)
+        level = logging.DEBUG if steady and isinstance(error, ConnectionError) else logging.INFO  # idle ones end so
+        _log.log(level, "%s: %s; again in %.1f s", self._resource.label, error, pause)
         await self._clock.sleep(pause)
 
 
