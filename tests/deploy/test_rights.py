@@ -24,7 +24,7 @@ MADE_OF = {
     "tessera-agent": ("agent", "kube/events.py"),
     "tessera-controller": (
         "controller",
-        *(f"driver/{room}" for room in ("acting.py", "run.py", "registry/pullsecrets.py")),
+        *(f"driver/{room}" for room in ("acting.py", "policies.py", "run.py", "registry/pullsecrets.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}.py" for room in ("run", "gate", "store")),
         "kube/events.py",
