@@ -146,7 +146,7 @@ def _of_controller(values: dict[str, Any]) -> dict[str, Any]:
     import msgspec
 
     from tessera.cli.installation.trust import CONFIG_MAP
-    from tessera.controller.authorities import read_authorities
+    from tessera.driver.registry.authorities import read_authorities
 
     said, builds = site.taken(values), building.taken(values)
     authorities = read_authorities(said.registry_ca) if said.registry_ca else ""

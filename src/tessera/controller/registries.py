@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
-from tessera.controller.authorities import read_authorities
 from tessera.controller.options import ControllerOptions
 from tessera.driver.imagememory import ImageMemory
+from tessera.driver.registry.authorities import read_authorities
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.pullsecrets import PullSecrets
 from tessera.driver.registry.wire import Trust, Wire

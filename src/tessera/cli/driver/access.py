@@ -95,9 +95,8 @@ async def registries(access: Access, secrets: "PullSecrets | None" = None) -> As
     Raises:
         Failure: the authority's file has no certificates.
     """
-    import ssl
-
     from tessera.clock import SystemClock
+    from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
     from tessera.driver.registry.client import RegistryClient
     from tessera.driver.registry.keyring import Keyring
     from tessera.driver.registry.wire import Trust, Wire
@@ -105,10 +104,10 @@ async def registries(access: Access, secrets: "PullSecrets | None" = None) -> As
 
     clock, keyring = SystemClock(), access.keyring()
     try:
-        authorities = access.ca.read_text() if access.ca else ""
-        wire = Wire(Trust(authorities=authorities, plain=access.plain))
-    except (ssl.SSLError, UnicodeDecodeError) as error:
-        raise Failure(f"error: {access.ca} has no certificate in PEM") from error
+        authorities = read_authorities(access.ca) if access.ca else ""
+    except AuthoritiesError as error:
+        raise Failure(f"error: --ca: {error}") from error
+    wire = Wire(Trust(authorities=authorities, plain=access.plain))
 
     async def both(names: tuple[str, ...]) -> Keyring:
         return (await secrets(names) if secrets else Keyring()) + keyring

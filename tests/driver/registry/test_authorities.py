@@ -13,10 +13,10 @@ from tests.kube.certificates import Authority
 
 from tessera.api.driver.policy import ImageSource
 from tessera.clock import SystemClock
-from tessera.controller.authorities import LARGEST, AuthoritiesError, read_authorities
 from tessera.controller.options import ControllerOptions, RegistryOptions
 from tessera.controller.registries import registries
 from tessera.driver.pool import PoolKey
+from tessera.driver.registry.authorities import LARGEST, AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
 from tessera.kube.client import Client
 from tessera.lab.apiserver.inprocess import InProcessTransport
