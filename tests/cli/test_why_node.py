@@ -6,12 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.cli.verdicts.answer import Answer, Report, lines
 from tessera.cli.verdicts.nodes import AGENT_COMES, answer_about_node
 from tessera.cli.verdicts.reading import Asked, asked
 from tessera.cli.verdicts.sight import Sight, View
 from tessera.clock import rfc3339
+from tessera.driver.told import status_text
 from tessera.kube.resources import CoreEvent, Node, Pod
 from tessera.lab.manifests import install_manifests
 
@@ -365,3 +367,24 @@ def test_an_agent_that_waits_for_its_driver_is_not_the_one_to_look_at(reason: st
 def test_a_driver_that_is_there_is_not_spoken_of() -> None:
     there = ("GpuNodeReady", "True", "Advertised", "the driver is there")
     assert answer(node(HEALTHY, IN_FORCE, there)) == answer(node(HEALTHY, IN_FORCE))
+
+
+def driven(about: Node, phase: Phase, reason: str, *, leaving: bool = False) -> Node:
+    """The node, with what the controller says of its driver."""
+    status = DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since="", reason=reason, leaving=leaving)
+    annotations = {**about.metadata.annotations, DRIVER_ANNOTATION: status_text(status)}
+    return msgspec.structs.replace(about, metadata=msgspec.structs.replace(about.metadata, annotations=annotations))
+
+
+def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
+    found = answer(driven(node(HEALTHY, IN_FORCE), Phase.UPGRADING, "Pod default/train is to leave."))
+    assert found.case == "changing-driver"
+    assert found.facts[0] == "driver: Pod default/train is to leave."
+    assert found.help == ("how far it is: tessera driver status n1 -v",)
+
+
+def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:
+    reason = "Its driver stays until pod default/train has ended."
+    found = answer(driven(node(HEALTHY, IN_FORCE), Phase.READY, reason, leaving=True))
+    assert (found.case, found.facts[0]) == ("as-asked", f"driver: {reason}")
+    assert answer(driven(node(HEALTHY, IN_FORCE), Phase.READY, "It is there.")) == answer(node(HEALTHY, IN_FORCE))

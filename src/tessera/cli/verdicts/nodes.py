@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
@@ -21,6 +22,7 @@ from tessera.cli.verdicts.fixed import dynamic_resources
 from tessera.cli.verdicts.node_events import still_telling
 from tessera.cli.verdicts.node_help import blanks_of, help_about, help_about_nothing
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
+from tessera.driver.told import read_status
 from tessera.kube.resources import Condition, Node
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.
@@ -67,6 +69,7 @@ def answer_about_node(view: View, node: Node) -> Answer:
         coming_up(view, node)
         or _down(view, node)
         or _without_driver(view, node)
+        or _changing_driver(view, node)
         or _without_agent(view, node)
         or _as_told(view, node)
     )
@@ -99,6 +102,23 @@ def _without_driver(view: View, node: Node) -> Answer | None:
         facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when there was a driver last, ")),
         help=help_about(ADVERTISED, told.reason, blanks_of(node, view.agent(node.metadata.name))),
     )
+
+
+def _changing_driver(view: View, node: Node) -> Answer | None:
+    """Pods may still use the cards, and what is awaited may be one of them."""
+    told = _driver(node)
+    if told is None or told.phase is not Phase.UPGRADING:
+        return None
+    return Answer(
+        case="changing-driver",
+        verdict="is being given another driver, and takes no new pods until it has it",
+        facts=(f"driver: {told.reason}", *_facts(view, node)),
+        help=(f"how far it is: tessera driver status {node.metadata.name} -v",),
+    )
+
+
+def _driver(node: Node) -> DriverStatus | None:
+    return read_status(node.metadata.annotations.get(DRIVER_ANNOTATION, ""))
 
 
 def _without_agent(view: View, node: Node) -> Answer | None:
@@ -214,7 +234,9 @@ def _allocatable(node: Node) -> dict[str, str]:
 
 
 def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
-    told = _told(node)
+    told, driver = _told(node), _driver(node)
+    if driver is not None and driver.leaving:
+        yield f"driver: {driver.reason}"
     for aspect in _ASPECTS:
         if aspect.type in told:
             yield f"{aspect.title}: {since}{told[aspect.type].message or told[aspect.type].reason}"
