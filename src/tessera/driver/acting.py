@@ -1,7 +1,8 @@
 """Carries out the machine's instructions, each as one request, and remembers which are under way.
 
-An instruction that is under way, that was just done and not seen yet, or that failed a moment ago is not begun again.
-All of that may be lost: whoever starts anew decides from what is seen.
+Nothing is written twice at a time, and the next write comes when the last was seen: what is decided meanwhile is
+decided from an old view. Nor is anything begun again that failed a moment ago. All of that may be lost: whoever starts
+anew decides from what is seen.
 """
 
 import asyncio
@@ -43,7 +44,7 @@ from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS, RUNTIME_
 
 _log = logging.getLogger(__name__)
 
-#: Seconds in which what was written is seen in a watch.
+#: Seconds in which what was written is seen in a watch; what is not seen by then changed nothing.
 SEEN_SECONDS = 2.0
 #: Owner of the condition and of the toolkit's DaemonSet: of each it owns all that it applies.
 CONDITIONS_MANAGER = "tessera-drivers"
@@ -86,14 +87,17 @@ class Acting:
         self._image = image
         self._toolkit_spec = toolkit_spec
         self._running: set[str] = set()
-        self._done: dict[str, tuple[Instruction, float]] = {}
+        self._overtaken: set[str] = set()  # what runs, and was seen before its answer came
+        self._unseen: dict[str, float] = {}  # what was answered and not seen, and until when that is waited for
         self._pauses: dict[str, float] = {}
         self._backoffs: dict[str, Backoff] = {}
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction unless that would be in vain now."""
         key, now = key_of(instruction), self._clock.monotonic()
-        if key in self._running or self._pauses.get(key, now) > now or self._is_done(key, instruction, now):
+        if key in self._running or max(self._pauses.get(key, now), self._unseen.get(key, now)) > now:
+            return
+        if self._meets(instruction):
             return
         if isinstance(instruction, Validate | ApplyToolkit) and not self._image():
             _log.info("Tessera's own image is not known: no pod of its controller is seen")
@@ -107,19 +111,30 @@ class Acting:
     def seen(self, *keys: str) -> None:
         """An object changed: what was written to it lately may be judged anew."""
         for key in keys:
-            self._done.pop(key, None)
+            self._unseen.pop(key, None)
+        self._overtaken |= self._running.intersection(keys)
 
     def due(self) -> float | None:
         """Seconds until something that was put off may be begun; None if nothing was."""
         now = self._clock.monotonic()
         self._pauses = {key: when for key, when in self._pauses.items() if when > now}
-        self._done = {key: done for key, done in self._done.items() if done[1] > now}
-        times = [*self._pauses.values(), *(when for _, when in self._done.values())]
+        self._unseen = {key: when for key, when in self._unseen.items() if when > now}
+        times = [*self._pauses.values(), *self._unseen.values()]
         return min(times) - now if times else None
 
-    def _is_done(self, key: str, instruction: Instruction, now: float) -> bool:
-        before = self._done.get(key)
-        return before is not None and before[1] > now and _same(before[0], instruction)
+    def _meets(self, instruction: Instruction) -> bool:
+        """Whether another write of the same node has to come first.
+
+        A label holds only for the node as it was seen. So it waits until what was told of the node is seen, and nothing
+        is told while it is under way.
+        """
+        match instruction:
+            case Label(node=node):
+                told = (f"told/{node}", f"condition/{node}")
+                return any(key in self._running or key in self._unseen for key in told)
+            case Tell(node=node) | Show(node=node):
+                return f"label/{node}" in self._running
+        return False
 
     async def _do(self, key: str, instruction: Instruction) -> None:
         try:
@@ -140,11 +155,13 @@ class Acting:
             self._pause(key)
         else:
             self._backoffs.pop(key, None)
-            self._done[key] = (instruction, self._clock.monotonic() + SEEN_SECONDS)
+            if key not in self._overtaken:
+                self._unseen[key] = self._clock.monotonic() + SEEN_SECONDS
             if isinstance(instruction, CreateSet):
                 self.problems.pop(instruction.set.id, None)
         finally:
             self._running.discard(key)
+            self._overtaken.discard(key)
         self._wake()
 
     def _problem(self, instruction: Instruction, text: str) -> None:
@@ -250,13 +267,6 @@ class Acting:
             await self._client.merge_patch(CLUSTER_POLICIES, told.name, told.patch, uid=told.uid, subresource="status")
         else:
             await self._client.merge_patch(NVIDIA_DRIVERS, told.name, told.patch, uid=told.uid, subresource="status")
-
-
-def _same(first: Instruction, second: Instruction) -> bool:
-    """Whether two instructions are one, on whatever version of the node they were decided."""
-    if isinstance(first, Label) and isinstance(second, Label):
-        return (first.uid, first.set, first.owner) == (second.uid, second.set, second.owner)
-    return first == second
 
 
 def _digest(spec: object) -> str:

@@ -94,6 +94,11 @@ Instruction = (
 )
 
 
+def node_of(instruction: Instruction) -> str:
+    """The node that is written; empty for what writes none."""
+    return instruction.node if isinstance(instruction, Label | Tell | Show) else ""
+
+
 def key_of(instruction: Instruction) -> str:
     """What is never written twice at a time."""
     match instruction:

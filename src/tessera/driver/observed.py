@@ -118,7 +118,7 @@ class Observed:
         facts, before = node_facts(event.object), self.facts.get(name)
         self.facts[name] = facts
         if before is None or _is_changing(facts) or not same_but_version(before, facts):
-            self._stirred((f"label/{name}", f"told/{name}", f"condition/{name}"))
+            self._stirred(_written(before, facts))
 
     def _pod_seen(self, event: Event[Pod]) -> None:
         pod = event.object
@@ -143,6 +143,16 @@ class Observed:
     def _set_seen(self, event: Event[DaemonSet]) -> None:
         name = event.object.metadata.name
         self._stirred((f"set/{name}", *(("toolkit",) if name == TOOLKIT_APP else ())))
+
+
+def _written(before: NodeFacts | None, facts: NodeFacts) -> Iterator[str]:
+    """Writes of a node that may be what was seen; what is told of it is not proven by a write of something else."""
+    if before is None or before.labels != facts.labels:
+        yield f"label/{facts.name}"
+    if before is None or before.told != facts.told:
+        yield f"told/{facts.name}"
+    if before is None or before.condition != facts.condition:
+        yield f"condition/{facts.name}"
 
 
 def _is_changing(facts: NodeFacts) -> bool:

@@ -2,6 +2,10 @@
 
 A set that is wanted goes in with what stands in its way; why a node waits, and which sets failed, come back and are
 part of the next decision.
+
+The rollout's writes hold only for a node as it was seen, so it has the first word about a node. What is told of one
+(:mod:`tessera.driver.acting`) waits while a write of the rollout is not seen yet, and while the rollout says of the
+node what it did not say before: otherwise each would overtake the other, and every step be told twice.
 """
 
 import asyncio
@@ -15,6 +19,9 @@ from tessera.driver.machine import Decision
 from tessera.driver.observed import Observed
 from tessera.driver.rollout.rollout import Rollout
 from tessera.driver.rollout.views import Wanted
+
+#: Seconds after which it is looked again whether a write was seen: nothing else may follow from what shows it.
+_LOOK_AGAIN = 5.0
 
 
 class Rolling:
@@ -43,6 +50,7 @@ class Rolling:
         self._clock = clock
         self._changed = changed
         self._notes: Mapping[str, str] = {}
+        self._news: frozenset[str] = frozenset()
 
     def failed(self) -> dict[str, str]:
         """Sets that failed somewhere, with one of the causes."""
@@ -58,6 +66,10 @@ class Rolling:
             if text:
                 found[name] = text
         return found
+
+    def settled(self, node: str) -> bool:
+        """Whether others may write a node now: nothing of the rollout is under way there, and it says nothing new."""
+        return node not in self._rollout.busy and node not in self._news
 
     def see(self, decision: Decision, governance: Governance, group: asyncio.TaskGroup) -> float | None:
         """Goes on with the rollout.
@@ -75,10 +87,12 @@ class Rolling:
         policies = {name: policy.upgrade for name, policy in decision.used.items()}
         wanted = dict(self._possible(decision.wanted))
         found = self._rollout.see(list(self._observed.views(wanted, self._clock.now())), policies, group)
-        if found.notes != self._notes:
-            self._notes = found.notes
+        before, self._notes = self._notes, found.notes
+        self._news = frozenset(name for name in decision.wanted if before.get(name) != found.notes.get(name))
+        if before != found.notes:
             self._changed()
-        return None if found.until is None else max(0.0, found.until - self._clock.now())
+        times = [] if found.until is None else [max(0.0, found.until - self._clock.now())]
+        return min([*times, *([_LOOK_AGAIN] if self._rollout.busy else [])], default=None)
 
     def _possible(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, Wanted]]:
         """What is wanted, with what stands in its way: no node is emptied for a set whose DaemonSet is not there."""

@@ -25,6 +25,7 @@ from tessera.driver.coverage.metrics import CoverageMetrics
 from tessera.driver.coverage.next_kernels import NextKernels
 from tessera.driver.coverage.use import Use, use_of
 from tessera.driver.governance import Governance
+from tessera.driver.instructions import node_of
 from tessera.driver.machine import Decision, World, decide
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.observed import Observed
@@ -194,9 +195,10 @@ class Drivers:
         self._ask(decision, group)
         self._building.order(decision.build)
         self._note_use(governance)
-        for instruction in decision.instructions:
-            self._acting.start(instruction, group)
         until = self._rolling.see(decision, governance, group)
+        for instruction in decision.instructions:
+            if self._rolling.settled(node_of(instruction)):
+                self._acting.start(instruction, group)
         return min((each for each in (until, *self._deadlines()) if each is not None), default=None)
 
     def _world(self, governance: Governance) -> World:

@@ -55,6 +55,11 @@ class Rollout:
         """
         await self._hands.recall()
 
+    @property
+    def busy(self) -> frozenset[str]:
+        """Nodes with a write whose outcome was not seen yet: whoever writes them now makes the next one fail."""
+        return self._under_way.busy
+
     def failed_on(self, driver_set: str) -> Mapping[str, str]:
         """The nodes on which a set failed, with the causes; fresh nodes are better given another."""
         known = self._hands.failures.get(driver_set)
