@@ -294,6 +294,23 @@ def test_the_set_that_comes_next_stays_while_the_pod_of_the_one_before_is_ending
         assert not [each for each in made if isinstance(each, CreateSet)]
 
 
+def test_a_set_that_was_named_a_moment_ago_gives_way_like_one_whose_pod_is_seen() -> None:
+    """Its pod may be on its way, and would meet the next one's."""
+    cluster = Cluster()
+    cluster.has(ImageKind.PRECOMPILED, K1)
+    cluster.node("a", K1)
+    cluster.act(*cluster.decide())
+    named = cluster.nodes["a"].driver_set
+    assert named in cluster.sets
+    cluster.policy = msgspec.structs.replace(
+        cluster.policy, source=msgspec.structs.replace(SOURCE, version="535.54.03")
+    )
+    cluster.act(*cluster.decide())
+    assert cluster.nodes["a"].driver_set == CHANGING
+    cluster.act(*cluster.decide())
+    assert cluster.nodes["a"].driver_set in cluster.sets.keys() - {named}
+
+
 def test_without_an_image_and_a_builder_nothing_is_made_and_the_node_says_why() -> None:
     cluster = Cluster()
     cluster.images.clear()

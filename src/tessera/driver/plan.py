@@ -5,7 +5,8 @@ once, by the rollout, or not yet. Rules:
 
 1. A set on a node always fits its pool. A node whose kernel changed gets what fits its new one at once: nothing serves
    there, and its pods wait.
-2. Two drivers never run on one node: between two sets the label says that it changes, until the old pod is gone.
+2. Two drivers never run on one node: between two sets the label says that it changes, until the old pod is gone. That
+   none is seen does not end it: one may be on its way, for as long as the label names the set.
 3. What serves is changed by the rollout only. A driver serves from the moment at which it was proven to work until the
    node boots.
 4. A better way to the same driver is offered: the rollout takes it when the node is idle, or this module at the next
@@ -157,11 +158,12 @@ def _rank(policy: DriverPolicy, strategy: Strategy) -> int:
 
 
 def _change(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet) -> NodePlan:
-    """Another set now: nothing serves. The old pod goes first."""
+    """Another set now: nothing serves. The old pod goes first, even one that is only just being made."""
     others = [each for each in seen.pods.drivers if each.set != target.id]
-    label = CHANGING if others else target.id
+    named = seen.current is not None and seen.current.id != target.id
+    label = CHANGING if others or named else target.id
     reason = f"{choice.reason} The pod of the driver before is ending." if others else choice.reason
-    phase, more = (Phase.STARTING, "") if others else progress_of(seen, target)
+    phase, more = (Phase.STARTING, "") if label == CHANGING else progress_of(seen, target)
     status = _status(seen, target, phase, f"{reason} {more}".strip(), choice.rejected)
     left_alone = Wanted(policy=_name(policy))  # what the rollout began with another kernel is over
     return NodePlan(label=label, status=status, wanted=left_alone, needs=(target,))
