@@ -1,8 +1,11 @@
-"""Dates are written as Kubernetes writes them and read back to the same instant."""
+"""Dates are written as Kubernetes writes them and read back to the same instant; waiting for an event has an end."""
+
+import asyncio
 
 import pytest
 
-from tessera.clock import parse_rfc3339, rfc3339, rfc3339_micro
+from tessera.clock import LoopClock, parse_rfc3339, rfc3339, rfc3339_micro, until_set
+from tessera.lab.virtualtime import run_virtual
 
 
 def test_time_is_written_in_whole_seconds_utc() -> None:
@@ -18,3 +21,14 @@ def test_micro_time_has_six_decimals_and_reads_back() -> None:
 def test_a_date_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="isoformat"):
         parse_rfc3339("yesterday")
+
+
+@pytest.mark.parametrize(("at_most", "took"), [(None, 5.0), (60.0, 5.0), (3.0, 3.0), (0.0, 0.0)])
+def test_an_event_is_waited_for_but_not_longer_than_asked(at_most: float | None, took: float) -> None:
+    async def story() -> float:
+        event = asyncio.Event()
+        asyncio.get_running_loop().call_later(5.0, event.set)
+        await until_set(event, at_most)
+        return LoopClock(0).monotonic()
+
+    assert run_virtual(story()) == took

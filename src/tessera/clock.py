@@ -7,6 +7,7 @@ unchanged.
 """
 
 import asyncio
+import contextlib
 import math
 import time
 from datetime import UTC, datetime
@@ -67,6 +68,13 @@ class LoopClock:
     async def sleep(self, seconds: float) -> None:
         """Resumes after ``seconds`` of the loop's time."""
         await asyncio.sleep(seconds)
+
+
+async def until_set(event: asyncio.Event, at_most: float | None) -> None:
+    """Resumes once ``event`` is set, or after ``at_most`` seconds of the loop's time; None sets no limit."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most):
+            await event.wait()
 
 
 def rfc3339(seconds: float) -> str:

@@ -26,7 +26,7 @@ MADE_OF = {
         "controller",
         *(f"driver/{room}" for room in ("acting.py", "policies.py", "run.py", "registry/pullsecrets.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
-        *(f"provisioning/{room}.py" for room in ("run", "gate", "store")),
+        *(f"provisioning/{room}.py" for room in ("run", "annotating", "workloads", "gate", "store")),
         "kube/events.py",
         "kube/lease.py",
     ),

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.policy import DriverPolicy
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.driver.acting import Acting
 from tessera.driver.asking import Asking
 from tessera.driver.build.builds import Builds
@@ -154,14 +154,12 @@ class Drivers:
                     group.create_task(part)
                 await self._ready()
                 group.create_task(self._next_kernels.run())
-                self._stirred.set()
                 while True:
-                    await self._stirred.wait()
                     self._stirred.clear()
                     began = self._clock.monotonic()
                     due = self._round(group)
                     await self._clock.sleep(min(_LONGEST_REST, _REST * (self._clock.monotonic() - began)))
-                    await self._pause(due)
+                    await until_set(self._stirred, due)
 
     async def _ready(self) -> None:
         """Everything was listed, or is known not to exist; what earlier rollouts left behind was read."""
@@ -177,13 +175,6 @@ class Drivers:
                 await self._clock.sleep(backoff.next())
             else:
                 return
-
-    async def _pause(self, seconds: float | None) -> None:
-        """Sleeps until something changes, at most so long."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        self._stirred.set()
 
     # One round
 

@@ -6,24 +6,18 @@ written can be lost at any moment: the tracker starts again from what objects sa
 """
 
 import asyncio
-import logging
 import random
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 
-import msgspec
-
-from tessera.clock import Clock
-from tessera.kube.backoff import Backoff
+from tessera.clock import Clock, until_set
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import (
     CAPI_MACHINES,
     EVENTS,
     NODECLAIMS,
-    NODES,
     OPENSHIFT_MACHINES,
     CoreEvent,
     Machine,
@@ -31,26 +25,17 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
+from tessera.provisioning.annotating import Annotating
 from tessera.provisioning.gate import StartupGate
 from tessera.provisioning.machines import request_of
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Step, WorkloadRecord
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.records import encode_record
 from tessera.provisioning.replacing import Replacer
 from tessera.provisioning.sightings import moment, node_sighting, pod_sighting
 from tessera.provisioning.store import BookStore
 from tessera.provisioning.tracker import Keep, Tracker
 from tessera.provisioning.watching import Followed
-
-_log = logging.getLogger(__name__)
-
-#: Seconds in which changes of a record gather before the node is annotated.
-SETTLE = 1.0
-#: Pods whose image's arrival waits to be looked up; of more it stays unknown.
-_LOOK_UPS = 200
-#: Times in objects are whole seconds: a start can look this much earlier than the pull before it.
-_ROUNDED = 1.0
+from tessera.provisioning.workloads import Workloads
 
 
 class Provisioning:
@@ -96,10 +81,7 @@ class Provisioning:
         self._may_act = may_act
         self._live = False
         self._stirred = asyncio.Event()
-        self._unwritten = asyncio.Event()
         self._changed: set[str] = set()
-        self._look_ups: deque[WorkloadRecord] = deque(maxlen=_LOOK_UPS)
-        self._looked = asyncio.Event()
         self._store = BookStore(
             client,
             clock,
@@ -109,15 +91,14 @@ class Provisioning:
             rng=rng,
             may_act=may_act,
         )
-        self._machines = tuple(self._sources())
-
-    def _sources(self) -> Iterator[Followed[Machine]]:
-        client, clock, rng = self._client, self._clock, self._rng
-        yield Followed(client, CAPI_MACHINES, clock=clock, rng=rng, on_event=self._machine_seen(CAPI_MACHINES))
-        yield Followed(
-            client, OPENSHIFT_MACHINES, clock=clock, rng=rng, on_event=self._machine_seen(OPENSHIFT_MACHINES)
+        self._annotating = Annotating(client, clock, tracker=self.tracker, metrics=metrics, rng=rng, may_act=may_act)
+        self._workloads = Workloads(client, store=self._store, metrics=metrics)
+        seen = self._machine_seen
+        self._machines = (
+            Followed(client, CAPI_MACHINES, clock=clock, rng=rng, on_event=partial(seen, CAPI_MACHINES)),
+            Followed(client, OPENSHIFT_MACHINES, clock=clock, rng=rng, on_event=partial(seen, OPENSHIFT_MACHINES)),
+            Followed(client, NODECLAIMS, clock=clock, rng=rng, on_event=partial(seen, NODECLAIMS)),
         )
-        yield Followed(client, NODECLAIMS, clock=clock, rng=rng, on_event=self._machine_seen(NODECLAIMS))
 
     async def run(self) -> None:
         """Follows and writes until cancelled."""
@@ -136,10 +117,9 @@ class Provisioning:
             self._pods.add_handler(self._pod_seen)
             self._nodes.add_handler(lambda event: self._node_seen(event, gate))
             self._live = True
-            for part in (*(each.run() for each in self._machines), self._store.run()):
+            followed = (each.run() for each in self._machines)
+            for part in (*followed, self._store.run(), self._annotating.run(), self._workloads.run()):
                 group.create_task(part)
-            group.create_task(self._annotate())
-            group.create_task(self._look_up())
             await self._look_after(gate)
 
     def _gate(self) -> StartupGate:
@@ -189,15 +169,12 @@ class Provisioning:
             self.tracker.see_pod(found, self._clock.now())
             self._stir(found.node)
 
-    def _machine_seen(self, resource: Resource[Machine]) -> Callable[[Event[Machine]], None]:
-        def seen(event: Event[Machine]) -> None:
-            if event.kind is EventKind.DELETED:
-                self.tracker.lose_request(event.object.metadata.uid)
-            else:
-                self.tracker.see_request(request_of(event.object, resource))
-            self._stir("")
-
-        return seen
+    def _machine_seen(self, resource: Resource[Machine], event: Event[Machine]) -> None:
+        if event.kind is EventKind.DELETED:
+            self.tracker.lose_request(event.object.metadata.uid)
+        else:
+            self.tracker.see_request(request_of(event.object, resource))
+        self._stir("")
 
     def _scale_up_seen(self, event: Event[CoreEvent]) -> None:
         told = event.object
@@ -221,96 +198,22 @@ class Provisioning:
             self._stirred.clear()
             changed, self._changed = self._changed, set()
             self._keep()
-            if self.tracker.changed:
-                self._unwritten.set()
+            self._annotating.look()
             self._metrics.under_way(sum(1 for each in self.tracker.records.values() if not each.usable))
             await gate.look(changed)
 
     async def _wait(self, due: float | None) -> None:
         """Until something was seen, or until ``due``."""
-        pause = None if due is None else max(0.0, due - self._clock.now())
-        try:
-            async with asyncio.timeout(pause):
-                await self._stirred.wait()
-        except TimeoutError:
-            return
+        await until_set(self._stirred, None if due is None else max(0.0, due - self._clock.now()))
 
     def _keep(self) -> None:
         """Puts into the book what is worth keeping."""
         book = self._store.book
         for found in self.tracker.take():
-            if isinstance(found, Keep):
-                before = book.nodes.get(found.record.uid)
-                if book.nodes.put(found.record):
-                    self._metrics.recorded(found.record, before)
-                    self._store.changed()
-            elif book.workloads.get(found.record.uid) is None:
-                self._look_ups.append(found.record)
-                self._looked.set()
-
-    # The annotation
-
-    async def _annotate(self) -> None:
-        backoff = Backoff(self._rng)
-        while True:
-            await self._unwritten.wait()
-            await self._clock.sleep(SETTLE)
-            self._unwritten.clear()
-            names, self.tracker.changed = self.tracker.changed, set()
-            failed = {name for name in sorted(names) if not await self._annotate_one(name)}
-            if failed:
-                self.tracker.changed |= failed
-                self._unwritten.set()
-                await self._clock.sleep(backoff.next())
-            else:
-                backoff.reset()
-
-    async def _annotate_one(self, name: str) -> bool:
-        """Writes a node's record; whether there is nothing left to write."""
-        record = self.tracker.records.get(name)
-        if record is None:
-            return True
-        if not self._may_act():
-            return False
-        patch = {"metadata": {"annotations": {PROVISIONING_ANNOTATION: encode_record(record)}}}
-        try:
-            await self._client.merge_patch(NODES, name, patch, uid=record.uid)
-        except (NotFound, Conflict):
-            return True  # the node is gone, or another one
-        except (ApiError, ConnectionError, TimeoutError) as error:
-            self._metrics.failed("annotation")
-            _log.info("node %s: its record cannot be written, it is tried again: %s", name, error)
-            return False
-        return True
-
-    # Pods
-
-    async def _look_up(self) -> None:
-        """Keeps pods' records; where a node was made for the pod, with the moment when its images were there.
-
-        Only kubelet's Events say that, and asking for those of one pod has a server look through all of a namespace.
-        So it is done for the few pods whose pull is a part of a new node's way.
-        """
-        while True:
-            await self._looked.wait()
-            self._looked.clear()
-            while self._look_ups:
-                record = self._look_ups.popleft()
-                if record.fresh:
-                    record = await self._with_pull(record)
-                if self._store.book.workloads.put(record):
-                    self._metrics.started(record)
-                    self._store.changed()
-
-    async def _with_pull(self, record: WorkloadRecord) -> WorkloadRecord:
-        fields = f"involvedObject.uid={record.uid},reason=Pulled"
-        try:
-            found = (await self._client.list(EVENTS, record.namespace, field_selector=fields)).items
-        except (ApiError, ConnectionError, TimeoutError):
-            return record
-        times = [moment(each.first_timestamp) or moment(each.event_time) for each in found]
-        started = record.at[Step.STARTED]
-        before = [each for each in times if each is not None and each <= started + _ROUNDED]
-        if not before:
-            return record
-        return msgspec.structs.replace(record, at={**record.at, Step.PULLED: min(max(before), started)})
+            if not isinstance(found, Keep):
+                self._workloads.keep(found.record)
+                continue
+            before = book.nodes.get(found.record.uid)
+            if book.nodes.put(found.record):
+                self._metrics.recorded(found.record, before)
+                self._store.changed()

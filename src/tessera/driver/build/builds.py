@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.driver.build.job import APP, APP_LABEL, config_map, job, job_name
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import Attempt, BuildPhase, BuildState, Retries, Start, attempt, decide, state
@@ -122,14 +122,7 @@ class Builds:
                 await informer.wait_synced()
             while True:
                 self._stirred.clear()
-                await self._pause(await self._act())
-
-    async def _pause(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        except TimeoutError:
-            return
+                await until_set(self._stirred, await self._act())
 
     async def _act(self) -> float | None:
         """Carries out what is due; returns the seconds until something is due again."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
-from tessera.clock import Clock
+from tessera.clock import Clock, until_set
 from tessera.driver.build.builds import NAMESPACE, Builds
 from tessera.driver.build.forms import UnbuildableError
 from tessera.driver.build.orders import BuildOrder, order_for
@@ -138,17 +138,10 @@ class NextKernels:
                     self._stirred.clear()
                     self._take(await self._look())
                     await self._tell()
-                    await self._pause(LATE if self.report.open else SOON)
+                    await until_set(self._stirred, LATE if self.report.open else SOON)
             finally:
                 if self._metrics is not None:
                     self._metrics.show(Report())  # who does not lead any more says nothing
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stirred.wait()
-        except TimeoutError:
-            return
 
     async def _look(self) -> Report:
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))

@@ -1,0 +1,94 @@
+"""A node's record in the node's annotation, so that whoever looks at the node, or begins anew, sees how far it came.
+
+Written after a node's changes have gathered for a second. What cannot be written is tried again, with what it says by
+then.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.resources import NODES
+from tessera.provisioning.metrics import ProvisioningMetrics
+from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
+from tessera.provisioning.records import encode_record
+from tessera.provisioning.tracker import Tracker
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which changes of a record gather before the node is annotated.
+SETTLE = 1.0
+
+
+class Annotating:
+    """Writes the annotations.
+
+    Args:
+        client: who writes.
+        clock: for pauses.
+        tracker: has the records, and says which changed.
+        metrics: counts what failed.
+        rng: for jitter.
+        may_act: whether this replica still leads; asked before each write.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        tracker: Tracker,
+        metrics: ProvisioningMetrics,
+        rng: random.Random,
+        may_act: Callable[[], bool],
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._tracker = tracker
+        self._metrics = metrics
+        self._may_act = may_act
+        self._backoff = Backoff(rng)
+        self._changed = asyncio.Event()
+
+    def look(self) -> None:
+        """Something was seen: records may have changed."""
+        if self._tracker.changed:
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            await self._changed.wait()
+            await self._clock.sleep(SETTLE)
+            self._changed.clear()
+            names, self._tracker.changed = self._tracker.changed, set()
+            failed = {name for name in sorted(names) if not await self._annotate(name)}
+            if failed:
+                self._tracker.changed |= failed
+                self._changed.set()
+                await self._clock.sleep(self._backoff.next())
+            else:
+                self._backoff.reset()
+
+    async def _annotate(self, name: str) -> bool:
+        """Writes a node's record; whether there is nothing left to write."""
+        record = self._tracker.records.get(name)
+        if record is None:
+            return True
+        if not self._may_act():
+            return False
+        patch = {"metadata": {"annotations": {PROVISIONING_ANNOTATION: encode_record(record)}}}
+        try:
+            await self._client.merge_patch(NODES, name, patch, uid=record.uid)
+        except (NotFound, Conflict):
+            return True  # the node is gone, or another one
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            self._metrics.failed("annotation")
+            _log.info("node %s: its record cannot be written, it is tried again: %s", name, error)
+            return False
+        return True

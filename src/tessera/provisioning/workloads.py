@@ -1,0 +1,73 @@
+"""Records of pods that started: kept, and where a node was made for the pod, with the moment its images were there.
+
+Only kubelet's Events say when an image was there, and asking for those of one pod has a server look through all of a
+namespace. So it is done for the few pods whose pull is a part of a new node's way, one after the other; where nobody
+says it, it stays unknown.
+"""
+
+import asyncio
+from collections import deque
+
+import msgspec
+
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.resources import EVENTS
+from tessera.provisioning.metrics import ProvisioningMetrics
+from tessera.provisioning.milestones import Step, WorkloadRecord
+from tessera.provisioning.sightings import moment
+from tessera.provisioning.store import BookStore
+
+#: Pods that wait for their record to be kept; of more, the oldest are passed over.
+_WAITING = 200
+#: Times in objects are whole seconds: a start can look this much earlier than the pull before it.
+_ROUNDED = 1.0
+
+
+class Workloads:
+    """Keeps the records.
+
+    Args:
+        client: asks for Events.
+        store: the book of records.
+        metrics: counts.
+    """
+
+    def __init__(self, client: Client, *, store: BookStore, metrics: ProvisioningMetrics) -> None:
+        self._client = client
+        self._store = store
+        self._metrics = metrics
+        self._waiting: deque[WorkloadRecord] = deque(maxlen=_WAITING)
+        self._come = asyncio.Event()
+
+    def keep(self, record: WorkloadRecord) -> None:
+        """A pod has started; what the book has already is passed over."""
+        if self._store.book.workloads.get(record.uid) is None:
+            self._waiting.append(record)
+            self._come.set()
+
+    async def run(self) -> None:
+        """Keeps records until cancelled."""
+        while True:
+            await self._come.wait()
+            self._come.clear()
+            while self._waiting:
+                record = self._waiting.popleft()
+                if record.fresh:
+                    record = await self._with_pull(record)
+                if self._store.book.workloads.put(record):
+                    self._metrics.started(record)
+                    self._store.changed()
+
+    async def _with_pull(self, record: WorkloadRecord) -> WorkloadRecord:
+        fields = f"involvedObject.uid={record.uid},reason=Pulled"
+        try:
+            found = (await self._client.list(EVENTS, record.namespace, field_selector=fields)).items
+        except (ApiError, ConnectionError, TimeoutError):
+            return record
+        times = [moment(each.first_timestamp) or moment(each.event_time) for each in found]
+        started = record.at[Step.STARTED]
+        before = [each for each in times if each is not None and each <= started + _ROUNDED]
+        if not before:
+            return record
+        return msgspec.structs.replace(record, at={**record.at, Step.PULLED: min(max(before), started)})
