@@ -103,7 +103,7 @@ def ignored(winner: str) -> Verdict:
 
 def disabled() -> Verdict:
     """The verdict on an NVIDIADriver that no ClusterPolicy calls for."""
-    text = "no effect: the ClusterPolicy in force does not have driver.useNvidiaDriverCRD"
+    text = "no effect: no ClusterPolicy in force has driver.useNvidiaDriverCRD"
     return Verdict(state="disabled", reason="Reconciled", message=text)
 
 
