@@ -125,6 +125,7 @@ def play(
     *,
     registries: type[Catalogue] = Catalogue,
     processes: Callable[[Cluster], Entrypoint] | None = None,
+    cluster_type: type[Cluster] = Cluster,
     **options: Any,
 ) -> None:
     """Runs a scenario in a fresh cluster on virtual time.
@@ -136,13 +137,14 @@ def play(
         images: what registries hold beside Tessera's own and what runs with drivers.
         registries: what they are.
         processes: runs Tessera's containers; by default as they are.
+        cluster_type: how its parts reach each other.
         options: of the cluster.
     """
     cdi = Path(tempfile.mkdtemp(dir=folder))
 
     async def main() -> None:
         found = catalogue(COSTS, images, kind=registries)
-        cluster = Cluster(
+        cluster = cluster_type(
             nodes,
             clock=LoopClock(BEGAN),
             options=ClusterOptions(cdi=cdi, catalogue=found, drivers=True, mig_config="", **options),

@@ -1,13 +1,15 @@
 """The end of a storm: people put right what they changed, and then everything must come right by itself.
 
 1. Every node serves with the driver that the policy asks for.
-2. Nothing is left of upgrades: no cordon of ours, no pause, no node between two drivers.
+2. Nothing is left of upgrades: no cordon of ours, no pause, no node between two drivers, no set without a node. All
+   policies are told to be ready, and whoever waited for a card has one.
 3. Nobody writes anything for ten minutes.
 4. Another version reaches every node, too, but one that a person cordoned and that pods use: that stays as it is, and
    holds up nobody.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from tests.cluster.storm.people import (
     BUDGET,
@@ -24,9 +26,25 @@ from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import VERSIONS, branch
 
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, Phase
-from tessera.driver.rollout.state import CHANGING, REQUESTED_ANNOTATION, State
-from tessera.kube.resources import PODS
+from tessera.api.driver.status import (
+    DRIVER_CONDITION,
+    DRIVER_SET_LABEL,
+    PAUSE_LABEL,
+    PAUSED,
+    UPGRADE_STATE_LABEL,
+    Phase,
+)
+from tessera.driver.manifests.names import APP_LABEL
+from tessera.driver.rollout.reading import PULL_APP
+from tessera.driver.rollout.state import (
+    CHANGING,
+    INITIAL_ANNOTATION,
+    RECORD_ANNOTATION,
+    REQUESTED_ANNOTATION,
+    State,
+    state_of,
+)
+from tessera.kube.resources import PODS, Node
 
 #: Simulated seconds: until all serve, after that until all rests, and in which nobody writes then.
 COMES_RIGHT, RESTS, QUIET = 14_400.0, 3_600.0, 600.0
@@ -46,15 +64,26 @@ async def put_right(s: Scene) -> None:
         elif path.is_dir():
             path.rmdir()
     for name in s.nodes:
-        await s.label(name, **dict.fromkeys(SWITCHES) | {"nvidia.com/gpu.present": "true"})
-        if name in s.always.foreign:
-            await s.uncordon(name)
-    await s.ask("all may be evicted", s.client.delete(BUDGETS, BUDGET, "default"))
+        await _switch_back(s, name)
+    await s.remove(BUDGETS, BUDGET, "default")
     for name in s.tenants:
-        await s.ask(f"tenant's pod {name} goes", s.client.delete(PODS, name, "default", grace_seconds=0))
-    await s.ask("the second ClusterPolicy is deleted", s.client.delete(CLUSTER_POLICIES, SECOND))
+        await s.remove(PODS, name, "default", grace_seconds=0)
+    await s.remove(CLUSTER_POLICIES, SECOND)
     for name in DRIVERS:
-        await s.ask(f"NVIDIADriver {name} is deleted", s.client.delete(NVIDIA_DRIVERS, name))
+        await s.remove(NVIDIA_DRIVERS, name)
+
+
+async def _switch_back(s: Scene, name: str) -> None:
+    seen = s.lab.nodes.cache.get(name)
+    marks = seen.metadata.labels if seen is not None else {}
+    present = "nvidia.com/gpu.present"
+    changed: dict[str, str | None] = {key: None for key in SWITCHES if key in marks and key != present}
+    if marks.get(present) != "true":
+        changed[present] = "true"
+    if changed:
+        await s.label(name, **changed)
+    if name in s.always.foreign:
+        await s.uncordon(name)
 
 
 async def comes_right(s: Scene) -> None:
@@ -69,6 +98,8 @@ async def comes_right(s: Scene) -> None:
     await _serve(s, version, s.nodes)
     await s.lab.clock.sleep(RESTS)
     _look_at_rest(s)
+    _look_at_workloads(s)
+    await _look_at_policies(s)
     await _look_at_writes(s)
 
 
@@ -78,10 +109,10 @@ async def goes_on(s: Scene) -> None:
     await s.cordon(kept)
     version = s.rng.choice([each for each in VERSIONS if each not in {_loaded(s, name) for name in s.nodes}])
     await good_policy(s, version=version)
-    await s.ask(f"NVIDIADriver {DEFAULT_DRIVER} is deleted", s.client.delete(NVIDIA_DRIVERS, DEFAULT_DRIVER))
+    await s.remove(NVIDIA_DRIVERS, DEFAULT_DRIVER)
     await _serve(s, version, [name for name in s.nodes if name != kept])
     await s.lab.clock.sleep(RESTS)
-    _look_at_rest(s)
+    _look_at_rest(s, kept)
 
 
 async def _serve(s: Scene, version: str, names: list[str]) -> None:
@@ -120,15 +151,58 @@ def _account(s: Scene, name: str) -> str:
     return f"{what} [{state}, {_loaded(s, name)} is loaded, offers {s.lab.gpus(name)}]"
 
 
-def _look_at_rest(s: Scene) -> None:
+def _look_at_rest(s: Scene, kept: str = "") -> None:
+    """Nothing of the storm is left, but on a node that a person keeps."""
     for node in s.lab.nodes.cache.values():
-        name, marks = node.metadata.name, node.metadata.labels
-        if marks.get(PAUSE_LABEL) == PAUSED:
-            s.story.problem(f"{name} is left paused: {_account(s, name)}")
-        if marks.get(DRIVER_SET_LABEL) == CHANGING:
-            s.story.problem(f"{name} is left between two drivers: {_account(s, name)}")
-        if node.spec.unschedulable and name not in s.always.foreign:
-            s.story.problem(f"{name} is left cordoned: {_account(s, name)}")
+        if node.metadata.name != kept:
+            for what in _left_over(s, node):
+                s.story.problem(f"{node.metadata.name} {what}: {_account(s, node.metadata.name)}")
+    used = {node.metadata.labels.get(DRIVER_SET_LABEL) for node in s.lab.nodes.cache.values()}
+    offered = any((told := s.lab.told(name)) and told.offered for name in s.nodes)
+    for made in s.lab.driver_sets:
+        if made.id not in used and not kept and not offered:
+            s.story.problem(f"driver set {made.id} is left, and no node has it")
+    for pod in s.lab.own_pods.cache.values():
+        if pod.metadata.labels.get(APP_LABEL) == PULL_APP and pod.spec.node_name != kept:
+            s.story.problem(f"pod {pod.metadata.name}, which brought an image, is left")
+
+
+def _left_over(s: Scene, node: Node) -> Iterator[str]:
+    name, marks, notes = node.metadata.name, node.metadata.labels, node.metadata.annotations
+    if marks.get(PAUSE_LABEL) == PAUSED:
+        yield "is left paused"
+    if marks.get(DRIVER_SET_LABEL) == CHANGING:
+        yield "is left between two drivers"
+    if node.spec.unschedulable and name not in s.always.foreign:
+        yield "is left cordoned"
+    told = s.lab.told(name)
+    waits = {State.REQUIRED} if told is not None and told.offered else set()  # for pods that use its cards
+    if state_of(marks.get(UPGRADE_STATE_LABEL, "")) not in {State.NONE, State.DONE} | waits:
+        yield "is left in an upgrade"
+    if record_of(notes.get(RECORD_ANNOTATION, "")) is not None:
+        yield f"is left with the record {notes[RECORD_ANNOTATION]}"
+    for key in sorted({REQUESTED_ANNOTATION, INITIAL_ANNOTATION} & notes.keys()):
+        yield f"is left with annotation {key}={notes[key][:200]}"
+    if s.lab.condition(DRIVER_CONDITION, name)[0] != "True":
+        yield f"is left with condition {s.lab.condition(DRIVER_CONDITION, name)}"
+
+
+async def _look_at_policies(s: Scene) -> None:
+    """Each policy is told to be ready."""
+    for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+        for each in (await s.client.list(resource)).items:
+            status = each.get("status") or {}
+            if status.get("state") != "ready":
+                s.story.problem(f"{resource.kind} {each['metadata']['name']} is told {str(status)[:600]}")
+
+
+def _look_at_workloads(s: Scene) -> None:
+    """Cards are used while somebody waits for one."""
+    working = [pod for pod in s.lab.pods.cache.values() if pod.metadata.labels.get("app") in s.workloads]
+    running = [pod for pod in working if pod.status.phase == "Running"]
+    if len(running) < min(len(s.workloads), len(s.nodes)):
+        states = {pod.metadata.name: (pod.status.phase, pod.spec.node_name) for pod in working}
+        s.story.problem(f"{len(running)} of {len(s.workloads)} workloads run on {len(s.nodes)} cards: {states}")
 
 
 async def _look_at_writes(s: Scene) -> None:

@@ -18,6 +18,7 @@ from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.state import CHANGING, RECORD_ANNOTATION
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, PODS
+from tessera.lab.apiserver.seams import GroupResource
 from tessera.lab.drivers.containers import broken
 from tessera.lab.kubelet.images import SimulatedImage
 
@@ -58,7 +59,6 @@ _ANNOTATIONS = (
     "tessera.dev/driver",
     RECORD_ANNOTATION,
     "tessera.dev/provisioning",
-    "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable",
 )
 _CONFIG_MAPS = (FAILURES_CONFIG_MAP, "driver-images", "driver-policies", "provisioning-records", "driver-builds")
 _OURS = (
@@ -140,11 +140,26 @@ async def node_comes(s: Scene) -> None:
 
 
 async def node_goes(s: Scene) -> None:
+    """A machine goes for good, or another one comes with its name."""
     if len(s.nodes) > FEWEST_NODES:
         name = s.node()
         s.story.note(f"{name} goes for good")
         s.always.foreign.discard(name)
         await s.lab.cluster.remove_node(name)
+        if s.rng.random() < 0.3:
+            await s.lab.clock.sleep(s.rng.choice([0.0, 0.3, 30.0]))
+            s.story.note(f"another machine {name} comes")
+            s.lab.cluster.add_node(s.machines.again(name))
+
+
+async def watches_end(s: Scene) -> None:
+    """The API server starts again; it may have forgotten what was before."""
+    if s.rng.random() < 0.5:
+        s.story.note("the API server forgets its history")
+        for plural in ("nodes", "pods", "configmaps"):
+            s.lab.cluster.server.core.store.forget_before(GroupResource("", plural))
+    s.story.note("the API server ends all watches")
+    s.lab.cluster.server.end_watches()
 
 
 async def kubelet(s: Scene) -> None:
@@ -155,8 +170,9 @@ async def kubelet(s: Scene) -> None:
 
 async def kill(s: Scene) -> None:
     """One of our pods is deleted at once, without time to end."""
-    app = s.rng.choice(_OURS)
+    app, node = s.rng.choice(_OURS), s.node()
     found = [pod for pod in s.lab.own_pods.cache.values() if pod.metadata.labels.get(APP_LABEL) == app]
+    found = [pod for pod in found if pod.spec.node_name == node] or found
     if found:
         name = s.rng.choice(found).metadata.name
         await s.ask(f"pod {name} is killed", s.client.delete(PODS, name, NAMESPACE, grace_seconds=0))
@@ -239,6 +255,7 @@ ACTIONS: tuple[Action, ...] = (
     reboot,
     node_comes,
     node_goes,
+    watches_end,
     kubelet,
     kill,
     kill,

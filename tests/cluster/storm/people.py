@@ -127,7 +127,7 @@ async def policy(s: Scene) -> None:
 
 async def policy_is_deleted(s: Scene) -> None:
     """Gone for good, or made again a moment or half an hour later, with what it said before or another thing."""
-    await s.ask("ClusterPolicy is deleted", s.client.delete(CLUSTER_POLICIES, POLICY))
+    await s.remove(CLUSTER_POLICIES, POLICY)
     s.governed = False
     if s.rng.random() < 0.7:
         await s.lab.clock.sleep(s.rng.choice([0.0, 1.0, 60.0, 1800.0]))
@@ -140,7 +140,7 @@ async def second_policy(s: Scene) -> None:
         body = {"spec": {"driver": {"version": "1.2.3", "repository": "x.io/y", "image": "z"}}}
         await s.ask("a second ClusterPolicy", s.client.apply(CLUSTER_POLICIES, SECOND, body))
     else:
-        await s.ask("the second ClusterPolicy is deleted", s.client.delete(CLUSTER_POLICIES, SECOND))
+        await s.remove(CLUSTER_POLICIES, SECOND)
 
 
 async def apply_driver(s: Scene, name: str, spec: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ async def nvidia_driver(s: Scene) -> None:
     """An NVIDIADriver comes, changes or goes."""
     rng, name = s.rng, s.rng.choice(DRIVERS)
     if rng.random() < 0.3:
-        await s.ask(f"NVIDIADriver {name} is deleted", s.client.delete(NVIDIA_DRIVERS, name))
+        await s.remove(NVIDIA_DRIVERS, name)
         return
     spec = driver(s, good=False)
     if name == DEFAULT_DRIVER:
@@ -189,8 +189,7 @@ async def workload(s: Scene) -> None:
     """A ReplicaSet of one pod with a card comes or goes."""
     if s.workloads and s.rng.random() < 0.4:
         name = s.workloads.pop(s.rng.randrange(len(s.workloads)))
-        gone = s.client.delete(REPLICASETS, name, "default", propagation="Background")
-        await s.ask(f"workload {name} goes", gone)
+        await s.remove(REPLICASETS, name, "default", propagation="Background")
         return
     name = s.name("w")
     if await s.ask(f"workload {name} comes", s.lab.create_owned(name, {"nvidia.com/gpu": 1})):
@@ -204,7 +203,7 @@ async def budget(s: Scene) -> None:
         body = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": name}}}}
         await s.ask(f"{name} may not be evicted", s.client.apply(BUDGETS, BUDGET, body, "default"))
     else:
-        await s.ask("all may be evicted", s.client.delete(BUDGETS, BUDGET, "default"))
+        await s.remove(BUDGETS, BUDGET, "default")
 
 
 async def next_kernels(s: Scene) -> None:

@@ -10,6 +10,7 @@ from tests.cluster.conftest import COMMANDS
 from tests.cluster.driverlab import Drivers, play
 from tests.cluster.storm import mishaps, people
 from tests.cluster.storm.calm import comes_right, goes_on, look_at_round, put_right
+from tests.cluster.storm.distance import distant
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
@@ -20,8 +21,12 @@ from tessera.lab.kubelet.context import ContainerContext, Entrypoint
 
 #: How many of the images there are not at first: one in so many.
 _MISSING = 4
-#: Pauses between two happenings, seconds; up to six of them.
-_PAUSES = (0.03, 0.3, 1.7, 10.0, 30.0, 130.0)
+#: Seconds that a request of Tessera's takes each way, at most.
+_TRIPS = (0.0, 0.0, 0.02, 0.5)
+#: Pauses between two happenings, seconds, up to six of them: in a round where all comes at once, and in others.
+_PAUSES = ((0.0, 0.01, 0.03, 0.3, 1.7), (0.03, 0.3, 1.7, 10.0, 30.0, 130.0))
+#: So many rounds happen to a rollout.
+_ROLLED_OUT = 0.6
 #: In which nobody does anything, between two rounds.
 _LULL = 1500.0
 
@@ -42,11 +47,13 @@ def storm(folder: Path, seed: int, rounds: int = 3) -> Story:
     """
     rng = random.Random(seed)
     machines = Machines(rng)
+    trip = rng.choice(_TRIPS)
     specs = [machines.draw() for _ in range(rng.randint(3, 5))]
     story = Story()
 
     async def scenario(lab: Drivers) -> None:
         assert isinstance(lab.catalogue, Registries)
+        story.note(f"a request takes up to {trip:.2f} s each way")
         for spec in specs:
             story.note(f"{spec.name}: {spec.os_image} {spec.kernel} {spec.architecture}")
         await _rage(Scene(lab, lab.catalogue, machines, rng, story), rounds)
@@ -54,7 +61,16 @@ def storm(folder: Path, seed: int, rounds: int = 3) -> Story:
     log = logging.getLogger()
     log.addHandler(story)
     try:
-        play(folder, scenario, specs, images(), processes=_watched(story), registries=Registries, seed=seed)
+        play(
+            folder,
+            scenario,
+            specs,
+            images(),
+            registries=Registries,
+            processes=_watched(story),
+            cluster_type=distant(trip),
+            seed=seed,
+        )
     finally:
         log.removeHandler(story)
     return story
@@ -65,11 +81,17 @@ async def _rage(s: Scene, rounds: int) -> None:
     for name in s.rng.sample(named, len(named) // _MISSING):
         s.registries.delete(name)
     await people.good_policy(s)
+    for _ in range(s.rng.randint(0, 3)):
+        await people.workload(s)
+    await s.lab.clock.sleep(s.rng.choice([0.0, _LULL]))
     for _ in range(rounds):
+        if s.rng.random() < _ROLLED_OUT:
+            await people.good_policy(s)
+        pauses = s.rng.choice(_PAUSES)
         for _ in range(s.rng.randint(2, 10)):
             await s.rng.choice(ACTIONS)(s)
             for _ in range(s.rng.randint(1, 6)):
-                await s.lab.clock.sleep(s.rng.choice(_PAUSES))
+                await s.lab.clock.sleep(s.rng.choice(pauses))
             s.always.look_at_evictions()
         await s.lab.clock.sleep(_LULL)
         look_at_round(s)
@@ -77,6 +99,7 @@ async def _rage(s: Scene, rounds: int) -> None:
     await comes_right(s)
     await goes_on(s)
     s.always.look_at_evictions()
+    s.story.note(f"{s.always.most} nodes were under way at once, {s.always.evicted} pods were evicted")
 
 
 def _watched(story: Story) -> Callable[[Cluster], Entrypoint]:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ from tests.cluster.storm.always import Always
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
-from tessera.kube.errors import ApiError
+from tessera.api.driver.status import UPGRADE_STATE_LABEL
+from tessera.driver.rollout.state import state_of
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.meta import Resource
 from tessera.kube.resources import NODES
 
 
@@ -54,8 +58,14 @@ class Scene:
         return list(self.lab.cluster.nodes)
 
     def node(self) -> str:
-        """Any of them."""
-        return self.rng.choice(self.nodes)
+        """Any of them; every other time one that is under way, if there is one."""
+        names = self.nodes
+        busy = [name for name in names if self._under_way(name)]
+        return self.rng.choice(busy if busy and self.rng.random() < 0.5 else names)
+
+    def _under_way(self, name: str) -> bool:
+        seen = self.lab.nodes.cache.get(name)
+        return seen is not None and state_of(seen.metadata.labels.get(UPGRADE_STATE_LABEL, "")).active
 
     def name(self, prefix: str) -> str:
         """A name that nobody has had."""
@@ -71,6 +81,12 @@ class Scene:
             self.story.note(f"  refused: {str(error)[:200]}")
             return False
         return True
+
+    async def remove(self, resource: Resource[Any], name: str, namespace: str | None = None, **options: Any) -> None:
+        """A person deletes an object, if there is one."""
+        with suppress(NotFound):
+            await self.client.delete(resource, name, namespace, **options)
+            self.story.note(f"{resource.kind} {name} is deleted")
 
     async def label(self, node: str, **labels: str | None) -> None:
         """A person labels a node."""

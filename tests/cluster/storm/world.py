@@ -95,8 +95,11 @@ class Machines:
     def draw(self) -> NodeSpec:
         """A machine with a name of its own."""
         self._made += 1
-        name, kind = f"n{self._made}", self._rng.choice(_DRAWN)
-        self._systems[name] = kind
+        return self.again(f"n{self._made}")
+
+    def again(self, name: str) -> NodeSpec:
+        """Another machine with a name that was there before."""
+        kind = self._systems[name] = self._rng.choice(_DRAWN)
         system = SYSTEMS[kind]
         return node(name, self._rng.choice(system.kernels), system.os_image, system.architecture)
 

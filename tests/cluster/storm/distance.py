@@ -1,0 +1,83 @@
+"""Tessera's processes far from the API server: requests take their time, and watches show late what was written.
+
+Other parts of the cluster are near it. So what a controller decides rests on what was there a moment ago, as on a real
+cluster behind a load balancer.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tessera.kube.client import Client
+from tessera.kube.transport import Request, Response, Stream
+from tessera.lab.apiserver.identity import service_account
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.cluster import Cluster
+
+
+class _Late:
+    """A watch that comes late, in its order."""
+
+    def __init__(self, inner: Stream, lag: Callable[[], float]) -> None:
+        self._inner, self._lag = inner, lag
+        self.status, self.headers = inner.status, inner.headers
+
+    async def read(self) -> bytes:
+        return await self._inner.read()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        come: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
+
+        async def follow() -> None:
+            try:
+                async for chunk in self._inner.chunks():
+                    come.put_nowait((loop.time() + self._lag(), chunk))
+            finally:
+                come.put_nowait(None)
+
+        following = asyncio.create_task(follow())
+        try:
+            while (one := await come.get()) is not None:
+                when, chunk = one
+                await asyncio.sleep(max(0.0, when - loop.time()))
+                yield chunk
+        finally:
+            following.cancel()
+
+
+class _Distant(InProcessTransport):
+    """The API server over a slow network."""
+
+    def __init__(self, server: ApiServer, user: UserInfo, rng: random.Random, trip: float) -> None:
+        super().__init__(server, user)
+        self._rng, self._trip = rng, trip
+
+    async def request(self, request: Request) -> Response:
+        await asyncio.sleep(self._some())
+        answer = await super().request(request)
+        await asyncio.sleep(self._some())
+        return answer
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        async with super().stream(request) as found:
+            yield _Late(found, lambda: 2 * self._some())
+
+    def _some(self) -> float:
+        return self._rng.uniform(0.0, self._trip)
+
+
+def distant(trip: float) -> type[Cluster]:
+    """A cluster in which Tessera's requests take up to ``trip`` seconds each way, and watches lag twice as long."""
+
+    class Distant(Cluster):
+        def account_client(self, component: str, namespace: str, account: str) -> Client:
+            user = service_account(namespace, account)
+            transport = _Distant(self.server, user, self.rng(component), trip)
+            return Client(transport, field_manager=component, clock=self.clock)
+
+    return Distant if trip else Cluster
