@@ -42,6 +42,7 @@ from tessera.driver.rollout.state import (
     RECORD_ANNOTATION,
     REQUESTED_ANNOTATION,
     State,
+    record_of,
     state_of,
 )
 from tessera.kube.resources import PODS, Node
