@@ -106,13 +106,13 @@ def test_a_placeholder_that_the_autoscaler_overlooks_is_found(scaled: Cluster) -
 
 def test_the_advice_is_applied_as_it_is_printed_and_leaves_the_rest(scaled: Cluster) -> None:
     text = scaled.tessera("autoscaler", "advise", "--labelled", "-o", "openshift")
-    assert yaml.safe_load(text)["spec"]["maxNodeProvisionTime"] == "12m30s"
+    assert yaml.safe_load(text)["spec"]["maxNodeProvisionTime"] == "15m"
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=tessera", "-f", "-")
     done = scaled.run("kubectl", *apply, text=text)
     assert done.returncode == 0, done.stderr
     spec = scaled.get("clusterautoscaler", "default")["spec"]
-    assert (spec["maxNodeProvisionTime"], spec["podPriorityThreshold"]) == ("12m30s", -10)
+    assert (spec["maxNodeProvisionTime"], spec["podPriorityThreshold"]) == ("15m", -10)
     assert spec["scaleDown"]["delayAfterDelete"] == "5m"
     (group,) = json.loads(scaled.tessera("autoscaler", "advise", "--labelled", "-o", "json"))["groups"]
-    assert group["current"]["max_node_provision"] == 750
+    assert group["current"]["max_node_provision"] == 900
     assert group["loop"]["late"] == 0

@@ -54,14 +54,55 @@ def test_json_has_bounds_timers_loops_and_findings(rows: str, capsys: Told) -> N
 
 def test_each_autoscaler_has_its_own_words(rows: str, capsys: Told) -> None:
     openshift = yaml.safe_load(advised("--samples", rows, "--labelled", "-o", "openshift", told=capsys))
-    assert openshift["spec"]["maxNodeProvisionTime"] == "12m"
+    assert openshift["spec"]["maxNodeProvisionTime"] == "15m"
     assert openshift["spec"]["scaleDown"]["enabled"] is True
     capi = yaml.safe_load(advised("--samples", rows, "--labelled", "-o", "capi", told=capsys))
-    assert capi["cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime"] == "12m"
+    assert capi["cluster.x-k8s.io/autoscaling-options-maxnodeprovisiontime"] == "15m"
     flags = advised("--samples", rows, "--labelled", "-o", "flags", told=capsys)
-    assert "--max-node-provision-time=12m\n" in flags
+    assert "--max-node-provision-time=15m\n" in flags
     pool = yaml.safe_load(advised("--samples", rows, "-o", "karpenter", told=capsys))
     assert (pool["kind"], pool["metadata"]["name"]) == ("NodePool", "gpu")
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> str:
+    """A single, quick node."""
+    file = tmp_path / "one.csv"
+    file.write_text("group,provision,startup,ready\nfast,60,50,40\n")
+    return str(file)
+
+
+def test_one_sample_shortens_no_timer_and_the_table_says_why(one: str, capsys: Told) -> None:
+    told = advised("--samples", one, "--max-node-provision-time", "20m", told=capsys)
+    rows = {line.split()[0]: line.split(maxsplit=3)[1:] for line in told.splitlines() if line.startswith("  maxNode")}
+    assert rows["maxNodeProvisionTime"] == ["20m", "20m", "kept at 20m: too few samples"]
+    assert rows["maxNodeStartupTime"] == ["unknown", "15m", "not below the default of 15m: too few samples"]
+    assert told.count("  with maxNodeProvisionTime") == 1
+
+
+@pytest.mark.parametrize("form", ["openshift", "capi", "flags"])
+def test_what_is_piped_into_a_cluster_is_told_of_on_standard_error(form: str, one: str, capsys: Told) -> None:
+    arguments = ["--samples", one, "--unlabelled", "--max-node-provision-time", "20m", "-o", form]
+    assert main(["autoscaler", "advise", *arguments]) == 0
+    told = capsys.readouterr()
+    assert "20m" in told.out
+    assert "2m\n" not in told.out
+    assert "1m\n" not in told.out
+    assert "  maxNodeProvisionTime kept at 20m: too few samples\n" in told.err
+    assert "unneededTime not below the default of 10m: too few samples; the present one is not known" in told.err
+    assert "  1. the accelerator label is missing" in told.err
+    assert "measure more nodes before timers are cut" in told.err
+
+
+def test_karpenters_policy_and_unknown_patience_are_left_as_they_are(one: str, rows: str, capsys: Told) -> None:
+    assert main(["autoscaler", "advise", "--samples", one, "-o", "karpenter"]) == 0
+    told = capsys.readouterr()
+    assert set(yaml.safe_load(told.out)["spec"]) == {"template"}
+    assert "consolidateAfter left as it is: too few samples" in told.err
+    assert "  1. Karpenter waits without a deadline" in told.err
+    assert "startupTaints is one list" in told.err
+    pool = yaml.safe_load(advised("--samples", rows, "--unneeded-time", "5m", "-o", "karpenter", told=capsys))
+    assert pool["spec"]["disruption"] == {"consolidateAfter": "9m30s"}
 
 
 def test_what_openshift_has_no_field_for_is_said(rows: str, capsys: Told) -> None:
@@ -119,7 +160,7 @@ def test_results_of_the_bench_are_times_from_ready_and_what_is_simulated_is_said
     assert "node group built   (simulated: these times come from the lab)" in told
     assert "request to usable card" in told
     assert main(["autoscaler", "advise", "--samples", str(tmp_path / "x"), "-o", "flags"]) == 0
-    assert "warning: these times come from the lab" in capsys.readouterr().err
+    assert "warning: simulated: these times come from the lab" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import Labels, Rank, expendable, findings, span
 from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
-from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
+from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise
 from tessera.provisioning.advise.warm import cheapest, placeholders, pool, smallest
 from tessera.provisioning.milestones import Milestone, Record
 
@@ -74,6 +74,12 @@ def test_twenty_nodes_do_not_support_p99() -> None:
     assert "20 nodes" in too_few.text
     assert "needs 299" in too_few.text
     assert "bounded is p86" in too_few.text
+    (one,) = (
+        each
+        for each in findings(FEW, advise(FEW, labelled=True), Timers(), labels=Labels(there=True))
+        if "request to" in each.text
+    )
+    assert one.text.startswith("1 node was measured from request to usable card")
 
 
 def test_a_timer_far_too_long_is_said_only_where_the_sample_supports_it() -> None:
@@ -87,6 +93,54 @@ def test_a_timer_far_too_long_is_said_only_where_the_sample_supports_it() -> Non
         )
 
     assert (said(PRECOMPILED), said(few)) == (True, False)
+
+
+FEW = GroupTimes(group="gpu", provision=(60.0,), startup=(50.0,), ready=(40.0,))
+
+
+def test_few_values_do_not_make_a_timer_shorter_than_the_present_one_or_the_default() -> None:
+    advice = advise(FEW, labelled=False, current=Timers(max_node_provision=1200, unneeded=300))
+    assert advice.timers == Timers(max_node_provision=1200, max_node_startup=900, unneeded=600, delay_after_add=600)
+    assert set(advice.kept.values()) == {TOO_FEW}
+    assert set(advice.kept) == {"max_node_provision", "max_node_startup", "unneeded", "delay_after_add"}
+
+
+def test_few_values_may_make_a_timer_longer() -> None:
+    slow = GroupTimes(group="gpu", provision=(1000.0,))
+    advice = advise(slow, labelled=True, current=Timers(max_node_provision=300))
+    assert advice.timers.max_node_provision == 1260  # 1000 s and a fifth, 40 s of the autoscaler's own, rounded up
+    assert "max_node_provision" not in advice.kept
+
+
+def test_enough_values_make_a_timer_shorter_unless_nodes_were_lost() -> None:
+    advice = advise(PRECOMPILED, labelled=True, current=DEFAULTS)
+    assert advice.timers.max_node_provision is not None
+    assert advice.timers.max_node_provision < 600
+    assert advice.kept == {}
+    some_lost = msgspec.structs.replace(PRECOMPILED, lost=(900.0,))
+    advice = advise(some_lost, labelled=True, current=DEFAULTS)
+    assert advice.timers == DEFAULTS
+    assert set(advice.kept.values()) == {LOST}
+
+
+def test_without_a_default_an_unknown_timer_is_left_as_it_is() -> None:
+    advice = advise(FEW, labelled=True, defaults=Timers())
+    assert advice.timers == Timers()
+    assert advice.kept["unneeded"] == TOO_FEW
+
+
+@given(
+    st.lists(st.floats(0, 5000), min_size=1, max_size=298),
+    st.none() | st.floats(0, 5000),
+    st.booleans(),
+)
+def test_no_small_sample_shortens_any_timer(values: list[float], now: float | None, labelled: bool) -> None:
+    times = GroupTimes(group="g", provision=tuple(values), startup=tuple(values), ready=tuple(values))
+    current = Timers(max_node_provision=now, max_node_startup=now, unneeded=now, delay_after_add=now)
+    told = msgspec.structs.astuple(advise(times, labelled=labelled, current=current).timers)
+    for each, default in zip(told, msgspec.structs.astuple(DEFAULTS), strict=True):
+        assert each is not None
+        assert each >= max(now or 0, default)
 
 
 def test_without_values_nothing_is_advised() -> None:
@@ -131,7 +185,7 @@ def test_nodes_that_were_lost_make_bounds_doubtful() -> None:
     times = GroupTimes(group="gpu", provision=(250.0, 260.0), lost=(330.0, 340.0))
     told = findings(times, advise(times, labelled=True), Timers(), labels=Labels(there=True))
     assert told[0].rank is Rank.LOST
-    assert told[0].text.startswith("2 nodes went away before their cards could be used, after 5m40s at most")
+    assert told[0].text.startswith("2 nodes went away before the cards could be used, after 5m40s at most")
 
 
 def test_pods_below_the_cutoff_are_named() -> None:
@@ -203,7 +257,15 @@ def test_advice_is_written_for_each_autoscaler() -> None:
         "cluster.x-k8s.io/autoscaling-options-scaledownunneededtime",
     }
     pool_ = emit.karpenter(advice, "example.com/taint")
+    assert pool_["spec"]["disruption"] == {"consolidateAfter": "4m30s"}  # whoever owns it has chosen the policy
     assert pool_["spec"]["template"]["spec"]["startupTaints"] == [{"key": "example.com/taint", "effect": "NoSchedule"}]
+
+
+def test_a_timer_of_all_groups_is_not_shorter_than_one_that_was_not_measured_may_be() -> None:
+    unmeasured = advise(GroupTimes(group="other"), labelled=True, current=Timers(max_node_provision=1800))
+    measured = advise(PRECOMPILED, labelled=True, current=DEFAULTS)
+    assert emit.longest([measured, unmeasured]).max_node_provision == 1800
+    assert emit.longest([unmeasured]) == Timers()
 
 
 def test_records_give_times_and_what_is_not_known_gives_none() -> None:

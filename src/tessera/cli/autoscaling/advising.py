@@ -63,7 +63,9 @@ def command(
     """Say which timers a node group needs, what the present ones do, and what else is wrong.
 
     Every bound is free of assumptions about the distribution, and says which quantile the sample supports: p99 needs
-    299 nodes. The exit code is 0 whatever is found.
+    299 nodes. With fewer, or where nodes were lost, no timer is advised that is shorter than the present one or the
+    autoscaler's default. In an autoscaler's own words the findings go to standard error. The exit code is 0 whatever
+    is found.
 
     \b
     Examples:
@@ -85,7 +87,8 @@ def command(
             + (f" of node group {', '.join(groups)}" if groups else "")
             + "; records are made as nodes come (tessera provisioning report), or give a file with --samples"
         )
-    told = [_told(each, facts, timers, labelled, karpenter or each.group in facts.karpenter) for each in times]
+    of_karpenter = karpenter or output == "karpenter"
+    told = [_told(each, facts, timers, labelled, of_karpenter or each.group in facts.karpenter) for each in times]
     cluster = expendable(facts.expendable, facts.settings.cutoff)
     match output:
         case "table":
@@ -95,7 +98,9 @@ def command(
 
             print(msgspec.json.format(msgspec.json.encode({"groups": told, "cluster": cluster}), indent=2).decode())
         case _:
-            _emit(told, facts, output)
+            from tessera.cli.autoscaling import emitting
+
+            emitting.told(told, cluster, facts, output)
 
 
 def _told(
@@ -107,11 +112,16 @@ def _told(
 ) -> "GroupAdvice":
     from tessera.cli.autoscaling.tables import joined
     from tessera.provisioning.advise.findings import findings
-    from tessera.provisioning.advise.timers import advise
+    from tessera.provisioning.advise.timers import DEFAULTS, Timers, advise
 
     labels = _labels(facts.labelled(times.group), labelled)
     current = _current(facts.timers(times.group), given)
-    advice = advise(times, labelled=True if karpenter else labels.there)
+    advice = advise(
+        times,
+        labelled=True if karpenter else labels.there,
+        current=current,
+        defaults=Timers() if karpenter else DEFAULTS,  # an empty node of Karpenter's goes at once by default
+    )
     found = findings(times, advice, current, labels=labels, karpenter=karpenter)
     return joined(times, advice, current, labels, found, karpenter=karpenter)
 
@@ -132,32 +142,3 @@ def _current(seen: "Timers", given: dict[str, float | None]) -> "Timers":
         "delay_after_add": "delay_after_add",
     }
     return msgspec.structs.replace(seen, **{names[name]: value for name, value in given.items() if value is not None})
-
-
-def _emit(told: "Sequence[GroupAdvice]", facts: "ClusterFacts", output: str) -> None:
-    import yaml
-
-    from tessera.provisioning.advise import emit
-
-    advices = [each.advice for each in told]
-    if any(each.simulated for each in told):
-        click.echo("warning: these times come from the lab; set no real timer by them", err=True)
-    longest = emit.longest(advices)
-    match output:
-        case "openshift":
-            made = emit.openshift(longest, scale_down=facts.settings.scale_down is not False)
-            print(yaml.safe_dump(made, sort_keys=False), end="")
-            if longest.max_node_startup is not None:
-                click.echo("note: it has no field for maxNodeStartupTime; annotate the MachineSets: -o capi", err=True)
-        case "flags":
-            print("\n".join(emit.flags(longest)))
-        case "capi":
-            for each in advices:
-                print(f"# node group {each.group or '(no name)'}: annotations of its MachineSet or MachineDeployment")
-                made = emit.capi(each, facts.annotation_group(each.group))
-                print(yaml.safe_dump(made, sort_keys=False), end="")
-        case _:
-            from tessera.provisioning.startup import STARTUP_TAINT
-
-            pools = [emit.karpenter(each, STARTUP_TAINT) for each in advices]
-            print(yaml.safe_dump_all(pools, sort_keys=False), end="")

@@ -11,6 +11,19 @@ from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import Advice, Bound, Timers
 
 SIMULATED = "simulated: these times come from the lab"
+#: What people call each timer, and the option that says which one is in force.
+TIMERS = {
+    "max_node_provision": "maxNodeProvisionTime",
+    "max_node_startup": "maxNodeStartupTime",
+    "unneeded": "unneededTime",
+    "delay_after_add": "delayAfterAdd",
+}
+OPTIONS = {
+    "max_node_provision": "--max-node-provision-time",
+    "max_node_startup": "--max-node-startup-time",
+    "unneeded": "--unneeded-time",
+    "delay_after_add": "--delay-after-add",
+}
 
 
 class GroupAdvice(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,11 +86,11 @@ def lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Itera
         yield from _measured(each.advice)
         yield from _timers(each)
         yield from _loops(each)
-        yield from _findings(each.findings)
+        yield from lines_of_findings(each.findings)
     if cluster:
         yield ""
         yield "all node groups"
-        yield from _findings(cluster)
+        yield from lines_of_findings(cluster)
 
 
 def _measured(advice: Advice) -> Iterator[str]:
@@ -100,18 +113,25 @@ def _bound(bound: Bound) -> str:
 
 
 def _timers(each: GroupAdvice) -> Iterator[str]:
-    now, then = each.current, each.advice.timers
     yield f"  {'timer':<34}{'now':>14}{'advised':>9}"
-    rows = [
-        ("maxNodeProvisionTime", now.max_node_provision, then.max_node_provision),
-        ("maxNodeStartupTime", now.max_node_startup, then.max_node_startup),
-        ("unneededTime", now.unneeded, then.unneeded),
-        ("delayAfterAdd", now.delay_after_add, then.delay_after_add),
-    ]
-    if each.karpenter:
-        rows = [("consolidateAfter", now.unneeded, then.unneeded)]
-    for name, current, advised in rows:
-        yield f"  {name:<34}{_known(current):>14}{_known(advised):>9}"
+    reasons = dict(kept(each))
+    for field, name in {"unneeded": "consolidateAfter"}.items() if each.karpenter else TIMERS.items():
+        now, then = getattr(each.current, field), getattr(each.advice.timers, field)
+        why = f"   {reasons[field]}" if field in reasons else ""
+        yield f"  {name:<34}{_known(now):>14}{_known(then):>9}{why}"
+
+
+def kept(each: GroupAdvice) -> Iterator[tuple[str, str]]:
+    """The timers that are not as short as what was measured, with what keeps them: ``kept at 15m: too few samples``."""
+    for field, why in each.advice.kept.items():
+        now, then = getattr(each.current, field), getattr(each.advice.timers, field)
+        if each.karpenter and field != "unneeded":
+            continue
+        if then is None:
+            yield field, f"left as it is: {why}"
+        else:
+            how = "kept at" if now is not None and now >= then else "not below the default of"
+            yield field, f"{how} {span(then)}: {why}"
 
 
 def _known(seconds: float | None) -> str:
@@ -121,7 +141,7 @@ def _known(seconds: float | None) -> str:
 def _loops(each: GroupAdvice) -> Iterator[str]:
     told = (
         ("maxNodeProvisionTime", "now", each.loop),
-        ("maxNodeProvisionTime", "advised", each.advised_loop),
+        ("maxNodeProvisionTime", "advised", each.advised_loop if each.advised_loop != each.loop else None),
         ("no label, empty nodes kept", "now", each.empty_loop),
     )
     for timer, name, loop in told:
@@ -138,7 +158,8 @@ def _cost(loop: ReplaceLoop) -> str:
     return f"{loop.attempts:.1f} attempts, {loop.wasted_node_hours:.2f} wasted node hours per node"
 
 
-def _findings(found: Sequence[Finding]) -> Iterator[str]:
+def lines_of_findings(found: Sequence[Finding]) -> Iterator[str]:
+    """Numbered, each with what to do about it."""
     for number, each in enumerate(found, start=1):
         yield f"  {number}. {each.text}"
         if each.remedy:

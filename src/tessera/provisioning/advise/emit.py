@@ -19,17 +19,22 @@ CAPI_OPTIONS = "/autoscaling-options-"
 
 
 def longest(advices: Sequence[Advice]) -> Timers:
-    """One set of timers under which no group is given up too early."""
+    """One set of timers under which no group is given up too early.
 
-    def most(*values: float | None) -> float | None:
-        return max((each for each in values if each is not None), default=None)
+    A group that says nothing of a timer, for want of values, keeps it from being shorter than it may be for that group.
+    """
 
-    return Timers(
-        max_node_provision=most(*(each.timers.max_node_provision for each in advices)),
-        max_node_startup=most(*(each.timers.max_node_startup for each in advices)),
-        unneeded=most(*(each.timers.unneeded for each in advices)),
-        delay_after_add=most(*(each.timers.delay_after_add for each in advices)),
-    )
+    def most(name: str) -> float | None:
+        advised = [getattr(each.timers, name) for each in advices]
+        if all(each is None for each in advised):
+            return None
+        floors = [getattr(each.floors, name) for each in advices]
+        return max(
+            (each if each is not None else floor or 0.0 for each, floor in zip(advised, floors, strict=True)),
+            default=None,
+        )
+
+    return Timers(**{name: most(name) for name in Timers.__struct_fields__})
 
 
 def openshift(timers: Timers, *, scale_down: bool = True) -> dict[str, Any]:
@@ -86,13 +91,14 @@ def flags(timers: Timers) -> list[str]:
 
 
 def karpenter(advice: Advice, taint: str) -> dict[str, Any]:
-    """Fields of the group's NodePool: how long an empty node is kept, and a taint until its cards are there.
+    """Fields of the group's NodePool: how long an unneeded node is kept, and a taint until its cards are there.
 
-    Karpenter's own deadlines (launch 5 minutes, registration 15) cannot be set.
+    Its consolidationPolicy is its owner's matter and left out. Karpenter's own deadlines (launch 5 minutes,
+    registration 15) cannot be set.
     """
     spec: dict[str, Any] = {"template": {"spec": {"startupTaints": [{"key": taint, "effect": "NoSchedule"}]}}}
     if advice.timers.unneeded is not None:
-        spec["disruption"] = {"consolidationPolicy": "WhenEmpty", "consolidateAfter": span(advice.timers.unneeded)}
+        spec["disruption"] = {"consolidateAfter": span(advice.timers.unneeded)}
     return {
         "apiVersion": "karpenter.sh/v1",
         "kind": "NodePool",

@@ -180,8 +180,8 @@ def _lost(times: GroupTimes) -> Iterator[Finding]:
     if not times.lost:
         return
     text = (
-        f"{len(times.lost)} nodes went away before their cards could be used, after {span(max(times.lost))} at most; "
-        "what the others took is too little for a bound"
+        f"{counted(len(times.lost), 'node')} went away before the cards could be used, after "
+        f"{span(max(times.lost))} at most; what the others took is too little for a bound"
     )
     remedy = "set timers well above that, and measure again before they are cut"
     yield Finding(rank=Rank.LOST, group="", text=text, remedy=remedy)
@@ -204,10 +204,15 @@ def _sizes(advice: Advice) -> Iterator[Finding]:
             yield Finding(rank=Rank.NO_VALUES, group="", text=f"no node was measured from {name}")
         elif not measured.supported:
             text = (
-                f"{measured.n} nodes were measured from {name}: that cannot support p99, which needs "
-                f"{needed(WANTED)}; bounded is p{measured.share * 100:.0f}"
+                f"{counted(measured.n, 'node')} {'was' if measured.n == 1 else 'were'} measured from {name}: "
+                f"that cannot support p99, which needs {needed(WANTED)}; bounded is p{measured.share * 100:.0f}"
             )
             yield Finding(rank=Rank.TOO_FEW, group="", text=text, remedy="measure more nodes before timers are cut")
+
+
+def counted(count: int, what: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def span(seconds: float) -> str:

@@ -4,11 +4,13 @@ A timer that is too short takes nodes away that would have become usable; one th
 stay longer. So each is the upper bound of a high quantile, times a margin, plus what the autoscaler itself adds.
 
 The bound assumes no distribution. Where the sample is too small for the quantile that was asked for, the highest
-quantile that it supports is used, and said.
+quantile that it supports is used, and said. Such a sample can make a timer longer, never shorter: the timer stays at
+what it is, or at the autoscaler's default where that is more or the present one is not known. So it is where nodes were
+lost: what the others took is too little.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -45,6 +47,9 @@ class Timers(msgspec.Struct, frozen=True, kw_only=True):
 
 #: What the cluster autoscaler does when nobody says otherwise (its FAQ, version 1.35).
 DEFAULTS = Timers(max_node_provision=900, max_node_startup=900, unneeded=600, delay_after_add=600)
+_UNKNOWN = Timers()
+#: Why a timer is not shortened.
+TOO_FEW, LOST = "too few samples", "nodes were lost"
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +84,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
         startup: how long a registered node takes.
         ready: how long a Ready node takes.
         timers: what follows.
+        kept: timers that are not as short as the values say, and why: :data:`TOO_FEW` or :data:`LOST`.
+        floors: what each timer is not below until enough is measured; None where that is not known.
     """
 
     group: str
@@ -86,6 +93,8 @@ class Advice(msgspec.Struct, frozen=True, kw_only=True):
     startup: Bound | None
     ready: Bound | None
     timers: Timers
+    kept: Mapping[str, str] = {}
+    floors: Timers = _UNKNOWN
 
 
 def bound(values: Sequence[float]) -> Bound | None:
@@ -102,28 +111,56 @@ def bound(values: Sequence[float]) -> Bound | None:
     )
 
 
-def advise(times: GroupTimes, *, labelled: bool | None) -> Advice:
+def advise(
+    times: GroupTimes, *, labelled: bool | None, current: Timers = _UNKNOWN, defaults: Timers = DEFAULTS
+) -> Advice:
     """The timers for a group.
 
     Args:
         times: what was measured.
         labelled: whether its nodes carry the accelerator label from registration on; None if that is not known, which
             is advised like no.
+        current: the timers in force.
+        defaults: what the autoscaler does where nobody says otherwise.
     """
     provision, startup, ready = bound(times.provision), bound(times.startup), bound(times.ready)
     after_ready = _timer(ready, SCAN)
+    idle = provision or ready if labelled else ready
+    rows = {
+        "max_node_provision": (provision, _timer(provision, SCAN + GPU_BUFFER)),
+        "max_node_startup": (startup, _timer(startup, SCAN)),
+        "unneeded": (idle, _idle(idle) if labelled else after_ready),
+        "delay_after_add": (ready, after_ready),
+    }
+    floors = {name: _floor(getattr(current, name), getattr(defaults, name)) for name in rows}
+    timers, kept = {}, {}
+    for name, (measured, seconds) in rows.items():
+        why = "" if measured is None else TOO_FEW if not measured.supported else LOST if times.lost else ""
+        timers[name], short = _no_shorter(seconds, floors[name]) if why else (seconds, False)
+        if short:
+            kept[name] = why
     return Advice(
         group=times.group,
         provision=provision,
         startup=startup,
         ready=ready,
-        timers=Timers(
-            max_node_provision=_timer(provision, SCAN + GPU_BUFFER),
-            max_node_startup=_timer(startup, SCAN),
-            unneeded=_idle(provision or ready) if labelled else after_ready,
-            delay_after_add=after_ready,
-        ),
+        timers=Timers(**timers),
+        kept=kept,
+        floors=Timers(**floors),
     )
+
+
+def _floor(current: float | None, default: float | None) -> float | None:
+    """The larger of both; None where neither is known."""
+    known = [each for each in (current, default) if each is not None]
+    return math.ceil(max(known)) if known else None
+
+
+def _no_shorter(seconds: float | None, floor: float | None) -> tuple[float | None, bool]:
+    """A timer that is not below a floor, and whether the floor decided it; no timer where no floor is known."""
+    if seconds is None or floor is None:
+        return None, seconds is not None
+    return max(seconds, floor), floor > seconds
 
 
 def _timer(measured: Bound | None, added: float) -> float | None:
