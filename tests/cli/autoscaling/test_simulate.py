@@ -39,3 +39,8 @@ def test_tesseras_order_of_steps_may_be_played(capsys: Told) -> None:
     told = simulated("--drivers", "precompiled", "--operator", "tessera", "--max-nodes", "3", told=capsys)
     assert "Tessera's order of steps" in told
     assert "1 node made, 0 of them taken away before the cards could be used; 0 time-outs" in told
+
+
+def test_hours_are_a_number(capsys: Told) -> None:
+    assert main(["autoscaler", "simulate", "--hours", "nan"]) == 1
+    assert "'--hours': nan is no number that can be reckoned with" in capsys.readouterr().err

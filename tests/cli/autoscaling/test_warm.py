@@ -40,6 +40,26 @@ def test_the_time_may_come_from_a_file(tmp_path: Path, capsys: Told) -> None:
     assert "no times were measured" in capsys.readouterr().err
 
 
+def test_what_was_measured_in_the_lab_is_marked_in_every_form(tmp_path: Path, capsys: Told) -> None:
+    (tmp_path / "x").write_text("group,ready,simulated\na,369,true\nb,1000,\n")
+    arguments = ["autoscaler", "warm", "--per-hour", "6", "--samples", str(tmp_path / "x"), "--group"]
+
+    def said(group: str, *others: str) -> tuple[str, str]:
+        assert main([*arguments, group, *others]) == 0
+        told = capsys.readouterr()
+        return told.out, told.err
+
+    mark = "simulated: these times come from the lab"
+    assert said("a")[0].startswith(f"6 pods an hour, a node takes 6m9s   ({mark})\n")
+    assert json.loads(said("a", "-o", "json")[0])["simulated"] is True
+    placeholders, warning = said("a", "-o", "yaml")
+    assert placeholders.startswith(f"# {mark}\n")
+    assert warning == f"warning: {mark}; size no real pool by them\n"
+    assert "simulated" not in said("b")[0]
+    assert json.loads(said("b", "-o", "json")[0])["simulated"] is False
+    assert said("b", "-o", "yaml")[1] == ""
+
+
 def test_placeholders_are_a_class_and_a_deployment_that_stand_by_themselves(capsys: Told) -> None:
     text = warm("--gpus", "4", "--selector", "pool=gpu", "-o", "yaml", told=capsys)
     assert "&id" not in text
@@ -70,6 +90,10 @@ def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: 
     ("arguments", "says"),
     [
         (["--selector", "gpu", "-o", "yaml"], '--selector "gpu" is not of the form LABEL=VALUE'),
+        (["--selector", "gpu"], '--selector "gpu" is not of the form LABEL=VALUE'),
+        (["--per-hour", "nan"], "'--per-hour': nan is no number that can be reckoned with"),
+        (["--node-price", "inf"], "'--node-price': inf is no number that can be reckoned with"),
+        (["--waits", "nan"], "'--waits': nan is no number that can be reckoned with"),
         (["--per-hour", "0"], "0.0 is not in the range"),
         (["--per-hour", "100000"], "need more than 1000 warm nodes"),
     ],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.autoscaling.durations import Duration
+from tessera.cli.autoscaling.numbers import Number
 from tessera.cli.connect import reported
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _ORDERS = {"reference": "reference operator", "tessera": "Tessera's order of ste
     show_default=True,
     help="Whose order of steps; Tessera's nodes carry its startup taint.",
 )
-@click.option("--hours", type=click.FloatRange(0.1, 4), default=1.0, show_default=True, help="Simulated.")
+@click.option("--hours", type=Number(0.1, 4), default=1.0, show_default=True, help="Simulated.")
 @click.option("--pods", type=click.IntRange(1, 10), default=1, show_default=True, help="That each ask for a card.")
 @click.option("--max-nodes", type=click.IntRange(1, 20), default=1, show_default=True, help="Of the node group.")
 @click.option("--vm-time", type=_DURATION, help="Of a cloud, for a virtual machine.  [default: the cost model's]")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.autoscaling.durations import Duration
+from tessera.cli.autoscaling.numbers import Number
 from tessera.cli.autoscaling.sources import FILE, times_and_facts
 from tessera.cli.connect import Failure, cluster_options, reported
 
@@ -19,15 +20,15 @@ _ORDINARY = 0
 
 
 @click.command()
-@click.option("--per-hour", type=click.FloatRange(min=0, min_open=True), required=True, help="Pods that need a node.")
+@click.option("--per-hour", type=Number(min=0, min_open=True), required=True, help="Pods that need a node.")
 @click.option("--time-to-gpu", type=Duration(), help="Of a new node.  [default: the mean of the cluster's records]")
 @click.option("--samples", type=FILE, metavar="FILE", help="Times from a file, as for advise.")
 @click.option("--group", metavar="NAME", help="Only this node group's times.")
-@click.option("--node-price", type=click.FloatRange(min=0), default=1.0, show_default=True, help="Of a node, an hour.")
-@click.option("--wait-price", type=click.FloatRange(min=0), help="Of a pod's waiting, an hour: find the cheapest pool.")
+@click.option("--node-price", type=Number(min=0), default=1.0, show_default=True, help="Of a node, an hour.")
+@click.option("--wait-price", type=Number(min=0), help="Of a pod's waiting, an hour: find the cheapest pool.")
 @click.option(
     "--waits",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Number(0, 1, min_open=True),
     default=0.05,
     show_default=True,
     help="Share of pods that may wait: find the smallest pool.",
@@ -71,29 +72,39 @@ def command(
     """
     import msgspec
 
+    from tessera.cli.autoscaling.tables import SIMULATED
+    from tessera.provisioning.advise.findings import span
     from tessera.provisioning.advise.warm import CUTOFF, cheapest, pool, smallest
 
+    selector, simulated = _selector(selectors), False
     seconds, cutoff = time_to_gpu, CUTOFF
     if seconds is None:
         times, facts = times_and_facts(samples, kubeconfig, context)
-        seconds, cutoff = _mean(times, group), facts.settings.cutoff
+        times = tuple(each for each in times if group in (None, each.group))
+        seconds, cutoff = _mean(times), facts.settings.cutoff
+        simulated = any(each.simulated for each in times)
     rates: dict[str, float] = {"per_hour": per_hour, "seconds": seconds, "node_price": node_price}
     chosen = smallest(waits, **rates) if wait_price is None else cheapest(**rates, wait_price=wait_price)
     if output == "yaml":
         chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
         _warn(chosen_priority, cutoff)
-        _print_placeholders(chosen.nodes, resource, gpus, _selector(selectors), chosen_priority)
+        if simulated:
+            click.echo(f"warning: {SIMULATED}; size no real pool by them", err=True)
+            print(f"# {SIMULATED}")
+        _print_placeholders(chosen.nodes, resource, gpus, selector, chosen_priority)
         return
     sizes = range(max(0, chosen.nodes - 2), chosen.nodes + 3)
     shown = [pool(nodes, **rates, wait_price=wait_price or 0.0) for nodes in sizes]
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode({"chosen": chosen, "around": shown}), indent=2).decode())
+        whole = {"time_to_gpu": seconds, "simulated": simulated, "chosen": chosen, "around": shown}
+        print(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
         return
-    print("\n".join(_pools(shown, chosen, per_hour, seconds, priced=wait_price is not None)))
+    print(f"{per_hour:g} pods an hour, a node takes {span(seconds)}" + (f"   ({SIMULATED})" if simulated else ""))
+    print("\n".join(_pools(shown, chosen, priced=wait_price is not None)))
 
 
-def _mean(times: "Sequence[GroupTimes]", group: str | None) -> float:
-    values = [value for each in times if group in (None, each.group) for value in each.provision or each.ready]
+def _mean(times: "Sequence[GroupTimes]") -> float:
+    values = [value for each in times for value in each.provision or each.ready]
     if not values:
         raise Failure("error: no times were measured; give --time-to-gpu, or a file with --samples")
     return sum(values) / len(values)
@@ -132,13 +143,11 @@ def _print_placeholders(nodes: int, resource: str, count: int, selector: dict[st
     print(yaml.safe_dump_all(made, sort_keys=False), end="")
 
 
-def _pools(
-    shown: "Sequence[WarmPool]", chosen: "WarmPool", per_hour: float, seconds: float, *, priced: bool
-) -> list[str]:
+def _pools(shown: "Sequence[WarmPool]", chosen: "WarmPool", *, priced: bool) -> list[str]:
     from tessera.provisioning.advise.findings import span
 
     head = f"  {'warm nodes':>10}{'pods that wait':>16}{'idle nodes':>12}{'idle cost/h':>13}{'wait saved':>12}"
-    rows = [f"{per_hour:g} pods an hour, a node takes {span(seconds)}", head + (f"{'cost/h':>10}" if priced else "")]
+    rows = [head + (f"{'cost/h':>10}" if priced else "")]
     for each in shown:
         row = (
             f"{'>' if each.nodes == chosen.nodes else ' '} {each.nodes:>10}{each.waits:>16.1%}{each.idle_nodes:>12.2f}"
