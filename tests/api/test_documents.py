@@ -1,6 +1,7 @@
 """Files are read strictly: every mistake is found, each with its path and what was probably meant."""
 
 from contextlib import suppress
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -94,3 +95,9 @@ def test_a_document_that_holds_itself_can_be_shown() -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(FileRefused):
         load_all(text)
+
+
+def test_mappings_that_grow_by_taking_each_other_in_are_refused_early() -> None:
+    levels = [f"{one}: &{one} {{<<: [{', '.join([f'*{before}'] * 10)}]}}" for before, one in pairwise("abcdefghij")]
+    with pytest.raises(FileRefused, match=r"line \d: a mapping of more than 100000 keys; take fewer in by <<"):
+        load("\n".join(["a: &a {x: 1, y: 2}", *levels]))

@@ -5,6 +5,7 @@ NVIDIA's tools ignore what they do not know, so ``replica: 4`` there means no sh
 - a key that is not part of the format is refused, with its path and what was probably meant;
 - a key that stands twice is refused: YAML would keep the last one silently;
 - all mistakes of a file are found in one reading, not one per attempt;
+- a mapping that takes in others by ``<<``, and these others again, is refused when it gets larger than any file;
 - ``1:0`` is text, as in the YAML that Kubernetes reads, and not sixty as in YAML 1.1.
 
 What a path looks like: ``sharing.timeSlicing.resources[0].replicas``; a key with a dot in it stands in quotes. What a
@@ -243,6 +244,13 @@ def _loader() -> Any:
             for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
+        def flatten_mapping(self, node: Any) -> None:
+            """Refuses mappings that grow by ``<<``: ten lines of ten such each stand for more than memory holds."""
+            super().flatten_mapping(node)
+            if len(node.value) > _MOST_KEYS:
+                text = f"line {node.start_mark.line + 1}: a mapping of more than {_MOST_KEYS} keys; take fewer in by <<"
+                raise FileRefused([Problem("", text)])
+
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             """Refuses a key that stands twice."""
             seen = set()
@@ -258,6 +266,8 @@ def _loader() -> Any:
     return Strict
 
 
+#: Keys of one mapping at most.
+_MOST_KEYS = 100_000
 _WHOLE = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 _FLOAT = re.compile(
     r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9][0-9_]*|[-+]?\.(?:inf|Inf)|\.nan)$"
