@@ -105,6 +105,16 @@ def test_a_broken_file_names_its_line(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "line 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("option", ["--file", "--experiment"])
+def test_a_file_that_is_no_text_is_named(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_bytes(b"\x00\xff\xfe")
+    assert main(["provisioning", "report", option, str(tmp_path / "x")]) == 1
+    told = capsys.readouterr().err
+    assert (
+        told == f"error: {tmp_path / 'x'}: byte 1 is 0xff, which is not UTF-8 there; save the file as text in UTF-8\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

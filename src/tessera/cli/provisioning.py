@@ -35,7 +35,7 @@ def command() -> None:
     help="How to show it; svg is the chart of the phases, or with --experiment alone the experiment's.",
 )
 @click.option(
-    "--file", "files", type=_FILE, multiple=True, help="Records from a file instead of the cluster; see below."
+    "--file", "files", type=_FILE, multiple=True, help="Records from a file instead of the cluster; see above."
 )
 @click.option("--experiment", "experiments", type=_FILE, multiple=True, help="Results that tessera bench wrote.")
 @click.option(
@@ -170,25 +170,23 @@ async def _kept(
 
 
 def _from_files(files: Sequence[Path]) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
+    from tessera.cli.checks.source import named, text_of
     from tessera.provisioning.report.reading import read_records, read_workloads
 
     records: list[Record] = []
     workloads: list[WorkloadRecord] = []
     for path in files:
-        text = _text(path)
-        records += read_records(text, str(path))
-        workloads += read_workloads(text, str(path))
+        text, name = text_of(path), named(path)
+        records += read_records(text, name)
+        workloads += read_workloads(text, name)
     return records, workloads
 
 
 def _experiments(path: Path) -> "tuple[Samples, ...]":
+    from tessera.cli.checks.source import named, text_of
     from tessera.provisioning.report.reading import read_experiments
 
-    return read_experiments(_text(path), str(path))
-
-
-def _text(path: Path) -> str:
-    return sys.stdin.read() if str(path) == "-" else path.read_text()
+    return read_experiments(text_of(path), named(path))
 
 
 def moment(text: str, now: float) -> float:

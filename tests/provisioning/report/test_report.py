@@ -288,12 +288,20 @@ def test_one_record_alone_is_read() -> None:
     assert [each.node for each in read_records('{"node":"a"}', "f")] == ["a"]
 
 
+#: Few lines that stand for a hundred million values, and a record that stands there five thousand times.
+NESTED = "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(8))
+NESTED = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + NESTED + "records: [*i]\n"
+MANY = "r: &r {node: " + "n" * 4000 + "}\nrecords: [" + ", ".join(["*r"] * 5000) + "]\n"
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         ("just words", "f: holds no records; give the ConfigMap provisioning-records"),
         ('{"node":"a"}\n{"node":1}\n', "f, line 2: record of provisioning: Expected `str`"),
-        ("a: [", "f: is neither JSON nor YAML: "),
+        ("a: [", "f: not YAML: "),
+        (NESTED, "f: holds what is no record: it is longer than 10000 characters"),
+        (MANY, "f: stands for more than 16777216 characters"),
         ('[{"node":"a"},{}]', "f, record 2: record of provisioning: "),
         ("[" * 50_000, "f: is nested too deeply"),
         ("a: " + "[" * 5_000, "f: is nested too deeply"),
@@ -313,6 +321,11 @@ def test_results_of_experiments_are_read_as_bench_writes_them_and_as_a_list() ->
         assert (found.experiment, found.samples, found.simulated) == ("autoscale", (369.5,), True)
     with pytest.raises(ValueError, match="f: holds no results of experiments"):
         read_experiments("{}", "f")
+
+
+def test_pods_of_a_file_are_bounded_like_nodes() -> None:
+    with pytest.raises(ValueError, match="f: holds what is no record"):
+        read_workloads(NESTED.replace("records:", "workloads:"), "f")
 
 
 WORKLOADS = [

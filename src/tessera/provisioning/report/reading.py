@@ -3,6 +3,9 @@
 Records: lines of JSON as the ConfigMap holds them, the ConfigMap itself as kubectl prints it (YAML or JSON), a list of
 records, or what ``tessera provisioning report -o json`` printed. Results: what ``tessera bench`` writes, or a list of
 such objects.
+
+Files are written by others: one of more than :data:`LARGEST` characters is refused, and a YAML in which few lines stand
+for much, by names for parts that are repeated, before it is written out.
 """
 
 from collections.abc import Iterable
@@ -10,13 +13,15 @@ from typing import Any
 
 import msgspec
 
+from tessera.api.documents import FileRefused, load
 from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.milestones import Record, WorkloadRecord
 from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 
 #: Characters of a file that are read.
 LARGEST = 16 * 1024 * 1024
-
+#: Values and characters of one record that are looked at: more than the longest one has.
+_MOST_IN_RECORD = 10_000
 
 _TOO_DEEP = "is nested too deeply to be records or results"
 
@@ -56,7 +61,7 @@ def read_workloads(text: str, name: str) -> tuple[WorkloadRecord, ...]:
     listed = loaded.get("workloads")
     lines = _numbered(kept) if isinstance(kept, str) else []
     if isinstance(listed, list):
-        lines = [(f"workload {number}", _line(each, name)) for number, each in enumerate(listed, 1)]
+        lines = _lines_of(listed, "workload", name)
     found = []
     for place, line in lines:
         try:
@@ -99,10 +104,29 @@ def _listed(loaded: Any, name: str) -> list[tuple[str, str]]:
             f"{name}: holds no records; give the ConfigMap provisioning-records (kubectl get configmap"
             " -n tessera-system provisioning-records -o yaml), lines of JSON, or what -o json printed"
         )
-    return [(f"record {number}", _line(each, name)) for number, each in enumerate(records, start=1)]
+    return _lines_of(records, "record", name)
+
+
+def _lines_of(values: list[Any], what: str, name: str) -> list[tuple[str, str]]:
+    lines, characters = [], 0
+    for number, each in enumerate(values, start=1):
+        line = _line(each, name)
+        characters += len(line)
+        if characters > LARGEST:
+            raise ValueError(f"{name}: stands for more than {LARGEST} characters, which are the most")
+        lines.append((f"{what} {number}", line))
+    return lines
 
 
 def _line(value: Any, name: str) -> str:
+    left, todo = _MOST_IN_RECORD, [value]
+    while todo:
+        each = todo.pop()
+        parts = [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, (list, tuple)) else ()
+        left -= len(each) if isinstance(each, (str, bytes)) else 1 + len(parts)
+        if left < 0:
+            raise ValueError(f"{name}: holds what is no record: it is longer than {_MOST_IN_RECORD} characters")
+        todo += parts
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, RecursionError):  # YAML has sets, and objects that hold themselves
@@ -110,14 +134,10 @@ def _line(value: Any, name: str) -> str:
 
 
 def _yaml(text: str, name: str) -> Any:
-    import yaml
-
     try:
-        return yaml.safe_load(text)
-    except RecursionError:
-        raise ValueError(f"{name}: {_TOO_DEEP}") from None
-    except yaml.YAMLError as error:
-        raise ValueError(f"{name}: is neither JSON nor YAML: {' '.join(str(error).split())[:200]}") from None
+        return load(text)
+    except FileRefused as error:
+        raise ValueError(f"{name}: {' '.join(str(error).split())[:200]}") from None
 
 
 def read_experiments(text: str, name: str) -> tuple[Samples, ...]:
