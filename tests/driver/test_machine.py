@@ -21,13 +21,14 @@ from tessera.driver.instructions import (
     Tell,
     Validate,
 )
-from tessera.driver.machine import Decision, Existing, World, decide
+from tessera.driver.machine import decide
 from tessera.driver.nodes import NodeFacts
 from tessera.driver.podfacts import DriverPod, NodePods, Progress, ValidationPod
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Tried
 from tessera.driver.rollout.state import CHANGING, Record, text_of
 from tessera.driver.told import read_status, status_text
+from tessera.driver.world import Decision, Existing, World
 from tessera.kube.resources import Condition
 
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525.125.06")

@@ -7,13 +7,13 @@ node's facts changed, a pod has to do with drivers, or the node of a pod is bein
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tessera.api.driver.status import TOOLKIT_APP
-from tessera.driver.machine import Existing
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
 from tessera.driver.nodes import NodeFacts, node_facts, same_but_version
 from tessera.driver.podfacts import NodePods, is_relevant, node_pods
 from tessera.driver.rollout.reading import live_pods, node_view, pod_view
 from tessera.driver.rollout.state import State, state_of
 from tessera.driver.rollout.views import NodeView, Wanted
+from tessera.driver.world import Existing
 from tessera.kube.cache import Event, EventKind
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DaemonSet, Node, Pod

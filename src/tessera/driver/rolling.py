@@ -15,10 +15,10 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.driver.governance import Governance
-from tessera.driver.machine import Decision
 from tessera.driver.observed import Observed
 from tessera.driver.rollout.rollout import Rollout
 from tessera.driver.rollout.views import Wanted
+from tessera.driver.world import Decision
 
 #: Seconds after which it is looked again whether a write was seen: nothing else may follow from what shows it.
 _LOOK_AGAIN = 5.0

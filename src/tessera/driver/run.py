@@ -26,7 +26,7 @@ from tessera.driver.coverage.next_kernels import NextKernels
 from tessera.driver.coverage.use import Use, use_of
 from tessera.driver.governance import Governance
 from tessera.driver.instructions import node_of
-from tessera.driver.machine import Decision, World, decide
+from tessera.driver.machine import decide
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.observed import Observed
 from tessera.driver.options import DriverOptions
@@ -40,6 +40,7 @@ from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.driver.rollout.rollout import Rollout
 from tessera.driver.strategy import Situation, queries
 from tessera.driver.unpullable import Unpullable
+from tessera.driver.world import Decision, World
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
