@@ -119,7 +119,7 @@ def test_the_version_of_rhcos_finds_the_toolkit(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (RHCOS, "which Driver Toolkit fits is not known; name its image, or the RHCOS version"),
+        (RHCOS, "which Driver Toolkit fits is not known; name the RHCOS version (tessera driver build --rhcos)"),
         ([*UBUNTU[:-1], "registry.local/driver:535"], "--to registry.local/driver:535: leave the tag out"),
         ([*UBUNTU, "--os", "windows"], "operating system 'windows'"),
         ([*UBUNTU, "--kernel", "latest"], "kernel 'latest'"),
@@ -132,6 +132,17 @@ def test_what_cannot_be_built_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
 ) -> None:
     assert says in refused(capsys, *arguments, "--dry-run")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder" / "Containerfile").mkdir(parents=True)
+    under, taken = str(tmp_path / "file" / "x"), str(tmp_path / "folder")
+    said = refused(capsys, *UBUNTU, "--local", "--files", under)
+    assert f"--files {under}: {under} cannot be written: Not a directory; name a folder that you may write" in said
+    assert f"{taken}/Containerfile cannot be written: Is a directory" in refused(capsys, *UBUNTU, "--files", taken)
 
 
 def test_without_a_cluster_nothing_is_built(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,8 @@ from tests.driver.registry.programs import Image, registry
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.cli.driver.access import Access
-from tessera.cli.driver.coverage import NOT_COVERED, announced, of_cluster
+from tessera.cli.driver.coverage import NOT_COVERED, NOT_KNOWN, announced, of_cluster
+from tessera.cli.driver.covered import as_json, table, unknown
 from tessera.cli.main import main
 from tessera.clock import SystemClock
 from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
@@ -107,9 +108,13 @@ def test_the_kernel_with_large_pages_is_asked_for_too_where_nodes_run_it(
     ("arguments", "says"),
     [
         (["--kernels", K, "--os", "ubuntu22.04"], "which driver? Give --version, or --cluster"),
+        (["--version", "535"], "which kernels? Give --kernels, --list, --apt-index or --toolkit-release, or --cluster"),
         (["--kernels", K, "--version", "535"], "--os is needed with --kernels"),
         (["--kernels", "latest", "--os", "ubuntu22.04", "--version", "535"], "write what uname -r says"),
-        (["--version", "535", "--announce"], "--announce writes into the cluster: give --cluster"),
+        (
+            ["--kernels", K, "--os", "ubuntu22.04", "--version", "535", "--announce"],
+            "--announce writes into the cluster: give --cluster",
+        ),
     ],
 )
 def test_what_cannot_be_asked_is_told_in_one_line(
@@ -128,9 +133,29 @@ def test_an_archive_without_the_flavour_is_told(tmp_path: Path, capsys: pytest.C
     assert "no kernel of flavour 'aws' in it" in capsys.readouterr().err
 
 
-def test_nothing_known_to_come_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert asked("r.local") == 0
-    assert capsys.readouterr().out == "No kernel is known to come.\n"
+def test_nothing_known_to_come_blocks_no_reboot_unless_that_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "kernels"
+    empty.write_text("# none yet\n")
+    assert asked("r.local", "--list", str(empty)) == 0
+    told = capsys.readouterr()
+    assert told.out == "No kernel is known to come.\n"
+    assert told.err == "warning: nobody has said which kernel comes, so nothing was looked for there\n"
+    assert asked("r.local", "--list", str(empty), "--must-know") == NOT_KNOWN == 4
+
+
+def test_a_kernel_that_is_known_needs_no_warning(host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asked(host, "--kernels", K, "--must-know") == 0
+    assert asked(host, "--kernels", K1, "--must-know") == NOT_COVERED
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("option", ["--list", "--apt-index", "--toolkit-release"])
+def test_a_file_that_cannot_be_read_is_named(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x").write_bytes(b"5.15\xff")
+    assert asked("r.local", option, str(tmp_path / "x")) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / 'x'}: ")
 
 
 @pytest.fixture
@@ -173,8 +198,36 @@ async def test_what_the_cluster_lists_counts_too(cluster: Client) -> None:
     data = {"ubuntu22.04": f"{K}\n", "rocky9.4": "5.14.0-427.40.1.el9_4.x86_64\n"}
     await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
     report = await of_cluster(cluster, PLAIN, [])
-    assert report.summary == "1/1 covered"
-    assert [each.os_id for each in report.idle] == ["rocky"]
+    assert report.gates == {"ubuntu22.04 amd64": True, "rocky9.4 amd64": False}  # its nodes may be scaled to zero
+    assert report.known
+
+
+async def test_nodes_for_which_no_kernel_is_listed_are_told_of(cluster: Client) -> None:
+    report = await of_cluster(cluster, PLAIN, [])
+    assert (report.open, report.known, report.unknown) == (True, False, ("ubuntu22.04 amd64",))
+    assert list(table(report)) == ["ubuntu22.04 amd64: not known which kernel comes", "No kernel is known to come."]
+    assert "nobody has said which kernel comes for ubuntu22.04 amd64" in unknown(report, cluster=True)
+    assert "ConfigMap tessera-system/driver-next-kernels" in unknown(report, cluster=True)
+    assert json.loads(as_json(report))["unknown"] == ["ubuntu22.04 amd64"]
+
+
+async def test_a_line_of_the_list_that_is_none_is_not_knowing(cluster: Client) -> None:
+    data = {"ubuntu22.04": f"{K}\nlatest\n"}
+    await cluster.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": data}, NAMESPACE)
+    report = await of_cluster(cluster, PLAIN, [])
+    assert (report.open, report.known) == (True, False)
+    assert unknown(report, cluster=True).startswith("warning: lines of the lists cannot be read")
+
+
+async def test_in_a_lab_it_is_said_that_its_registries_are_elsewhere(
+    cluster: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await of_cluster(cluster, PLAIN, [NEXT])
+    assert capsys.readouterr().err == ""
+    info = {"containerRuntimeVersion": "simulated://1.0"}
+    await cluster.merge_patch(NODES, "a", {"status": {"nodeInfo": info}}, subresource="status")
+    await of_cluster(cluster, PLAIN, [NEXT])
+    assert capsys.readouterr().err.startswith("note: this cluster is a lab. Its registries are simulated")
 
 
 async def test_announced_kernels_stand_in_the_list_once_and_remarks_stay(cluster: Client) -> None:

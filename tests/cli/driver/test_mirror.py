@@ -123,6 +123,16 @@ def test_credentials_reach_skopeo_by_file_only(
     assert copied.startswith("copied: ")
 
 
+def test_a_file_of_kernels_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--from", "a.local/x", "--to", "b.local/x", "--version", "525", "--os", "ubuntu22.04", "--next-kernels"]
+    for content, says in ((b"\xff", "which is not UTF-8 there"), (b"5.15.0-69-generic sparc\n", "only amd64 or arm64")):
+        (tmp_path / "kernels").write_bytes(content)
+        assert main(["driver", "mirror", *named, str(tmp_path / "kernels")]) == 1
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: {tmp_path / 'kernels'}: ")
+        assert says in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -5,7 +5,7 @@ import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.driver.coverage.kernels import NextKernel
-from tessera.driver.coverage.report import Expected, KernelCoverage, Report, covered_by, expected, ways
+from tessera.driver.coverage.report import Expected, KernelCoverage, Report, covered_by, expected, unlisted, ways
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, Outcome, Resolution, Tried
 
@@ -55,6 +55,28 @@ def test_where_no_node_runs_the_system_every_policy_is_for_it() -> None:
     found, _ = expected([NEXT], [], [POLICY])
     assert found == (EXPECTED,)
     assert expected([NEXT], []) == ((), (NEXT,))
+
+
+def test_nodes_are_unlisted_until_a_kernel_comes_for_their_kind() -> None:
+    arm, later = (
+        msgspec.structs.replace(NODE, **each) for each in ({"architecture": "arm64"}, {"os_version": "24.04"})
+    )
+    assert unlisted([NODE, arm], []) == ("ubuntu22.04 amd64", "ubuntu22.04 arm64")
+    assert unlisted([NODE, arm], [row(covered=False)]) == ("ubuntu22.04 arm64",)
+    assert unlisted([NODE, later], [row(covered=True)]) == ("ubuntu24.04 amd64",)
+
+
+def test_a_kernel_of_a_version_that_no_node_runs_yet_is_that_of_an_upgrade() -> None:
+    older = msgspec.structs.replace(NODE, os_version="20.04")
+    other = msgspec.structs.replace(NODE, os_id="rhel", os_version="9.4")
+    assert unlisted([older, other], [row(covered=True)]) == ("rhel9.4 amd64",)
+
+
+def test_a_gate_is_open_on_knowledge_only_where_nothing_is_missing() -> None:
+    assert not Report().known
+    assert Report(rows=(row(covered=True),)).known
+    assert not Report(rows=(row(covered=True),), problems=("x",)).known
+    assert not Report(rows=(row(covered=True),), unknown=("rhel9.4 amd64",)).known
 
 
 def test_where_precompiled_images_are_wanted_only_those_cover() -> None:

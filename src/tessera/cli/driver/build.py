@@ -124,9 +124,13 @@ def command(
 def _write(order: "BuildOrder", folder: Path) -> None:
     from tessera.driver.build.containerfiles import context
 
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in context(order.family).items():
-        (folder / name).write_text(text)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in context(order.family).items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        told = f"{error.filename or folder} cannot be written: {error.strerror or error}"
+        raise Failure(f"error: --files {folder}: {told}; name a folder that you may write into") from error
 
 
 def _local(order: "BuildOrder", tool: str, files: Path | None) -> str:

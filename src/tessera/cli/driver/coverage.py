@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.driver.access import Access, registries, registry_options
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from tessera.driver.coverage.report import Expected, Report
     from tessera.kube.client import Client
 
-#: Exit code while a kernel has no image.
-NOT_COVERED = 3
+#: Exit codes: a kernel has no image; it is not known which kernel comes, and that was asked for.
+NOT_COVERED, NOT_KNOWN = 3, 4
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -46,6 +47,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--version", "driver", metavar="NAME", default="", help="Without --cluster: driver version or branch.")
 @click.option("--repository", default=REPOSITORY, show_default=True, help="Without --cluster: of the image.")
 @click.option("--image", default=IMAGE, show_default=True, help="Without --cluster: its name.")
+@click.option("--must-know", is_flag=True, help="Exit with 4 where nobody has said which kernel comes, instead of 0.")
 @click.option("--announce", is_flag=True, help="With --cluster: add the kernels to driver-next-kernels.")
 @output_option
 @registry_options
@@ -67,6 +69,7 @@ def command(
     driver: str,
     repository: str,
     image: str,
+    must_know: bool,
     announce: bool,
     output: str,
     access: Access,
@@ -76,25 +79,31 @@ def command(
     """Say whether kernels that are to come have a driver image.
 
     The exit code is 0 if all are covered, 3 if one is not or its registry does not answer, 1 if the question could not
-    be asked: what reboots nodes (kured, a hook before a reboot) can ask it. With --cluster the policies of the cluster
+    be asked: what reboots nodes (kured, a hook before a reboot) can ask it. Where nobody has said which kernel comes,
+    or a list has a line that is none, it is 0, or nodes whose kernels nobody lists would never reboot; standard error
+    says so, and with --must-know it is 4. With --cluster the policies of the cluster
     say which image is wanted, and the kernels listed in ConfigMap tessera-system/driver-next-kernels count too. The
     controller follows that list, has images built for what is missing where a build repository is set, and shows the
     same gate as the metric tessera_driver_next_kernel_covered.
 
     \b
     Examples:
-      tessera driver coverage --cluster
+      tessera driver coverage --cluster --must-know
       tessera driver coverage --cluster --apt-index Packages.xz --os ubuntu22.04 --announce
       tessera driver coverage --kernels 5.15.0-119-generic --os ubuntu22.04 --version 535
       tessera driver coverage --toolkit-release driver-toolkit-release.json --release-info next.json --cluster
     """
     if not cluster and not driver:
         raise click.UsageError("which driver? Give --version, or --cluster for what the cluster's policies ask for")
+    if not cluster and not (named or lists or indexes or toolkit_release):
+        raise click.UsageError(
+            "which kernels? Give --kernels, --list, --apt-index or --toolkit-release, or --cluster for what it lists"
+        )
     if announce and not cluster:
         raise click.UsageError("--announce writes into the cluster: give --cluster")
     if (named or lists or indexes) and not system:
         raise click.UsageError("--os is needed with --kernels, --list and --apt-index, for example ubuntu22.04")
-    from tessera.cli.driver.covered import as_json, table
+    from tessera.cli.driver.covered import as_json, table, unknown
 
     texts = [text for each in named for text in each.split(",") if text.strip()]
     kernels = [
@@ -107,7 +116,11 @@ def command(
     else:
         report = asyncio.run(_of_policy(access, kernels, _policy(repository, image, driver)))
     print(as_json(report) if output == "json" else "\n".join(table(report)))
-    return 0 if report.open else NOT_COVERED
+    if not report.known:
+        click.echo(unknown(report, cluster=cluster), err=True)
+    if not report.open:
+        return NOT_COVERED
+    return NOT_KNOWN if must_know and not report.known else 0
 
 
 def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
@@ -118,19 +131,31 @@ def _policy(repository: str, image: str, version: str) -> "DriverPolicy":
 
 
 def _written(texts: Sequence[str], lists: Sequence[Path], system: str, arch: str) -> Iterator["NextKernel"]:
+    from tessera.cli.checks.source import text_of
+    from tessera.cli.driver.subject import naming
     from tessera.driver.coverage.kernels import kernel, lines
 
-    for text in [*texts, *(line for path in lists for line in lines(path.read_text()))]:
-        yield kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
+    def read(text: str) -> "NextKernel":
+        return kernel(system, text if len(text.split()) > 1 else f"{text} {arch}")
+
+    yield from map(read, texts)
+    for path in lists:
+        for line in lines(text_of(path)):
+            with naming(path):
+                yield read(line)
 
 
 def _of_indexes(
     indexes: Sequence[Path], system: str, arch: str, flavour: str, newer_than: str | None
 ) -> Iterator["NextKernel"]:
+    from tessera.cli.driver.subject import naming
     from tessera.driver.coverage.apt import apt_kernels
     from tessera.driver.coverage.kernels import kernel, newer, newest
 
-    images = {name for path in indexes for name in apt_kernels(path.read_bytes(), flavour)}
+    images: set[str] = set()
+    for path in indexes:
+        with naming(path):
+            images |= set(apt_kernels(path.read_bytes(), flavour))
     if indexes and not images:
         raise ValueError(f"{', '.join(map(str, indexes))}: no kernel of flavour {flavour!r} in it")
     for name in newer(images, [newer_than]) if newer_than else newest(images):
@@ -138,14 +163,18 @@ def _of_indexes(
 
 
 def _of_toolkits(releases: Sequence[Path], info: Path | None, *, large_pages: bool) -> Iterator["NextKernel"]:
+    from tessera.cli.driver.subject import naming
     from tessera.driver.coverage.openshift import release, toolkit_kernel, with_large_pages
 
-    machine_os = release(info.read_bytes()).machine_os if info is not None else ""
+    machine_os = ""
+    if info is not None:
+        with naming(info):
+            machine_os = release(info.read_bytes()).machine_os
     for path in releases:
-        kernel = toolkit_kernel(path.read_bytes(), machine_os)
-        yield kernel
-        if large_pages:
-            yield with_large_pages(kernel)
+        with naming(path):
+            kernel = toolkit_kernel(path.read_bytes(), machine_os)
+            found = [kernel, *([with_large_pages(kernel)] if large_pages else [])]
+        yield from found
 
 
 async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "DriverPolicy") -> "Report":
@@ -172,15 +201,16 @@ async def of_cluster(
     """
     from tessera.cli.driver.subject import in_cluster
     from tessera.driver.coverage.kernels import listed
-    from tessera.driver.coverage.report import expected
+    from tessera.driver.coverage.report import expected, unlisted
 
     seen = await in_cluster(client)
     if announce:
         await announced(client, kernels)
     known, problems = listed(await _list(client))
     in_use = [(each.pool, each.policy) for each in seen.subjects]
-    awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use)
-    return await _report(access, awaited, idle, problems=problems, client=client)
+    awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use, seen.everywhere)
+    report = await _report(access, awaited, idle, problems=problems, client=client)
+    return msgspec.structs.replace(report, unknown=unlisted((pool for pool, _ in in_use), report.rows))
 
 
 async def _list(client: "Client") -> dict[str, str]:

@@ -17,10 +17,26 @@ def table(report: Report) -> Iterator[str]:
         yield ""
     for group, is_open in sorted(report.gates.items()):
         yield f"{group}: gate {'open' if is_open else 'closed'}"
+    for group in report.unknown:
+        yield f"{group}: not known which kernel comes"
     for each in report.idle:
         yield f"{each.kernel}: no node runs {each.os_id}{each.os_version}, and no policy is for it"
     yield from report.problems
     yield report.summary if report.rows else "No kernel is known to come."
+
+
+def unknown(report: Report, *, cluster: bool) -> str:
+    """What is to be said where it is not known of all nodes which kernel comes.
+
+    Args:
+        report: one that is not :attr:`~tessera.driver.coverage.report.Report.known`.
+        cluster: it is of a cluster, whose list can be added to.
+    """
+    if not report.unknown and report.rows:
+        return "warning: lines of the lists cannot be read; what they mean is not looked for"
+    whose = f" for {', '.join(report.unknown)}" if report.unknown else ""
+    text = f"warning: nobody has said which kernel comes{whose}, so nothing was looked for there"
+    return text + ("; list them in ConfigMap tessera-system/driver-next-kernels, or by --announce" if cluster else "")
 
 
 def _cells(row: KernelCoverage) -> tuple[str, str, str, str]:
@@ -46,6 +62,7 @@ def as_json(report: Report) -> str:
             }
             for row in report.rows
         ],
+        "unknown": report.unknown,
         "idle": [f"{each.os_id}{each.os_version} {each.kernel}" for each in report.idle],
         "problems": report.problems,
     }

@@ -28,7 +28,7 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         pool: the node's pool as text.
         set: the driver set.
         since: RFC 3339, when the phase began.
-        seconds: since then.
+        seconds: since then; None where that is not known.
         reason: why this strategy, or what is awaited.
         rejected: better strategies, best first.
         leaving: nobody asks for it any more.
@@ -44,19 +44,19 @@ class NodeDriver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     pool: str = ""
     set: str = ""
     since: str = ""
-    seconds: int = 0
+    seconds: int | None = None
     reason: str = ""
     rejected: tuple[Rejected, ...] = ()
     leaving: bool = False
     offered: str = ""
 
 
-def node_drivers(nodes: Iterable[Node], *, now: float, named: bool = False) -> list[NodeDriver]:
+def node_drivers(nodes: Iterable[Node], *, now: float | None, named: bool = False) -> list[NodeDriver]:
     """What nodes are told, by name.
 
     Args:
         nodes: any nodes.
-        now: seconds since 1970.
+        now: seconds since 1970; None if the nodes' time is another than ours.
         named: somebody asked for just these; otherwise only those with cards or with a status are told of.
     """
     found = [_of(node, now) for node in nodes if named or _counts(node)]
@@ -90,7 +90,7 @@ def _counts(node: Node) -> bool:
     return facts.is_gpu or bool(facts.told)
 
 
-def _of(node: Node, now: float) -> NodeDriver:
+def _of(node: Node, now: float | None) -> NodeDriver:
     name, status = node.metadata.name, read_status(node_facts(node).told)
     if status is None:
         reason = "Tessera does not manage its driver: no ClusterPolicy asks for one, or none is in force yet."
@@ -113,18 +113,18 @@ def _of(node: Node, now: float) -> NodeDriver:
     )
 
 
-def _seconds(since: str, now: float) -> int:
+def _seconds(since: str, now: float | None) -> int | None:
     try:
-        return max(0, int(now - parse_rfc3339(since)))
+        return None if now is None else max(0, int(now - parse_rfc3339(since)))
     except ValueError:
-        return 0
+        return None
 
 
 def _row(driver: NodeDriver, *, verbose: bool) -> tuple[str, ...]:
     cells = (
         driver.strategy,
         driver.phase,
-        _age(driver.seconds) if driver.since else "",
+        _age(driver.seconds) if driver.seconds is not None else "",
         driver.version,
         driver.pool,
         driver.image if verbose else _short(driver.image),

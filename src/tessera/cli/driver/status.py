@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: Path | None, context: str | None) -> int:
     """Show how each node with cards comes to its driver.
 
-    Strategy, image by digest, version, pool, phase and since when, and the reason. Nothing is written; it needs the
+    Strategy, image by digest, version, pool, phase and since when, and the reason. In a lab on virtual time it is not
+    known how long that is by this machine's clock; -o json has the moment. Nothing is written; it needs the
     right to list nodes. The exit code is 1 if a node's driver has failed or nothing fits it.
 
     \b
@@ -44,6 +45,7 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
 
 
 async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | None) -> "list[NodeDriver]":
+    from tessera.cli.driver.labs import leaps
     from tessera.cli.driver.nodestatus import node_drivers
     from tessera.clock import SystemClock
     from tessera.kube.resources import NODES
@@ -51,4 +53,6 @@ async def _read(names: tuple[str, ...], kubeconfig: Path | None, context: str | 
     async with connected("tessera-driver", kubeconfig, context) as client:
         every = [] if names else (await client.list(NODES)).items
         named = [await client.get(NODES, name) for name in names]
-    return node_drivers([*every, *named], now=SystemClock().now(), named=bool(names))
+        found = [*every, *named]
+        now = None if await leaps(client, found) else SystemClock().now()
+    return node_drivers(found, now=now, named=bool(names))

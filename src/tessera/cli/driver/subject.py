@@ -1,13 +1,16 @@
 """For which nodes images are looked for: a kernel and a system from the command line, or the nodes of a cluster."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.cli.checks.source import text_of
 from tessera.cli.connect import Failure
+from tessera.cli.driver.labs import say_where_registries_are
 from tessera.driver.coverage.kernels import kernel as kernel_line
 from tessera.driver.coverage.kernels import lines
 from tessera.driver.nodes import NodeFacts
@@ -39,10 +42,12 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         subjects: nodes that share an image.
+        everywhere: policies that also govern nodes of systems that are not there yet.
         others: nodes that need none, or of which a fact is missing: name and why.
     """
 
     subjects: tuple[Subject, ...] = ()
+    everywhere: tuple[DriverPolicy, ...] = ()
     others: tuple[tuple[str, str], ...] = ()
 
 
@@ -72,17 +77,27 @@ def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
         ValueError: a line is none.
     """
     found = []
-    for line in lines(path.read_text()):
+    for line in lines(text_of(path)):
         first, _, rest = line.partition(" ")
         system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
         if system is None:
             raise ValueError(f"{path}: kernel {first[:60]!r}: write its system before it, or give --os")
-        found.append(kernel_line(system, text).pool("amd64"))
+        with naming(path):
+            found.append(kernel_line(system, text).pool("amd64"))
     return found
 
 
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Puts a file's name before what is wrong in it."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
 async def in_cluster(client: Client, *, coming: bool = False) -> Seen:
-    """The nodes with cards, by policy and pool.
+    """The nodes with cards, by policy and pool. Of a lab it is said where its registries are.
 
     Args:
         client: reads nodes and policies.
@@ -95,7 +110,9 @@ async def in_cluster(client: Client, *, coming: bool = False) -> Seen:
     from tessera.driver.nodes import node_facts
     from tessera.kube.resources import NODES
 
-    nodes = [facts for node in (await client.list(NODES)).items if (facts := node_facts(node)).is_gpu]
+    found = (await client.list(NODES)).items
+    say_where_registries_are(found)
+    nodes = [facts for node in found if (facts := node_facts(node)).is_gpu]
     policies, drivers = await _policies(client)
     governed = govern(
         Objects(cluster_policies=policies, nvidia_drivers=drivers), {each.name: each.labels for each in nodes}
@@ -104,6 +121,8 @@ async def in_cluster(client: Client, *, coming: bool = False) -> Seen:
         said = governed.frozen or "No ClusterPolicy has driver.enabled."
         raise Failure(f"error: nobody asks for drivers in this cluster: {said} Give --kernel and --os instead")
     seen = _grouped(nodes, governed.nodes, governed.unassigned)
+    if not governed.cluster.use_driver_crd:
+        seen = msgspec.structs.replace(seen, everywhere=(governed.cluster,))
     return await _with_coming(client, seen) if coming else seen
 
 

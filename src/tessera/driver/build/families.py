@@ -76,7 +76,9 @@ def builder_image(pool: PoolKey, settings: BuildSettings) -> str:
     given = settings.builder_images.get(pool.kernel) or toolkit_image(pool)
     if not given and pool.os_id == "rhcos":
         raise UnbuildableError(
-            f"{pool.text}: which Driver Toolkit fits is not known; name its image, or the RHCOS version"
+            f"{pool.text}: which Driver Toolkit fits is not known; name the RHCOS version "
+            "(tessera driver build --rhcos) or the toolkit's image (--dtk-image; for the controller "
+            "--build-dtk-image KERNEL=IMAGE)"
         )
     return given or base_image(pool, settings)
 

@@ -27,6 +27,12 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     policy: DriverPolicy
 
 
+def group_of(pool: PoolKey) -> str:
+    """The kind of nodes that a gate is for: ``ubuntu22.04 amd64``."""
+    pages = "" if pool.page_kib == 4 else f" {pool.page_kib}k"
+    return f"{pool.os_id}{pool.os_version} {pool.architecture}{pages}"
+
+
 class KernelCoverage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether there is an image for one of them.
 
@@ -49,8 +55,7 @@ class KernelCoverage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group(self) -> str:
         """The kind of nodes that the gate is for: ``ubuntu22.04 amd64``."""
-        pages = "" if self.pool.page_kib == 4 else f" {self.pool.page_kib}k"
-        return f"{self.pool.os_id}{self.pool.os_version} {self.pool.architecture}{pages}"
+        return group_of(self.pool)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,11 +65,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         rows: one for each kernel and policy.
         problems: lines of lists that are no kernels.
         idle: kernels of systems that no node runs and no policy is for.
+        unknown: kinds of nodes that are there and for which nobody has said which kernel comes.
     """
 
     rows: tuple[KernelCoverage, ...] = ()
     problems: tuple[str, ...] = ()
     idle: tuple[NextKernel, ...] = ()
+    unknown: tuple[str, ...] = ()
 
     @property
     def covered(self) -> int:
@@ -73,8 +80,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether every kernel is covered; also if there is none."""
+        """Whether every kernel is covered that is known to come; also if none is, see :attr:`known`."""
         return self.covered == len(self.rows)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known of all nodes which kernel comes, and every line of the lists could be read."""
+        return bool(self.rows) and not self.unknown and not self.problems
 
     @property
     def summary(self) -> str:
@@ -126,6 +138,17 @@ def expected(
             pool = kernel.pool(architecture)
             found[pool, policy.kind, policy.name] = Expected(pool=pool, policy=policy)
     return tuple(found.values()), tuple(idle)
+
+
+def unlisted(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) -> tuple[str, ...]:
+    """The kinds of these nodes for which no kernel is known to come.
+
+    A kernel of a version that no node runs yet, as of the next RHCOS, is taken for that of all nodes of its system.
+    """
+    there = {group_of(pool): pool for pool in pools}
+    listed = {row.group: row.pool.os_id for row in rows}
+    upgraded = {os_id for group, os_id in listed.items() if group not in there}
+    return tuple(sorted(each for each, pool in there.items() if each not in listed and pool.os_id not in upgraded))
 
 
 def ways(each: Expected) -> list[ImageQuery]:
