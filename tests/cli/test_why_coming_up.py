@@ -5,13 +5,14 @@ from typing import Any
 import msgspec
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
-from tessera.api.driver.status import Strategy
+from tessera.api.driver.status import Phase, Strategy
 from tessera.cli.verdicts.answer import Answer
 from tessera.cli.verdicts.nodes import answer_about_node
 from tessera.cli.verdicts.sight import Sight, View
 from tessera.kube.resources import Pod
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.records import encode_record
+from tessera.provisioning.startup import EXTENDED
 
 M = Milestone
 READY = condition("Ready")
@@ -80,6 +81,24 @@ def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
     assert found.case == "overdue"
     assert found.verdict == "has not come up in time (DriverNotReady): it is in phase driver since 119m"
     assert found.facts[0] == "900 s after it was registered"
+
+
+def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadline_is_extended() -> None:
+    reason = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
+    waits = driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=reason)
+    way = record(ready=20, labelled=0)
+    verdict = (
+        "is on its way to usable cards: it is in phase pulled since {},"
+        " its driver waits for what another node's would wait for, too"
+    )
+    early = asked(way, 620, annotations=waits)
+    assert (early.case, early.verdict) == ("coming-up", verdict.format("10m"))
+    assert f"driver (blocked) is waiting: {reason}" in early.facts
+    text = "the deadline stands still, and is extended to 2027-01-15T08:55:00Z at most"
+    extended = condition(PROVISIONED_CONDITION, "False", reason=EXTENDED, message=text)
+    later = asked(way, 1220, annotations=waits, conditions=(READY, extended))
+    assert (later.case, later.verdict) == ("coming-up", verdict.format("20m"))
+    assert later.facts[0] == text
 
 
 def test_a_blocked_driver_says_why() -> None:

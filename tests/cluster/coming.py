@@ -17,6 +17,7 @@ from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.costs import CostModel
 from tessera.lab.drivers.world import builder_image, catalogue, driver_image
 from tessera.lab.install import entrypoint, install
+from tessera.lab.kubelet.images import Catalogue
 from tessera.lab.nodespec import NodeSpec
 from tessera.lab.virtualtime import run_virtual
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
@@ -37,14 +38,23 @@ def machine(name: str, kernel: str = K1, cards: str = "T4") -> NodeSpec:
 
 
 class Nodes(Lab):
-    """A cluster to which nodes come while it runs."""
+    """A cluster to which nodes come while it runs.
+
+    Attributes:
+        registries: what they hold.
+    """
+
+    def __init__(self, cluster: Cluster, registries: Catalogue) -> None:
+        super().__init__(cluster)
+        self.registries = registries
 
     def add(self, name: str, kernel: str = K1, cards: str = "T4", **more: Any) -> None:
         self.cluster.add_node(machine(name, kernel, cards), labels=GROUP | more.pop("labels", {}), taints=TAINT, **more)
 
-    async def policy(self, version: str = VERSION) -> None:
+    async def policy(self, version: str = VERSION, **annotations: str) -> None:
         driver = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": version}
-        await self.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": driver}})
+        policy = {"metadata": {"annotations": annotations}, "spec": {"driver": driver}}
+        await self.client.apply(CLUSTER_POLICIES, "cluster-policy", policy)
 
     def taints(self, name: str) -> list[str]:
         seen = self.nodes.cache.get(name)
@@ -79,16 +89,17 @@ class Nodes(Lab):
 Scenario = Callable[[Nodes], Awaitable[None]]
 
 
-def play(folder: Path, scenario: Scenario, *, drivers: bool = True, **options: Any) -> None:
+def play(folder: Path, scenario: Scenario, *, drivers: bool = True, costs: CostModel = COSTS, **options: Any) -> None:
     """Runs a scenario in a cluster that begins with one node without cards."""
     cdi = Path(tempfile.mkdtemp(dir=folder))
     images = {
-        f"{REPOSITORY}:{VERSION}-{K1}-ubuntu22.04": driver_image(VERSION, COSTS, kernel=K1),
-        f"{REPOSITORY}:{VERSION}-ubuntu22.04": builder_image(VERSION, COSTS),
+        f"{REPOSITORY}:{VERSION}-{K1}-ubuntu22.04": driver_image(VERSION, costs, kernel=K1),
+        f"{REPOSITORY}:{VERSION}-ubuntu22.04": builder_image(VERSION, costs),
     }
 
     async def whole() -> None:
-        given: dict[str, Any] = {"catalogue": catalogue(COSTS, images), "drivers": True} if drivers else {}
+        registries = catalogue(costs, images)
+        given: dict[str, Any] = {"catalogue": registries, "drivers": True} if drivers else {}
         cluster = Cluster(
             [NodeSpec(name="plain", cards=())],
             clock=LoopClock(1_800_000_000),
@@ -98,7 +109,7 @@ def play(folder: Path, scenario: Scenario, *, drivers: bool = True, **options: A
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(cluster.running())
             await install(cluster.client("install"))
-            lab = Nodes(cluster)
+            lab = Nodes(cluster, registries)
             await stack.enter_async_context(lab.watched.running())
             await lab.clock.sleep(60)
             await scenario(lab)

@@ -7,19 +7,26 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.cluster.coming import GPU, K1, K2, K3, TAINT, Nodes, machine
+from tests.cluster.coming import COSTS, GPU, K1, K2, K3, REPOSITORY, TAINT, Nodes, machine
 from tests.cluster.coming import play as played
 
-from tessera.kube.resources import DEPLOYMENTS, EVENTS
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.status import BUILD_PATIENCE, Strategy
+from tessera.driver.resolution import Outcome
+from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera.lab.cloud.autoscaler.rules import Kind, Timers
 from tessera.lab.cloud.cloud import Cloud
 from tessera.lab.cloud.groups import Delay, NodeGroup
+from tessera.lab.costs import CostModel
+from tessera.lab.drivers.containers import broken
+from tessera.lab.drivers.world import INTERNAL_REGISTRY
 from tessera.lab.install import apply
+from tessera.lab.kubelet.images import SimulatedImage
 from tessera.lab.manifests import deploy_folder
-from tessera.provisioning.milestones import Milestone
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone
 from tessera.provisioning.phases import phases_of
-from tessera.provisioning.startup import STARTUP_TAINT
+from tessera.provisioning.startup import DEADLINE, EXTENDED, STARTUP_TAINT
 
 M = Milestone
 Play = Callable[..., None]
@@ -57,6 +64,10 @@ async def replacing(lab: Nodes, most: int) -> None:
     spec = {"template": {"spec": {"containers": [container]}}}
     await lab.client.merge_patch(DEPLOYMENTS.untyped(), "tessera-controller", {"spec": spec}, "tessera-system")
     await lab.clock.sleep(60)
+
+
+#: Of a policy by which drivers are built once for a kernel.
+BUILD = {"tessera.dev/driver-build-repository": f"{INTERNAL_REGISTRY}/drivers"}
 
 
 async def reasons(lab: Nodes) -> list[str]:
@@ -106,6 +117,8 @@ def test_a_tainted_node_that_takes_long_is_made_once_for_a_pod(play: Play) -> No
 
 def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(play: Play) -> None:
     async def scenario(lab: Nodes) -> None:
+        bad = SimulatedImage(size_mib=COSTS.precompiled_mib, program=broken("modprobe nvidia: invalid argument"))
+        lab.registries.push(f"{REPOSITORY}:1.2.3-{K3}-ubuntu22.04", bad)
         await lab.policy(version="1.2.3")
         cloud = Cloud(lab.cluster, [group(K3)])
         async with cloud.running():
@@ -124,5 +137,119 @@ def test_nodes_whose_driver_never_comes_are_replaced_twice_and_then_it_stops(pla
             await lab.clock.sleep(200)
             assert [each.name for each in cloud.instances("gpus")] == [now.name]
             assert lab.taints(now.name) == [STARTUP_TAINT]
+
+    play(scenario)
+
+
+# What another node would wait for, too
+
+
+def told(lab: Nodes, node: str) -> str:
+    """The reason of the condition."""
+    return lab.condition(PROVISIONED_CONDITION, node)[1]
+
+
+async def waits(lab: Nodes, cloud: Cloud) -> str:
+    """A node that has come and is at its ordinary deadline; its name."""
+    await lab.clock.sleep(70)
+    await replacing(lab, most=2)
+    (asked,) = cloud.increase("gpus", 1)
+    await lab.until(lambda: asked.name in lab.nodes.cache, "the node is registered")
+    await lab.clock.sleep(DEADLINE + 10)
+    return asked.name
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_node_that_waits_for_the_one_build_is_told_so_kept_and_comes_up(play: Play, *, dies: bool) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy(**BUILD)
+        cloud = Cloud(lab.cluster, [group(K2)])
+        async with cloud.running():
+            name = await waits(lab, cloud)
+            (job,) = (await lab.client.list(JOBS, "tessera-system")).items
+            _status, reason, message = lab.condition(PROVISIONED_CONDITION, name)
+            assert reason == EXTENDED
+            assert f"Job tessera-system/{job.metadata.name}" in message
+            answer = await lab.why(name)
+            assert answer.case == "coming-up"
+            assert answer.facts[0] == message
+            seconds = COSTS.build_seconds
+            while dies and seconds > 0:
+                await lab.kill_controller()
+                await lab.clock.sleep(47)
+                seconds -= 47
+            await lab.until(lambda: lab.taints(name) == [], "the node has come up", seconds=1800)
+            await lab.clock.sleep(60)
+            found = lab.record(name)
+            assert found is not None
+            assert (found.strategy, found.waits) == (Strategy.MIRROR.value, None)
+            assert found.waited == pytest.approx(COSTS.build_seconds, abs=60)
+            assert told(lab, name) == "Provisioned"
+            assert [each.name for each in cloud.instances("gpus")] == [name]
+            assert not {"GpuNodeReplaced", "GpuReplacementHeld", "DriverNotPulled"} & set(await reasons(lab))
+
+    play(scenario)
+
+
+def test_after_the_longest_build_nodes_build_for_themselves_in_the_time_that_is_left(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy(**BUILD)
+        cloud = Cloud(lab.cluster, [group(K2)])
+        async with cloud.running():
+            name = await waits(lab, cloud)
+            await lab.until(lambda: lab.taints(name) == [], "the node has come up", seconds=BUILD_PATIENCE)
+            found = lab.record(name)
+            assert found is not None
+            assert found.strategy == Strategy.BUILT.value
+            assert BUILD_PATIENCE <= found.waited < BUILD_PATIENCE + DEADLINE
+            assert [each.name for each in cloud.instances("gpus")] == [name]
+            assert "GpuNodeReplaced" not in await reasons(lab)
+
+    play(scenario, costs=CostModel(build_seconds=2 * BUILD_PATIENCE))
+
+
+def test_while_no_registry_answers_nodes_are_told_of_in_the_end_and_never_replaced(play: Play) -> None:
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy()
+        lab.registries.refuse(f"{REPOSITORY}:*", Outcome.UNREACHABLE)
+        cloud = Cloud(lab.cluster, [group()])
+        async with cloud.running():
+            name = await waits(lab, cloud)
+            assert told(lab, name) == EXTENDED
+            await lab.clock.sleep(BUILD_PATIENCE - 30)
+            assert told(lab, name) == EXTENDED
+            await lab.clock.sleep(60)
+            assert told(lab, name) == "DriverNotPulled"
+            assert (await lab.why(name)).case == "overdue"
+            await lab.clock.sleep(3600)
+            assert [each.name for each in cloud.instances("gpus")] == [name]
+            assert (await reasons(lab)).count("GpuReplacementHeld") == 1
+            lab.registries.allow(f"{REPOSITORY}:*")
+            await lab.until(lambda: lab.taints(name) == [], "the node has come up")
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("version", ["1.2.3", "525 125"])
+def test_nodes_are_not_replaced_for_a_mistake_in_the_policy(play: Play, version: str) -> None:
+    """A version that no registry has, and one that is none: nothing was ever followed."""
+
+    async def scenario(lab: Nodes) -> None:
+        await lab.policy(version)
+        cloud = Cloud(lab.cluster, [group()])
+        async with cloud.running():
+            name = await waits(lab, cloud)
+            assert told(lab, name) in {"DriverNotPulled", "FactsMissing"}  # people have to act, so at once
+            await lab.clock.sleep(3600)
+            assert [each.name for each in cloud.instances("gpus")] == [name]
+            (held,) = [
+                each.message
+                for each in (await lab.client.list(EVENTS, "default")).items
+                if each.reason == "GpuReplacementHeld"
+            ]
+            assert "another node in its place would be" in held
+            await lab.client.delete(CLUSTER_POLICIES, "cluster-policy")
+            await lab.policy()
+            await lab.until(lambda: lab.taints(name) == [], "the node has come up")
 
     play(scenario)

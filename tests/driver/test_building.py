@@ -6,12 +6,13 @@ import msgspec
 import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.status import BUILD_PATIENCE
 from tessera.clock import LoopClock
 from tessera.driver.build.builds import Builds
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase, BuildState
-from tessera.driver.building import BUILD_PATIENCE, PUSH_PATIENCE, Building, build_view
+from tessera.driver.building import PUSH_PATIENCE, Building, build_view
 from tessera.driver.pool import PoolKey
 from tessera.driver.strategy import BuildState as Stands
 from tessera.kube.client import Client
@@ -56,6 +57,16 @@ def test_a_build_that_runs_or_will_is_waited_for(phase: BuildPhase) -> None:
     state, reason = stands(BuildState(phase=phase, since=NOW - 60 if phase is BuildPhase.RUNNING else 0.0))
     assert state is Stands.RUNNING
     assert "registry.local/drivers/driver" in reason
+
+
+def test_the_job_that_is_waited_for_is_named() -> None:
+    _, made = build_view(
+        POLICY, POOL, BuildSettings(), lambda _: BuildState(phase=BuildPhase.NONE), wanted_since=NOW, now=NOW
+    )
+    assert made is not None
+    _, reason = stands(BuildState(phase=BuildPhase.RUNNING, since=NOW - 60, attempts=2))
+    assert reason == f"Waits for the one build of {made.target}, Job tessera-system/{made.name}-2."
+    assert "Job" not in stands(BuildState(phase=BuildPhase.NONE))[1]
 
 
 def test_patience_with_a_build_ends() -> None:

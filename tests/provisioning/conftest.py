@@ -29,8 +29,14 @@ def condition(kind: str, status: str = "True", at: float = T0, reason: str = "",
     return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": rfc3339(at)}
 
 
-def driver(strategy: Strategy = Strategy.BUILT, pool: str = "rhcos4.13 5.14 amd64", **more: Any) -> dict[str, str]:
-    told = DriverStatus(strategy=strategy, pool=pool, phase=Phase.STARTING, since=rfc3339(T0), **more)
+def driver(
+    strategy: Strategy = Strategy.BUILT,
+    pool: str = "rhcos4.13 5.14 amd64",
+    phase: Phase = Phase.STARTING,
+    since: float = T0,
+    **more: Any,
+) -> dict[str, str]:
+    told = DriverStatus(strategy=strategy, pool=pool, phase=phase, since=rfc3339(since), **more)
     return {DRIVER_ANNOTATION: msgspec.json.encode(told).decode()}
 
 

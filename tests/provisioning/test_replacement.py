@@ -12,7 +12,8 @@ LATE = Record(node="n", uid="u", group="a", at={Milestone.REGISTERED: NOW - 900}
 
 
 def asked(record: Record = LATE, kept: tuple[Record, ...] = (), **more: Any) -> Decision:
-    given: dict[str, Any] = {"limit": 1, "now": NOW, "going": False, "cordoned": False, "annotations": ({},)}
+    given: dict[str, Any] = {"limit": 1, "now": NOW, "going": False, "cordoned": False, "elsewhere": ""}
+    given["annotations"] = ({},)
     return decide(record, kept, **{**given, **more})
 
 
@@ -64,6 +65,12 @@ def test_a_replacement_under_way_is_not_asked_for_again() -> None:
 def test_one_that_was_counted_and_did_not_come_through_is_asked_for_again() -> None:
     counted = Record(node="n", uid="u", group="a", replaced=NOW - 60)
     assert asked(counted, kept=(counted,)).answer is Answer.REPLACE
+
+
+def test_a_node_is_kept_where_another_one_would_come_no_further() -> None:
+    assert asked(elsewhere="no image fits") == Decision(answer=Answer.HELD, text="no image fits")
+    counted = Record(node="n", uid="u", group="a", replaced=NOW - 60)
+    assert asked(counted, elsewhere="no image fits").answer is Answer.HELD
 
 
 def test_a_node_whose_cards_could_be_used_is_never_replaced() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, condition, driver, make_node, make_pod, offering, role_pod
 
-from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Strategy
+from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Phase, Strategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.machines import request_of
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record, Step
@@ -127,6 +127,52 @@ def test_a_way_that_is_over_by_the_annotation_is_kept_by_whoever_reads_it(world:
     kept = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0, M.ALLOCATABLE: T0 + 3})
     world.node(7200, live=False, annotations={PROVISIONING_ANNOTATION: encode_record(kept)})
     assert world.tracker.take() == [Keep(kept)]
+
+
+def waiting(since: float) -> dict[str, str]:
+    return driver(Strategy.BLOCKED, phase=Phase.WAITING, since=T0 + since)
+
+
+def test_how_long_a_driver_waited_for_what_another_nodes_would_wait_for_is_known(world: World) -> None:
+    world.node(1)
+    world.node(5, annotations=waiting(4))
+    assert (world.record.waits, world.record.waited) == (T0 + 4, 0)
+    world.node(1150, annotations=driver(Strategy.MIRROR, phase=Phase.PULLING, since=T0 + 1144))
+    assert (world.record.waits, world.record.waited) == (None, 1140)
+    world.node(1160, annotations=waiting(1158))  # the image could not be pulled
+    world.node(1220, annotations=waiting(1200))  # after a boot
+    world.node(1300, annotations=driver(Strategy.BUILT, phase=Phase.PULLING, since=T0 + 1258))
+    assert (world.record.waits, world.record.waited) == (None, 1240)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_wait_that_ended_while_no_controller_looked_has_the_same_length(world: World, *, written: bool) -> None:
+    world.node(5, annotations=waiting(4))
+    kept = {PROVISIONING_ANNOTATION: encode_record(world.record)} if written else {}
+    later = World()
+    later.node(700, live=False, annotations=waiting(4) | kept)
+    kept = {PROVISIONING_ANNOTATION: encode_record(later.record)}
+    last = World()
+    last.node(2000, live=False, annotations=driver(phase=Phase.PULLING, since=T0 + 1144) | kept)
+    assert last.record.waited == 1140
+
+
+def test_a_driver_of_which_nothing_is_said_any_more_goes_on_to_wait(world: World) -> None:
+    world.node(5, annotations=waiting(4))
+    world.node(600)  # the policy was deleted
+    assert world.record.waits == T0 + 4
+
+
+def test_a_driver_that_waits_for_its_own_node_does_not_count(world: World) -> None:
+    world.node(5, annotations=driver(Strategy.PREINSTALLED, phase=Phase.WAITING))
+    world.node(9, annotations=driver(Strategy.BLOCKED, pool="", phase=Phase.BLOCKED))
+    assert (world.record.waits, world.record.waited) == (None, 0)
+
+
+def test_a_driver_for_which_no_image_fits_is_kept_back_as_another_nodes_would_be(world: World) -> None:
+    world.node(9, annotations=driver(Strategy.BLOCKED, phase=Phase.BLOCKED, since=T0 + 8))
+    world.node(900, annotations=driver(phase=Phase.PULLING, since=T0 + 808))
+    assert world.record.waited == 800
 
 
 def test_a_record_of_another_life_of_the_node_is_not_taken_up(world: World) -> None:

@@ -3,18 +3,19 @@
 from collections.abc import Callable, Collection
 
 from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.status import BUILD_PATIENCE
 from tessera.clock import Clock
 from tessera.driver.build.builds import Builds
 from tessera.driver.build.forms import UnbuildableError
+from tessera.driver.build.job import job_name
 from tessera.driver.build.orders import BuildOrder, order_for
 from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
+from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.pool import PoolKey
 from tessera.driver.strategy import Build, BuildState
 
-#: Seconds that nodes wait for the one build before they build for themselves. NVIDIA's CI takes about 19 min.
-BUILD_PATIENCE = 2400.0
 #: Seconds after a push in which a registry may not show the image yet.
 PUSH_PATIENCE = 120.0
 #: Seconds after which it is looked again whether patience has ended.
@@ -95,4 +96,5 @@ def _judged(made: BuildOrder, found: Found, wanted_since: float, now: float) -> 
     if now - since > BUILD_PATIENCE:
         reason = f"The build of {made.target} takes more than {BUILD_PATIENCE / 60:.0f} min."
         return Build(state=BuildState.OVERDUE, reason=reason)
-    return Build(state=BuildState.RUNNING, reason=f"Waits for the one build of {made.target}.{words}")
+    job = f", Job {NAMESPACE}/{job_name(made, found.attempts)}" if found.attempts else ""
+    return Build(state=BuildState.RUNNING, reason=f"Waits for the one build of {made.target}{job}.{words}")

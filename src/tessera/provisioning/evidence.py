@@ -10,6 +10,8 @@ Rules:
    there and was the first to run on it.
 4. A workload ends a node's way only if it waited for the node: one that came later waited for something else.
 5. Pods of an earlier node of the name stay for a while after their node; nothing of them counts.
+6. A driver is kept from coming until something else is said of it, and that says since when: whoever sees it later,
+   after a controller has died, finds the same.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +62,7 @@ def advanced(record: Record, seen: Evidence) -> Record:
         _add(at, _came_along(seen, at, usable=record.usable))
     if Milestone.WORKLOAD not in record.at:
         _add(at, _after_all(seen, at, unseen=record.unseen))
-    return msgspec.structs.replace(record, at=at, **_named(record, seen))
+    return msgspec.structs.replace(record, at=at, **_waited(record, seen.node), **_named(record, seen))
 
 
 def _add(at: dict[Milestone, float], found: Iterable[Found]) -> None:
@@ -129,6 +131,16 @@ def _after_all(seen: Evidence, at: Mapping[Milestone, float], *, unseen: bool) -
     asked = seen.asked.get(first.uid)
     if asked is not None and registered is not None and asked <= registered:
         yield Milestone.REQUESTED, asked
+
+
+def _waited(record: Record, node: NodeSighting) -> dict[str, float | None]:
+    """How long its driver was kept from coming by what would have kept another node's, too; see rule 6."""
+    said, began = node.driver_since, record.waits
+    if said is None or record.usable:
+        return {}
+    if node.kept_back:
+        return {"waits": said if began is None else began}
+    return {} if began is None else {"waits": None, "waited": record.waited + max(0.0, said - began)}
 
 
 def _named(record: Record, seen: Evidence) -> dict[str, str | bool]:

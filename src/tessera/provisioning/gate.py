@@ -8,6 +8,7 @@ shows it, so that nothing is written twice.
 import logging
 import random
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,11 +20,20 @@ from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import PROVISIONED_CONDITION
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.replacement import Answer, decide
 from tessera.provisioning.replacing import Replacer
-from tessera.provisioning.startup import Judgement, Patience, Told, judge, startup_taints
+from tessera.provisioning.startup import (
+    EXTENDED,
+    Judgement,
+    Patience,
+    Told,
+    elsewhere,
+    judge,
+    nothing_said,
+    startup_taints,
+)
 from tessera.provisioning.store import BookStore
 from tessera.provisioning.tracker import Tracker
 
@@ -82,7 +92,7 @@ class StartupGate:
         self._patience = Patience(deadline=options.deadline, began=clock.now(), grace=options.grace)
         self._due: dict[str, float] = {}
         self._freed: dict[str, str] = {}
-        self._told: dict[str, tuple[str, str]] = {}
+        self._told: dict[str, _Said] = {}
         self._held: dict[str, str] = {}
 
     def next_due(self) -> float | None:
@@ -129,7 +139,7 @@ class StartupGate:
             await self._free(node)
         if found.told is not None:
             await self._tell(node, found.told, now)
-            if not found.told.well:
+            if found.told.overdue:
                 await self._replace(node, found, now)
 
     async def _free(self, node: Node) -> None:
@@ -147,10 +157,12 @@ class StartupGate:
         self._events.record(_about(node), "StartupTaintRemoved", f"offers what it should; {gone} is taken off")
 
     async def _tell(self, node: Node, told: Told, now: float) -> None:
-        """Writes the condition if its status or reason changes, and an Event with it."""
+        """Writes the condition if what it says changes, and an Event if its reason does."""
         meta = node.metadata
         shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
-        if (told.status, told.reason) in {self._told.get(meta.uid), (shown.status, shown.reason) if shown else None}:
+        before = _Said(shown.status, shown.reason, _lasting(shown.reason, shown.message)) if shown else None
+        says = _Said(told.status, told.reason, _lasting(told.reason, told.text))
+        if says in {self._told.get(meta.uid), before}:
             return
         stands = shown is not None and shown.status == told.status and shown.last_transition_time
         condition = {
@@ -163,10 +175,12 @@ class StartupGate:
         }
         body = {"metadata": {"uid": meta.uid}, "status": {"conditions": [condition]}}
         await self._conditions.apply(NODES, meta.name, body, subresource="status")
-        self._told[meta.uid] = (told.status, told.reason)
-        if not told.well:
+        self._told[meta.uid] = says
+        if told.overdue:
             self._metrics.overdue(told.reason)
             self._events.record(_about(node), told.reason, f"overdue: {told.text}", type="Warning")
+        elif told.reason == EXTENDED and (before is None or before.reason != EXTENDED):
+            self._events.record(_about(node), "StartupDeadlineExtended", told.text)
 
     async def _replace(self, node: Node, found: Judgement, now: float) -> None:
         """Replaces a node that is overdue, if that is allowed and there were not enough."""
@@ -181,11 +195,12 @@ class StartupGate:
             now=now,
             going=node.metadata.deletion_timestamp is not None or (request is not None and request.going),
             cordoned=node.spec.unschedulable,
+            elsewhere=elsewhere(node, record, found.told, patience=self._patience, now=now),
             annotations=(node.metadata.annotations, *([request.annotations] if request is not None else [])),
         )
         why = decision.text
         if decision.answer is Answer.REPLACE:
-            why = self._replacer.obstacle(node, request)
+            why = self._replacer.obstacle(node, request) or await self._without_policy(node, record, found.told)
         if why:
             self._hold(node, why, now)
         elif decision.answer is Answer.REPLACE:
@@ -200,12 +215,40 @@ class StartupGate:
                 note = f"{found.told.text}; {what} is deleted"
                 self._events.record(_about(node), "GpuNodeReplaced", note, type="Warning", action="Delete")
 
+    async def _without_policy(self, node: Node, record: Record, told: Told) -> str:
+        """Why no policy brings a driver, to this node or another; empty if none needs to.
+
+        Where there is no policy at all, the host is to have its driver, and another one might.
+        """
+        if not nothing_said(node, told):
+            return ""
+        refused = await self._replacer.refused_policy()
+        if refused and record.waits is None:  # the node has its time once the policy is right
+            waits = record.at.get(Milestone.REGISTERED)
+            self._tracker.records[record.node] = msgspec.structs.replace(record, waits=waits)
+            self._tracker.changed.add(record.node)
+        gone = "no policy says any more how its driver comes, nor how another node's would"
+        return refused or (gone if record.waits is not None else "")
+
     def _hold(self, node: Node, why: str, now: float) -> None:
         """Says once why a node is not replaced, and looks again later: limits are per hour, and people may agree."""
         self._due[node.metadata.name] = now + _AGAIN
         if self._held.get(node.metadata.uid) != why:
             self._held[node.metadata.uid] = why
             self._events.record(_about(node), "GpuReplacementHeld", f"is not replaced: {why}", type="Warning")
+
+
+class _Said(NamedTuple):
+    """What a condition says, as far as it is worth a write."""
+
+    status: str
+    reason: str
+    text: str
+
+
+def _lasting(reason: str, text: str) -> str:
+    """The text of a deadline that is extended, which changes with what is awaited; others have seconds in them."""
+    return text if reason == EXTENDED else ""
 
 
 def _about(node: Node) -> ObjectReference:

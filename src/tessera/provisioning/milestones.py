@@ -46,6 +46,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         unseen: its cards can be used, and nobody saw since when.
         lost: when it went away before its cards could be used, so that its times are lower bounds; None if it did not.
         replaced: when Tessera asked for its replacement; None if it did not.
+        waits: since when its driver is kept from coming by what would keep another node's, too; None if it is not.
+        waited: seconds for which it was before; they are a part of the way all the same.
     """
 
     node: str
@@ -59,6 +61,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     unseen: bool = False
     lost: float | None = None
     replaced: float | None = None
+    waits: float | None = None
+    waited: float = 0.0
 
     @property
     def usable(self) -> bool:

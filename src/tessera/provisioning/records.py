@@ -70,7 +70,7 @@ def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
         known = {each.value for each in moments}
         at = msgspec.convert(found.get("at", {}), dict[str, Any])
         found["at"] = {name: _moment(f"at.{name}", value) for name, value in at.items() if name in known}
-        for name in ("lost", "replaced"):
+        for name in ("lost", "replaced", "waits", "waited"):
             if found.get(name) is not None:
                 found[name] = _moment(name, found[name])
         _check_lengths(found)

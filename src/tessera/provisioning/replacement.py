@@ -1,8 +1,9 @@
 """Whether a node that did not come up is replaced: a bounded number, and never against somebody's word. Pure.
 
-Replacing helps against a broken machine and not against a driver that does not exist, so it stops after a number of
-nodes per group and hour. What was replaced is counted from the book of records, so a controller that starts anew goes
-on counting; a node is in the book before it is deleted.
+Replacing helps against a broken machine and not against a driver that does not exist. So a node whose driver is kept
+from coming by what would keep another one's, too, is not replaced; and as that cannot always be told, it stops after a
+number of nodes per group and hour. What was replaced is counted from the book of records, so a controller that starts
+anew goes on counting; a node is in the book before it is deleted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ def decide(
     now: float,
     going: bool,
     cordoned: bool,
+    elsewhere: str,
     annotations: Sequence[Mapping[str, str]],
 ) -> Decision:
     """What becomes of a node that is overdue.
@@ -61,6 +63,7 @@ def decide(
         now: seconds since 1970.
         going: it or what it was made from is being deleted.
         cordoned: somebody took it out of scheduling.
+        elsewhere: why another node in its place would come no further; empty if it might.
         annotations: of the node, and of what it was made from.
     """
     if limit <= 0 or going or record.usable:
@@ -70,6 +73,8 @@ def decide(
     for name, values in PROTECTING.items():
         if any(name in each and (values is None or each[name] in values) for each in annotations):
             return Decision(answer=Answer.HELD, text=f"its annotation {name} forbids it")
+    if elsewhere:
+        return Decision(answer=Answer.HELD, text=elsewhere)
     if record.replaced is not None:
         return Decision(answer=Answer.REPLACE)  # it counts already, and the deletion did not come through
     recent = sum(1 for each in kept if _counts(each, record, now))

@@ -7,6 +7,8 @@ controller that dies in between has replaced one node less than it counts, never
 
 from collections.abc import Callable, Iterable
 
+from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.policy_status import ERROR
 from tessera.clock import Clock
 from tessera.kube.cache import Cache
 from tessera.kube.client import Client
@@ -17,6 +19,8 @@ from tessera.provisioning.store import BookStore
 from tessera.provisioning.tracker import Tracker
 
 _MIRROR = "kubernetes.io/config.mirror"
+#: Type, status and reason of the condition of a policy that is not followed.
+_REFUSED = (ERROR, "True", "ReconcileFailed")
 
 
 class Replacer:
@@ -56,6 +60,25 @@ class Replacer:
         found = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self._running_on(node.metadata.name))
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
         return f"no Machine or NodeClaim is known, and pods run on it: {', '.join(found[:3])}{more}" if found else ""
+
+    async def refused_policy(self) -> str:
+        """Which policy has mistakes, so that no node is given a driver; empty if none has.
+
+        Raises:
+            ApiError: that cannot be read.
+            ConnectionError: there was no answer.
+        """
+        for resource in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
+            try:
+                found = (await self._client.list(resource)).items
+            except NotFound:
+                continue  # the cluster has no such kind
+            for each in found:
+                conditions = (each.get("status") or {}).get("conditions") or ()
+                if any((one.get("type"), one.get("status"), one.get("reason")) == _REFUSED for one in conditions):
+                    name = f"{resource.kind} {each['metadata']['name']}"
+                    return f"{name} has mistakes, so that another node in its place would be given no driver either"
+        return ""
 
     async def replace(self, node: Node, request: Request | None, now: float) -> str:
         """Counts the replacement and asks for it.

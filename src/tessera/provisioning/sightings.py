@@ -71,6 +71,8 @@ class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
         pool: of its driver, as text.
         strategy: how it comes to its driver.
         image: its driver's image.
+        driver_since: since when its driver is as its annotation says; None if that says nothing.
+        kept_back: what keeps its driver from coming would keep another node's, too.
         provider_id: of its virtual machine.
         simulated: its kubelet is.
     """
@@ -89,6 +91,8 @@ class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     strategy: str = ""
     image: str = ""
+    driver_since: float | None = None
+    kept_back: bool = False
     provider_id: str = ""
     simulated: bool = False
 
@@ -146,6 +150,8 @@ def node_sighting(node: Node) -> NodeSighting:
         pool=told.pool[:_LONGEST] if told is not None else "",
         strategy=told.strategy.value if told is not None else "",
         image=told.image[:_LONGEST] if told is not None else "",
+        driver_since=moment(told.since) if told is not None else None,
+        kept_back=told is not None and told.shared,
         provider_id=node.spec.provider_id,
         simulated=node.status.node_info.container_runtime_version.startswith(_SIMULATED),
     )

@@ -7,6 +7,10 @@ counts the node as coming, not as useless. Somebody has to take it off:
   are asked for: not at the first card, and not while a MIG layout is half applied;
 - a node that is not that far at its deadline is told so, with the phase that blocks it; the taint stays, since nothing
   can run there;
+- while its driver is kept from coming by what would keep another node's, too, the deadline stands still. If that is a
+  wait (for the one build of its kernel, for an answer of a registry), nothing is wrong with the node for as long as
+  nodes wait for a build at most; if people have to act (no image fits), they are told at the ordinary deadline. It is
+  replaced in neither case, and has what was left of its time once its driver may come, however late that is;
 - only the keys that were named are touched. Startup taints of others wait for something else.
 """
 
@@ -15,10 +19,10 @@ from typing import Literal
 
 import msgspec
 
-from tessera.api.driver.status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.driver.status import ADVERTISED_CONDITION, BUILD_PATIENCE, DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
-from tessera.clock import parse_rfc3339
+from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Condition, Node, Taint
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
@@ -45,10 +49,13 @@ BLOCKING = {
     Milestone.ALLOCATABLE: ("NotAllocatable", "its cards are not given out as they should be"),
 }
 _DRIVERS = frozenset({Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER})
+_DRIVER_REASONS = frozenset(BLOCKING[each][0] for each in _DRIVERS)
 #: Longest message, characters.
 _LONGEST = 1000
 #: Reason of the condition of a node that came up.
 PROVISIONED = "Provisioned"
+#: Reason of the condition of one that did not by its ordinary deadline, while the one that stood still is not over.
+EXTENDED = "DeadlineExtended"
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +75,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     def status(self) -> Literal["True", "False"]:
         """As conditions have it."""
         return "True" if self.well else "False"
+
+    @property
+    def overdue(self) -> bool:
+        """Whether its deadline is over."""
+        return not self.well and self.reason != EXTENDED
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +109,9 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     began: float
     grace: float
 
-    def due(self, registered: float) -> float:
-        """When a node is overdue, seconds since 1970."""
-        return max(registered + self.deadline, self.began + min(self.grace, self.deadline))
+    def due(self, registered: float, still: float = 0.0) -> float:
+        """When a node is overdue whose deadline stood still for so many seconds, seconds since 1970."""
+        return max(registered + self.deadline + still, self.began + min(self.grace, self.deadline))
 
 
 def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
@@ -205,7 +217,47 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
     due = patience.due(_registered(node, now))
     if now < due:
         return Judgement(due=due)
+    later, status = patience.due(_registered(node, now), _stood_still(record, now)), driver_status(node)
+    if record is not None and status is not None and now < later and (status.awaits_shared or not status.shared):
+        # It goes on to stand still for as long as it waits; that it does no more is seen.
+        later = patience.due(_registered(node, now), BUILD_PATIENCE) if status.awaits_shared else later
+        return Judgement(told=_extended(node, status, record, later), due=later)
     return Judgement(told=_overdue(node, record, missing, took), due=due)
+
+
+def _stood_still(record: Record | None, now: float) -> float:
+    """Seconds for which a node's deadline stood still until now; none for one that is not even Ready."""
+    if record is None or now_in(record) is Milestone.READY:
+        return 0.0
+    waits = max(0.0, now - record.waits) if record.waits is not None else 0.0
+    return min(record.waited + waits, BUILD_PATIENCE)
+
+
+def _extended(node: Node, status: DriverStatus, record: Record, until: float) -> Told:
+    text = f"{_kept_back(record)}; the deadline is extended to {rfc3339(until)}"
+    if status.awaits_shared:
+        text = (
+            f"the deadline stands still, and is extended to {rfc3339(until)} at most, while its driver waits for what "
+            f"another node's would wait for, too: {_driver_text(node)}"
+        )
+    return Told(well=False, reason=EXTENDED, text=text[:_LONGEST])
+
+
+def _kept_back(record: Record) -> str:
+    return f"what kept its driver from coming for {record.waited:.0f} s would have kept another node's, too"
+
+
+def elsewhere(node: Node, record: Record, told: Told, *, patience: Patience, now: float) -> str:
+    """Why another node in the place of one that is overdue would have come no further; empty if it might have."""
+    status, until = driver_status(node), patience.due(_registered(node, now), record.waited)
+    if status is not None and status.shared and told.reason in _DRIVER_REASONS:
+        return f"another node in its place would be told the same of its driver: {_driver_text(node)}"
+    return f"{_kept_back(record)}; it has until {rfc3339(until)}" if now < until else ""
+
+
+def nothing_said(node: Node, told: Told) -> bool:
+    """Whether a node that is overdue has no driver, and nothing says what becomes of it."""
+    return told.reason in _DRIVER_REASONS and driver_status(node) is None
 
 
 def _registered(node: Node, now: float) -> float:

@@ -13,6 +13,9 @@ DRIVER_ANNOTATION = "tessera.dev/driver"
 DRIVER_CONDITION = "GpuDriverReady"
 #: Condition of a node, by its agent: the cards are advertised; False while it waits for a driver or lets go of one.
 ADVERTISED_CONDITION = "GpuNodeReady"
+#: Seconds that nodes wait for the one build of their kernel's image before they build for themselves, and for which a
+#: startup deadline stands still at most. NVIDIA's CI takes about 19 min for a build.
+BUILD_PATIENCE = 2400.0
 #: Label of a node: the driver set whose DaemonSet runs on it.
 DRIVER_SET_LABEL = "tessera.dev/driver-set"
 
@@ -102,3 +105,13 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     leaving: bool = False
     offered: str = ""
     boot: str = ""
+
+    @property
+    def shared(self) -> bool:
+        """Whether another node in this one's place would be told the same: it is said of the pool, not of the node."""
+        return self.strategy is Strategy.BLOCKED and bool(self.pool)
+
+    @property
+    def awaits_shared(self) -> bool:
+        """Whether it waits for what another node would wait for, too: the one build, an answer of a registry."""
+        return self.shared and self.phase is Phase.WAITING

@@ -12,7 +12,7 @@ from tessera.kube.resources import Condition, Node
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span
 from tessera.provisioning.sightings import record_on
-from tessera.provisioning.startup import driver_status, lack
+from tessera.provisioning.startup import EXTENDED, driver_status, lack
 from tessera.provisioning.tracker import FRESH
 
 #: What each phase waits for.
@@ -54,15 +54,15 @@ def coming_up(view: View, node: Node) -> Answer | None:
     record = record_on(node)
     if record is None or record.usable:
         return None
-    overdue = _overdue(node)
+    overdue, extended = _late(node)
     registered = record.at.get(Milestone.REGISTERED, view.sight.now)
     phase = now_in(record)
     if phase is None or (overdue is None and view.sight.now - registered > FRESH):
         return None
     return Answer(
         case="overdue" if overdue is not None else "coming-up",
-        verdict=_verdict(view, record, phase, overdue),
-        facts=tuple(_facts(view, node, record, overdue)),
+        verdict=_verdict(view, node, record, phase, overdue),
+        facts=tuple(_facts(view, node, record, overdue or extended)),
         help=tuple(step.format(node=node.metadata.name) for step in _HELP.get(phase, ())),
     )
 
@@ -78,22 +78,28 @@ def came_up(node: Node) -> Iterator[str]:
     yield f"came up {took:.0f} s after it was registered{simulated}" + (f": {parts}" if parts else "")
 
 
-def _overdue(node: Node) -> Condition | None:
+def _late(node: Node) -> tuple[Condition | None, Condition | None]:
+    """What is said of a node whose deadline is over, and of one whose deadline is extended."""
     found = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
-    return found if found is not None and found.status == "False" else None
+    if found is None or found.status != "False":
+        return None, None
+    return (None, found) if found.reason == EXTENDED else (found, None)
 
 
-def _verdict(view: View, record: Record, phase: Milestone, overdue: Condition | None) -> str:
+def _verdict(view: View, node: Node, record: Record, phase: Milestone, overdue: Condition | None) -> str:
     began = since(record)
     for_ = f" since {age(view.sight.now - began)}" if began is not None else ""
     if overdue is not None:
         return f"has not come up in time ({overdue.reason}): it is in phase {phase.value}{for_}"
-    return f"is on its way to usable cards: it is in phase {phase.value}{for_}, {_AWAITED.get(phase, 'not over yet')}"
+    told = driver_status(node)
+    shared = told is not None and told.awaits_shared
+    awaited = "its driver waits for what another node's would wait for, too" if shared else _AWAITED.get(phase)
+    return f"is on its way to usable cards: it is in phase {phase.value}{for_}, {awaited or 'not over yet'}"
 
 
-def _facts(view: View, node: Node, record: Record, overdue: Condition | None) -> Iterator[str]:
-    if overdue is not None:
-        yield overdue.message
+def _facts(view: View, node: Node, record: Record, late: Condition | None) -> Iterator[str]:
+    if late is not None:
+        yield late.message
     told = driver_status(node)
     if told is not None:
         reason = f": {told.reason}" if told.reason else ""
