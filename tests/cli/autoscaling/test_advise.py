@@ -92,6 +92,7 @@ def test_what_is_piped_into_a_cluster_is_told_of_on_standard_error(form: str, on
     assert "unneededTime not below the default of 10m: too few samples; the present one is not known" in told.err
     assert "  1. the accelerator label is missing" in told.err
     assert "measure more nodes before timers are cut" in told.err
+    assert ("these timers hold for all node groups" in told.err) is (form != "capi")
 
 
 def test_karpenters_policy_and_unknown_patience_are_left_as_they_are(one: str, rows: str, capsys: Told) -> None:

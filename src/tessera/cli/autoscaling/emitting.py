@@ -70,6 +70,8 @@ def _kept(each: GroupAdvice) -> Iterator[str]:
 
 def _notes(form: str, startup: float | None) -> Iterator[str]:
     """What the form cannot say, or does beside what it says."""
+    if form in {"openshift", "flags"}:
+        yield "note: these timers hold for all node groups, also for those that were not measured; -o capi is for one"
     if form == "openshift" and startup is not None:
         yield "note: it has no field for maxNodeStartupTime; annotate the MachineSets: -o capi"
     if form == "flags" and startup is not None:
