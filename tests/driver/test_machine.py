@@ -15,6 +15,7 @@ from tessera.driver.instructions import (
     CreateSet,
     DeletePod,
     DeleteSet,
+    DeleteToolkit,
     Instruction,
     Label,
     Show,
@@ -48,6 +49,7 @@ class Cluster:
             kind="ClusterPolicy", name="p", use_precompiled=True, source=SOURCE, toolkit=Component(enabled=False)
         )
         self.managed = True
+        self.toolkit = False
         self.nodes: dict[str, NodeFacts] = {}
         self.sets: dict[str, Existing] = {}
         self.pods: dict[str, NodePods] = {}
@@ -102,6 +104,7 @@ class Cluster:
                     unpullable=self.unpullable,
                     failed=self.failed,
                     user=lambda name: self.users.get(name, ""),
+                    toolkit=self.toolkit,
                     now=self.now,
                 )
             )
@@ -516,6 +519,31 @@ def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
     cluster.managed = False
     cluster.decide()
     assert cluster.decision.wanted["a"].set == ""
+
+
+def test_the_toolkit_goes_after_the_last_driver_that_pods_still_use() -> None:
+    cluster = Cluster()
+    for name in ("a", "b"):
+        cluster.node(name, K1)
+    cluster.settle()
+    cluster.toolkit, cluster.managed, cluster.users = True, False, {"a": "default/train"}
+    cluster.settle()
+    assert [bool(each.driver_set) for each in cluster.nodes.values()] == [True, False]
+    assert DeleteToolkit() not in cluster.decide(), "a container of that pod may start anew"
+    cluster.users.clear()
+    cluster.settle()
+    assert DeleteToolkit() in cluster.decide()
+
+
+def test_a_proof_does_not_outlive_what_was_noted_of_its_node() -> None:
+    cluster = Cluster()
+    cluster.node("a", K1)
+    cluster.settle()
+    proof = cluster.pods["a"].validation
+    assert proof is not None
+    cluster.managed = False
+    cluster.change("a", driver_set="", told="", condition=None)
+    assert DeletePod(name=proof.name, uid=proof.uid) in cluster.decide()
 
 
 def test_a_pod_of_another_operator_is_a_driver_that_the_host_has() -> None:

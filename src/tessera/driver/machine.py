@@ -226,6 +226,10 @@ class _Round:
             elif made.validate:
                 yield Validate(node=name, uid=facts.uid, set=facts.driver_set)
             yield from self._outdated_toolkit(name, facts)
+        for name, pods in self._world.pods.items():  # of nodes that no longer have to do with drivers
+            proof = None if name in self._plans else pods.validation
+            if proof is not None and not proof.terminating:
+                yield DeletePod(name=proof.name, uid=proof.uid)
 
     def _outdated_toolkit(self, name: str, facts: NodeFacts) -> Iterator[Instruction]:
         """A toolkit that was there before the driver is started anew; it waits for the driver by itself."""
@@ -249,12 +253,15 @@ class _Round:
                 yield DeleteSet(name=each.set.name, uid=each.uid)
 
     def _toolkit(self) -> Iterator[Instruction]:
-        """One toolkit for the cluster: upstream has one, too, and the ClusterPolicy alone speaks of it."""
+        """One toolkit for the cluster: upstream has one, too, and the ClusterPolicy alone speaks of it.
+
+        Where none does any more, it goes after the last driver: pods that still use one may start containers anew.
+        """
         cluster = self._world.governance.cluster
         managed = [self._world.nodes[name] for name, made in self._plans.items() if made.label or made.wanted.set]
         if cluster is not None and cluster.toolkit.enabled and managed:
             yield ApplyToolkit(policy=cluster, runtime=_runtime(managed))
-        elif self._world.toolkit and (cluster is None or not cluster.toolkit.enabled):
+        elif self._world.toolkit and (not managed if cluster is None else not cluster.toolkit.enabled):
             yield DeleteToolkit()
 
 
