@@ -156,7 +156,8 @@ def test_a_pod_that_people_keep_out_of_drains_and_that_uses_cards_ends_the_upgra
 def test_evictions_that_are_refused_end_with_the_timeout_and_what_the_server_said() -> None:
     view = begun(State.PODS, pods=(gpu_pod(),))
     blocked = {"uid-train": "the disruption budget web needs 2 healthy pods"}
-    assert due(view, now=NOW + 299, blocked=blocked).cause == ""
+    waiting = due(view, now=NOW + 299, blocked=blocked)
+    assert (waiting.cause, waiting.waits) == ("", f"pod default/train is to leave: {blocked['uid-train']}")
     failed = due(view, now=NOW + 300, blocked=blocked)
     assert "default/train was still there after 300 s: the disruption budget web" in failed.cause
     forever = UpgradePolicy(pod_deletion=PodDeletion(timeout_seconds=0))

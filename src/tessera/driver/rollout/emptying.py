@@ -42,7 +42,8 @@ def pods(view: NodeView, record: Record, policy: UpgradePolicy, now: float, bloc
     cause = _hopeless(leaving, record, policy.pod_deletion.timeout_seconds, now, blocked)
     if cause and policy.drain.enable:
         return Step(patch=onward(view, State.DRAIN, now))
-    return fail(view, cause, now) if cause else _evict(view, leaving, record, policy.pod_deletion.timeout_seconds)
+    timeout = policy.pod_deletion.timeout_seconds
+    return fail(view, cause, now) if cause else _evict(view, leaving, record, timeout, blocked)
 
 
 def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
@@ -55,7 +56,7 @@ def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blo
         return fail(view, f"drain.podSelector: {error}", now)
     if leaving.pods:
         cause = _hopeless(leaving, record, policy.drain.timeout_seconds, now, blocked)
-        return fail(view, cause, now) if cause else _evict(view, leaving, record, policy.drain.timeout_seconds)
+        return fail(view, cause, now) if cause else _evict(view, leaving, record, policy.drain.timeout_seconds, blocked)
     if view.gpu_pods:
         return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now)
     return Step(patch=onward(view, State.RESTART, now))
@@ -67,17 +68,21 @@ def _hopeless(leaving: Leaving, record: Record, timeout: int, now: float, blocke
         return leaving.stuck
     if not timeout or now < record.since + timeout:
         return ""
-    refused = next((f": {blocked[pod.uid]}" for pod in leaving.pods if pod.uid in blocked), "")
-    return f"pod {leaving.pods[0].text} was still there after {timeout} s{refused}"
+    return f"pod {leaving.pods[0].text} was still there after {timeout} s{_refused(leaving, blocked)}"
 
 
-def _evict(view: NodeView, leaving: Leaving, record: Record, timeout: int) -> Step:
+def _refused(leaving: Leaving, blocked: Mapping[str, str]) -> str:
+    """What the server said to the first eviction that it refused; empty if it refused none."""
+    return next((f": {blocked[pod.uid]}" for pod in leaving.pods if pod.uid in blocked), "")
+
+
+def _evict(view: NodeView, leaving: Leaving, record: Record, timeout: int, blocked: Mapping[str, str]) -> Step:
     evict = tuple(
         EvictPod(node=view.name, namespace=pod.namespace, name=pod.name, uid=pod.uid)
         for pod in leaving.pods
         if not pod.terminating
     )
-    waits = f"pod {leaving.pods[0].text} is to leave{_more(len(leaving.pods))}"
+    waits = f"pod {leaving.pods[0].text} is to leave{_more(len(leaving.pods))}{_refused(leaving, blocked)}"
     return Step(evict=evict, until=record.since + timeout if timeout else None, waits=waits)
 
 
