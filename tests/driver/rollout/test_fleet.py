@@ -227,6 +227,17 @@ def test_with_the_budget_used_up_nothing_begins_and_the_cause_is_told() -> None:
     assert "it broke" in decision.notes["n0"]
 
 
+def test_a_failure_is_told_until_another_set_is_wanted_even_if_that_has_to_wait() -> None:
+    resting = record(target="elsewhere", returning=True, restored=True, cause="it broke")
+    waits = node(state=State.FAILED, record=resting, wanted=wanted(when_idle=True), pods=(gpu_pod(),))
+    decision = decided([waits])
+    assert moved(decision, State.REQUIRED) == ["n1"]
+    assert decision.notes["n1"].endswith("comes when no pod uses its cards")
+    assert moved(decided([waits], UpgradePolicy(auto_upgrade=False)), State.DONE) == ["n1"]
+    unsure = replaced(waits, wanted=msgspec.structs.replace(waits.wanted, undecided=True))
+    assert moved(decided([unsure]), State.REQUIRED) == []
+
+
 def test_with_budget_left_the_others_go_on() -> None:
     policy = UpgradePolicy(failure_budget=2)
     assert moved(decided([failed_node(), *fresh(3)], policy), State.CORDON) == ["n0"]

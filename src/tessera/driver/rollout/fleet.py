@@ -237,11 +237,17 @@ class _Round:
             why = refusal(view, self._policy, stopped=self.stopped, failed=self._failed.get(view.name, ""))
             if why:
                 self.notes[view.name] = why
-                if view.state is State.REQUIRED and not self._policy.auto_upgrade and not view.requested:
-                    self.instructions.append(settle(view))
+                self._tell_anew(view)
             else:
                 found.append(view)
         return found
+
+    def _tell_anew(self, view: NodeView) -> None:
+        """A node that is not begun tells neither of an order that is over, nor of a set that nobody wants any more."""
+        goes_on, failed = self._policy.auto_upgrade, view.state is State.FAILED
+        outdated = failed or (view.state is State.REQUIRED and not goes_on)
+        if outdated and not view.requested and not view.wanted.undecided:
+            self.instructions.append(require(view) if goes_on else settle(view))
 
     def _settle(self, view: NodeView) -> None:
         """A node that has what it should have says so."""
