@@ -54,6 +54,7 @@ def test_what_a_newer_release_says_is_passed_over() -> None:
         ('{"node":"n","at":{"ready":1e300}}', "at.ready is '1e+300'"),
         ('{"node":"n","at":{"ready":true}}', "at.ready is 'True'"),
         ('{"node":"n","lost":"x"}', "lost is 'x'"),
+        ('{"node":"n","asked":-1}', "asked is '-1'"),
         ('{"node":"n","waited":-1}', "waited is '-1'"),
         ('{"node":"n","waits":"x"}', "waits is 'x'"),
         ('{"node":"n","pool":"' + "x" * 600 + '"}', "pool has 600 characters; 512 are the most"),

@@ -9,6 +9,7 @@ from tests.provisioning.conftest import T0, condition, driver, make_node, make_p
 
 from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Phase, Strategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
+from tessera.provisioning.advise.samples import from_records
 from tessera.provisioning.machines import request_of
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record, Step
 from tessera.provisioning.phases import Span, phases_of, span
@@ -173,6 +174,129 @@ def test_a_driver_for_which_no_image_fits_is_kept_back_as_another_nodes_would_be
     world.node(9, annotations=driver(Strategy.BLOCKED, phase=Phase.BLOCKED, since=T0 + 8))
     world.node(900, annotations=driver(phase=Phase.PULLING, since=T0 + 808))
     assert world.record.waited == 800
+
+
+# Nodes that stood there before anybody asked for their driver
+
+
+def asked(at: float, **more: Any) -> dict[str, str]:
+    return driver(since=T0 + at, **more)
+
+
+LEFT_OUT = driver(Strategy.BLOCKED, phase=Phase.BLOCKED)
+LEAVING = driver(Strategy.BUILT, phase=Phase.READY, leaving=True)
+NFD = {"nvidia.com/gpu.present": "true", "feature.node.kubernetes.io/kernel-version.full": "5.14"}
+
+
+def comes_up(world: World, first: float, **node: Any) -> None:
+    """The driver's pods and all that follows, from 5 to 95 s after that moment."""
+    asks = node.pop("annotations")
+    world.pod(role_pod(DRIVER_APP, created=T0 + first + 1, started=T0 + first + 40), first + 40)
+    done = T0 + first + 80
+    world.pod(role_pod(DRIVER_APP, created=T0 + first + 1, started=T0 + first + 40, ready=done), first + 80)
+    told = (READY, condition("GpuSharingApplied", at=done))
+    world.node(first + 95, annotations=asks | offering(), conditions=told, allocatable=GPU, **node)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [{}, {"annotations": LEFT_OUT}, {"annotations": LEAVING}, {"labels": NFD}],
+    ids=["no policy", "left out", "a driver of before", "labels of NFD"],
+)
+def test_the_way_of_a_node_that_nobody_asked_a_driver_for_begins_when_somebody_does(
+    world: World, before: dict[str, Any]
+) -> None:
+    labels = {"labels": before["labels"]} if "labels" in before else {}
+    world.node(0.3, **before)
+    world.node(10, conditions=(READY,), **before)
+    world.node(600.4, conditions=(READY,), annotations=asked(600), **labels)
+    assert (world.record.late, world.record.asked) == (True, T0 + 600)
+    comes_up(world, 600, annotations=asked(600), **labels)
+    assert {each: moment - T0 for each, moment in world.record.at.items()} == {
+        M.LABELLED: 600, M.PULLED: 640, M.DRIVER: 680, M.TOOLKIT: 680, M.VALIDATED: 680, M.ALLOCATABLE: 695,
+    }  # fmt: skip
+    assert [span(world.record, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
+    assert span(world.record, Span.AFTER_LABELLED) == 95
+    (times,) = from_records([world.record])
+    assert (times.provision, times.startup, times.ready) == ((), (), ()), "no timer of an autoscaler waits for that"
+    (kept,) = [each.record for each in world.tracker.take() if isinstance(each, Keep)]
+    assert kept == world.record
+
+
+def test_a_node_whose_driver_is_asked_for_at_once_has_a_way_that_begins_with_it(world: World) -> None:
+    world.node(0.3)
+    world.node(25, annotations=asked(25))  # another controller took over
+    assert (world.record.late, world.at(M.REGISTERED), world.record.asked) == (False, 0, T0 + 25)
+
+
+def test_facts_that_are_waited_for_after_somebody_asked_are_a_part_of_the_way(world: World) -> None:
+    world.node(0.3)
+    world.node(600, annotations=asked(600, pool="", phase=Phase.WAITING))
+    world.node(640, annotations=asked(640))
+    assert (world.record.asked, world.at(M.LABELLED)) == (T0 + 600, 640)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_when_a_driver_was_asked_for_while_nobody_looked_the_part_before_is_unknown(
+    world: World, *, written: bool
+) -> None:
+    world.node(0.3)
+    world.node(10, conditions=(READY,))
+    kept = {PROVISIONING_ANNOTATION: encode_record(world.record)} if written else {}
+    later = World()
+    later.pod(role_pod(DRIVER_APP, created=T0 + 601, started=T0 + 640), 660)
+    later.node(660, live=False, conditions=(READY,), annotations=asked(630) | kept)
+    assert later.record.late
+    assert {each: moment - T0 for each, moment in later.record.at.items()} == {M.PULLED: 640}
+    comes_up(later, 600, annotations=asked(630))
+    assert [span(later.record, part) for part in Span] == [None] * len(Span)
+    assert phases_of(later.record).seconds[M.DRIVER] == 40
+
+
+def test_a_way_that_began_later_goes_on_where_the_annotation_says_that_it_stood(world: World) -> None:
+    world.node(0.3)
+    world.node(600.4, annotations=asked(600))
+    kept = {PROVISIONING_ANNOTATION: encode_record(world.record)}
+    again = World()
+    again.node(650, live=False, conditions=(READY,), annotations=asked(640) | kept)
+    assert again.record == world.record
+
+
+def test_a_driver_that_nobody_asked_for_for_a_while_is_asked_for_anew(world: World) -> None:
+    world.node(0.3)
+    world.node(0.5, annotations=asked(0))
+    world.node(50)  # the policy was deleted
+    world.node(600, annotations=asked(600))
+    assert (world.record.late, world.record.asked) == (True, T0 + 600)
+
+
+def test_a_node_that_is_left_alone_brings_its_driver_itself(world: World) -> None:
+    world.node(0.3)
+    world.node(0.5, annotations=LEFT_OUT)
+    told = (READY, condition("GpuSharingApplied", at=T0 + 12))
+    world.node(14, annotations=LEFT_OUT | offering(), conditions=told, allocatable=GPU)
+    assert [world.at(each) for each in (M.LABELLED, M.PULLED, M.DRIVER, M.ALLOCATABLE)] == [0, 0, 0, 14]
+    assert span(world.record, Span.STARTUP) == 14
+
+
+def test_a_way_that_is_over_does_not_begin_anew(world: World) -> None:
+    whole_way(world)
+    before = world.record
+    world.node(5000, allocatable=GPU, conditions=TOLD)
+    world.node(6000, allocatable=GPU, conditions=TOLD, annotations=asked(6000))
+    assert world.record.at == before.at
+
+
+def test_a_driver_of_others_is_asked_for_when_its_pod_is_made(world: World) -> None:
+    world.node(0.2, labels=NFD)
+    world.node(10, labels=NFD, conditions=(READY,))
+    pod = operators_pod("nvidia-driver-daemonset", started=640, ready=700, created=T0 + 605, privileged=True)
+    world.pod(pod, 640)
+    assert (world.record.late, world.at(M.LABELLED), world.at(M.PULLED)) == (True, 605, 640)
+    prompt = World()
+    prompt.node(80, labels=NFD, conditions=(condition("Ready", at=T0 + 70),))
+    prompt.pod(operators_pod("nvidia-driver-daemonset", started=200, ready=300, created=T0 + 150, privileged=True), 200)
+    assert not prompt.record.late, "labels take their time after a node is Ready"
 
 
 def test_a_record_of_another_life_of_the_node_is_not_taken_up(world: World) -> None:

@@ -10,22 +10,33 @@ Rules:
    there and was the first to run on it.
 4. A workload ends a node's way only if it waited for the node: one that came later waited for something else.
 5. Pods of an earlier node of the name stay for a while after their node; nothing of them counts.
-6. A driver is kept from coming until something else is said of it, and that says since when: whoever sees it later,
+6. The way of a node that stood there before anybody asked for its driver begins when it was asked for, at the latest
+   moment that can be: what was before belongs to nobody's waiting for a GPU.
+7. A driver is kept from coming until something else is said of it, and that says since when: whoever sees it later,
    after a controller has died, finds the same.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from tessera.provisioning.machines import Request
 from tessera.provisioning.milestones import Milestone, Record
+from tessera.provisioning.phases import ROUNDED
 from tessera.provisioning.sightings import NodeSighting, PodSighting
 
 #: Seconds within which two moments may be taken for one; times in objects are whole seconds.
 AT_ONCE = 5.0
+#: Seconds after its registration by which a node's driver is asked for where a policy is in force: a controller that
+#: was there looked at once, and another took over within half a minute.
+PROMPTLY = 30.0
+#: The same of drivers that others bring, from when the node is Ready: NVIDIA's operator waits for labels of the node.
+LABELS_TAKE = 120.0
 #: Moments that may become known at any time.
 _BEFORE = frozenset({Milestone.REQUESTED, Milestone.VM})
+#: Moments of the node alone, which are no part of a way that began later.
+_OF_THE_NODE = _BEFORE | {Milestone.REGISTERED, Milestone.READY}
 
 Found = tuple[Milestone, float | None]
 
@@ -42,6 +53,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         workloads: pods there that ask for cards.
         asked: by a pod's uid, since when a node was wanted for it.
         witnessed: moments that only those know who saw them.
+        anew: its driver is asked for, and a moment ago it was not.
     """
 
     node: NodeSighting
@@ -52,24 +64,63 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     workloads: Sequence[PodSighting] = ()
     asked: Mapping[str, float] = {}
     witnessed: Mapping[Milestone, float | None] = {}
+    anew: bool = False
 
 
 def advanced(record: Record, seen: Evidence) -> Record:
     """The record with what is known by now."""
+    if not record.usable:
+        record = asked_for(record, seen)
     at = dict(record.at)
-    _add(at, (found for found in (*seen.witnessed.items(), *_stated(seen)) if _counts(found, record)))
+    _add(at, (found for found in (*seen.witnessed.items(), *_stated(seen)) if _counts(found, record)), record)
     if Milestone.ALLOCATABLE not in record.at:
-        _add(at, _came_along(seen, at, usable=record.usable))
+        _add(at, _came_along(seen, at, usable=record.usable), record)
     if Milestone.WORKLOAD not in record.at:
-        _add(at, _after_all(seen, at, unseen=record.unseen))
+        _add(at, _after_all(seen, at, unseen=record.unseen), record)
     return msgspec.structs.replace(record, at=at, **_waited(record, seen.node), **_named(record, seen))
 
 
-def _add(at: dict[Milestone, float], found: Iterable[Found]) -> None:
-    """Takes in what was not known before."""
+def asked_for(record: Record, seen: Evidence) -> Record:
+    """The record with the moment from which on somebody asks for the node's driver; see rule 6.
+
+    Nobody may have seen it, but only something that followed: then it is not known when the node's facts were.
+    """
+    if record.asked is not None and not seen.anew:
+        return record
+    asked = min(_shown(seen), default=None)
+    if asked is None:
+        return record
+    if asked <= _by_then(record, seen):
+        return record if record.asked is not None else msgspec.structs.replace(record, asked=asked)
+    known = seen.anew and seen.node.facts if seen.node.wanted else Milestone.LABELLED in record.at
+    at = {Milestone.LABELLED: asked} if known else {}
+    return msgspec.structs.replace(record, asked=asked, at=at, pool="", strategy="", image="")
+
+
+def _shown(seen: Evidence) -> Iterator[float]:
+    """Moments by which a driver was asked for; none if nobody asks."""
+    if seen.node.wanted and seen.node.driver_since is not None:
+        yield seen.node.driver_since
+    if not seen.anew and (seen.node.wanted or not seen.node.managed):
+        yield from (each.created for each in seen.drivers if each.created is not None)
+
+
+def _by_then(record: Record, seen: Evidence) -> float:
+    """Until when a driver is asked for of a node that did not stand there before."""
+    registered = seen.node.registered
+    if registered is None:
+        return math.inf
+    if seen.node.wanted:
+        return registered + PROMPTLY
+    return max(registered, record.at.get(Milestone.READY, seen.node.ready or registered)) + LABELS_TAKE
+
+
+def _add(at: dict[Milestone, float], found: Iterable[Found], record: Record) -> None:
+    """Takes in what was not known before, and is not from before the way began."""
     for milestone, moment in found:
-        if moment is not None:
-            at.setdefault(milestone, moment)
+        if moment is None or (record.late and (milestone in _OF_THE_NODE or moment < (record.asked or 0.0) - ROUNDED)):
+            continue
+        at.setdefault(milestone, moment)
 
 
 def _counts(found: Found, record: Record) -> bool:
@@ -116,7 +167,7 @@ def _came_along(seen: Evidence, at: Mapping[Milestone, float], *, usable: bool) 
 
 def _after_all(seen: Evidence, at: Mapping[Milestone, float], *, unseen: bool) -> Iterator[Found]:
     """What only the first workload shows; see rules 3 and 4."""
-    registered = at.get(Milestone.REGISTERED)
+    registered = at.get(Milestone.REGISTERED, seen.node.registered)
     # Who was there before the node waited for it, whenever its cards could be used.
     usable = at.get(Milestone.ALLOCATABLE, registered if unseen else None)
     if usable is None:
@@ -134,7 +185,7 @@ def _after_all(seen: Evidence, at: Mapping[Milestone, float], *, unseen: bool) -
 
 
 def _waited(record: Record, node: NodeSighting) -> dict[str, float | None]:
-    """How long its driver was kept from coming by what would have kept another node's, too; see rule 6."""
+    """How long its driver was kept from coming by what would have kept another node's, too; see rule 7."""
     said, began = node.driver_since, record.waits
     if said is None or record.usable:
         return {}

@@ -43,6 +43,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         strategy: how it came to its driver.
         image: the driver's image.
         simulated: it happened in the lab.
+        asked: since when somebody asks for its driver, as far as it was seen; None while nobody does, and where the
+            host has it.
         unseen: its cards can be used, and nobody saw since when.
         lost: when it went away before its cards could be used, so that its times are lower bounds; None if it did not.
         replaced: when Tessera asked for its replacement; None if it did not.
@@ -58,6 +60,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     strategy: str = ""
     image: str = ""
     simulated: bool = False
+    asked: float | None = None
     unseen: bool = False
     lost: float | None = None
     replaced: float | None = None
@@ -68,6 +71,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def usable(self) -> bool:
         """Whether its cards could be used by now: all that an autoscaler waits for is over."""
         return self.unseen or Milestone.ALLOCATABLE in self.at
+
+    @property
+    def late(self) -> bool:
+        """Whether the node stood there before anybody asked for its driver: its way has no request and no registration.
+
+        What was before is no part of the way, so nothing that begins there has a duration.
+        """
+        return self.asked is not None and Milestone.REGISTERED not in self.at
 
     @property
     def short_image(self) -> str:

@@ -8,8 +8,13 @@ Rules:
 2. A moment that is not known makes its own phase unknown, and the ones after it until a moment is known again that is
    later than all before: what came before that may be the unknown one's. Nothing is guessed, so with an unknown moment
    in between the known phases sum to less than the total; the rest is told as unattributed.
+3. A moment that cannot be is not known: nothing is pulled before the node was registered, and no node is asked for
+   after it was there. So an overlap took no time of its own, and a clock that was wrong is no 0.
+4. The way of a node that stood there before anybody asked for its driver begins when it was asked for. Nothing is known
+   of it from the node's request, registration or Ready on.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from statistics import median
@@ -24,6 +29,8 @@ M = TypeVar("M", bound=Enum)
 
 #: The milestones in their order.
 ORDER = tuple(Milestone)
+#: Seconds by which two moments may seem to be the wrong way round: times in objects are whole seconds.
+ROUNDED = 1.0
 #: Milestones that each need the one before, so that a later one proves an earlier one that nobody saw.
 _CHAIN = (
     Milestone.REGISTERED,
@@ -48,6 +55,8 @@ class Span(Enum):
     STARTUP = (Milestone.REGISTERED, Milestone.ALLOCATABLE)
     #: What Red Hat's article measures of autoscaled nodes.
     READY_TO_WORKLOAD = (Milestone.READY, Milestone.WORKLOAD)
+    #: What the driver and all that follows it take, of nodes that are new and of those that were there before.
+    AFTER_LABELLED = (Milestone.LABELLED, Milestone.ALLOCATABLE)
 
 
 #: Names of the sums of phases, as metrics and reports have them.
@@ -56,6 +65,7 @@ TOTALS = {
     "total-provisioned": Span.PROVISIONED,
     "total-startup": Span.STARTUP,
     "total-after-ready": Span.READY_TO_WORKLOAD,
+    "total-after-labelled": Span.AFTER_LABELLED,
 }
 
 
@@ -87,10 +97,29 @@ class Remaining(msgspec.Struct, frozen=True, kw_only=True):
 
 def phases_of(record: Record) -> Phases:
     """The phases of a record's whole way."""
-    seconds = added(record.at, ORDER)
+    seconds = added(possible(record.at), ORDER)
     total = span(record, Span.TOTAL)
     known = sum(each for each in seconds.values() if each is not None)
     return Phases(seconds=seconds, total=total, unattributed=None if total is None else max(0.0, total - known))
+
+
+def possible(at: Mapping[Milestone, float]) -> dict[Milestone, float]:
+    """The moments without those that cannot be.
+
+    What follows the registration was not before it. A request was before all that is left: one that came later is
+    another one's, and which of the others would be wrong instead is not known.
+    """
+    registered = at.get(Milestone.REGISTERED)
+    after = ORDER.index(Milestone.REGISTERED)
+    found = {
+        each: moment
+        for each, moment in at.items()
+        if registered is None or ORDER.index(each) < after or moment >= registered - ROUNDED
+    }
+    requested = found.get(Milestone.REQUESTED)
+    if requested is not None and min(found.values()) < requested - ROUNDED:
+        del found[Milestone.REQUESTED]
+    return found
 
 
 def added(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
@@ -116,30 +145,49 @@ def added(at: Mapping[M, float], order: Sequence[M]) -> dict[M, float | None]:
 
 def steps_of(record: WorkloadRecord) -> dict[Step, float | None]:
     """What each step of a pod's way took, seconds. A step that is not there did not happen: most pods need no node."""
-    order = tuple(step for step in Step if step in record.at)
-    return added(record.at, order) if order else {}
+    at = _since_creation(record)
+    order = tuple(step for step in Step if step in at)
+    return added(at, order) if order else {}
+
+
+def waited(record: WorkloadRecord) -> float | None:
+    """Seconds from a pod's creation to its start; None if one of both is unknown."""
+    at = _since_creation(record)
+    return max(at.values()) - at[Step.CREATED] if {Step.CREATED, Step.STARTED} <= at.keys() else None
+
+
+def _since_creation(record: WorkloadRecord) -> dict[Step, float]:
+    """A pod's moments without those that cannot be: from before it was made."""
+    created = record.at.get(Step.CREATED)
+    return {each: moment for each, moment in record.at.items() if created is None or moment >= created - ROUNDED}
 
 
 def span(record: Record, part: Span) -> float | None:
-    """Seconds from one milestone to another as the phases between them sum up; None if one of both is unknown."""
+    """Seconds from one milestone to another as the phases between them sum up.
+
+    None if one of both is unknown, or if the second was reached before all that precedes the first.
+    """
     first, last = part.value
-    if first not in record.at or last not in record.at:
+    at = possible(record.at)
+    if first not in at or last not in at or at[last] < _latest(at, first) - ROUNDED:
         return None
-    return _latest(record, last) - _latest(record, first)
+    return _latest(at, last) - _latest(at, first)
 
 
-def _latest(record: Record, until: Milestone) -> float:
-    return max(record.at[each] for each in ORDER[: ORDER.index(until) + 1] if each in record.at)
+def _latest(at: Mapping[Milestone, float], until: Milestone) -> float:
+    return max(at[each] for each in ORDER[: ORDER.index(until) + 1] if each in at)
 
 
 def now_in(record: Record) -> Milestone | None:
     """The phase that a node is in: the first milestone that it has not reached; None if it has reached all.
 
     A milestone that nobody saw counts as reached if a later one cannot be without it; who asked for the node, and when
-    its machine came, is over once it is registered.
+    its machine came, is over once it is registered; all of that is over for a node that stood there before.
     """
     reached = _implied({*record.at, Milestone.ALLOCATABLE} if record.usable else record.at)
     order = ORDER if Milestone.REGISTERED not in reached else ORDER[ORDER.index(Milestone.REGISTERED) :]
+    if record.late:
+        order = ORDER[ORDER.index(Milestone.LABELLED) :]
     return next((each for each in order if each not in reached), None)
 
 
@@ -153,7 +201,7 @@ def since(record: Record) -> float | None:
     """When the phase began that a node is in, seconds since 1970; None if nothing is known of it."""
     phase = now_in(record)
     before = ORDER if phase is None else ORDER[: ORDER.index(phase)]
-    return max((record.at[each] for each in before if each in record.at), default=None)
+    return max((record.at[each] for each in before if each in record.at), default=record.asked)
 
 
 def remaining(record: Record, history: Iterable[Record], now: float) -> Remaining:
@@ -178,7 +226,8 @@ def remaining(record: Record, history: Iterable[Record], now: float) -> Remainin
 
 def _rest(record: Record, phase: Milestone) -> float | None:
     """Seconds that a node took from the beginning of a phase until its cards could be used."""
-    if Milestone.ALLOCATABLE not in record.at:
+    at = possible(record.at)
+    began = max((at[each] for each in ORDER[: ORDER.index(phase)] if each in at), default=None)
+    if began is None or at.get(Milestone.ALLOCATABLE, -math.inf) < began - ROUNDED:
         return None
-    before = [record.at[each] for each in ORDER[: ORDER.index(phase)] if each in record.at]
-    return _latest(record, Milestone.ALLOCATABLE) - max(before) if before else None
+    return _latest(at, Milestone.ALLOCATABLE) - began

@@ -39,6 +39,8 @@ _LONGEST = 512
 def encode_record(record: Record | WorkloadRecord) -> str:
     """One line of JSON; moments to the millisecond."""
     rounded = {moment: round(seconds, 3) for moment, seconds in record.at.items()}
+    if isinstance(record, Record) and record.asked is not None:
+        record = msgspec.structs.replace(record, asked=round(record.asked, 3))
     return msgspec.json.encode(msgspec.structs.replace(record, at=rounded)).decode()
 
 
@@ -70,7 +72,7 @@ def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
         known = {each.value for each in moments}
         at = msgspec.convert(found.get("at", {}), dict[str, Any])
         found["at"] = {name: _moment(f"at.{name}", value) for name, value in at.items() if name in known}
-        for name in ("lost", "replaced", "waits", "waited"):
+        for name in ("asked", "lost", "replaced", "waits", "waited"):
             if found.get(name) is not None:
                 found[name] = _moment(name, found[name])
         _check_lengths(found)

@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Strategy
+from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverStatus, Phase, Strategy
 from tessera.api.gpu_labels import labels_say_gpu
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.node_offers import OFFERS_ANNOTATION
@@ -73,6 +73,7 @@ class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
         image: its driver's image.
         driver_since: since when its driver is as its annotation says; None if that says nothing.
         kept_back: what keeps its driver from coming would keep another node's, too.
+        wanted: Tessera is asked for its driver, as far as its annotation says.
         provider_id: of its virtual machine.
         simulated: its kubelet is.
     """
@@ -93,6 +94,7 @@ class NodeSighting(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""
     driver_since: float | None = None
     kept_back: bool = False
+    wanted: bool = False
     provider_id: str = ""
     simulated: bool = False
 
@@ -135,14 +137,18 @@ def node_sighting(node: Node) -> NodeSighting:
     sharing = next((each for each in node.status.conditions if each.type == SHARING_CONDITION), None)
     preinstalled = told is not None and told.strategy is Strategy.PREINSTALLED
     agent_speaks = OFFERS_ANNOTATION in node.metadata.annotations
+    managed = told is not None and not preinstalled and not _left_out(told)
+    wanted = managed and told is not None and not told.leaving
     return NodeSighting(
         name=node.metadata.name,
         uid=node.metadata.uid,
         registered=moment(node.metadata.creation_timestamp),
         ready=since(node.status.conditions, "Ready"),
         gpu=_has_gpu(node, labels),
-        facts=bool(told.pool) or preinstalled if told is not None else _NFD_KERNEL in labels and _has_gpu(node, labels),
-        managed=told is not None and not preinstalled,
+        facts=preinstalled or (wanted and bool(told.pool))
+        if told is not None
+        else _NFD_KERNEL in labels and _has_gpu(node, labels),
+        managed=managed,
         usable=gives_cards(node) and (not agent_speaks or not lack(node)),
         agent=moment(sharing.last_transition_time) if sharing is not None else None,
         kept=record_on(node),
@@ -152,9 +158,15 @@ def node_sighting(node: Node) -> NodeSighting:
         image=told.image[:_LONGEST] if told is not None else "",
         driver_since=moment(told.since) if told is not None else None,
         kept_back=told is not None and told.shared,
+        wanted=wanted,
         provider_id=node.spec.provider_id,
         simulated=node.status.node_info.container_runtime_version.startswith(_SIMULATED),
     )
+
+
+def _left_out(told: DriverStatus) -> bool:
+    """Whether people or policies leave a node alone: it is blocked, no version is named and no image was looked for."""
+    return told.phase is Phase.BLOCKED and not told.version and not told.rejected
 
 
 def _has_gpu(node: Node, labels: Mapping[str, str]) -> bool:

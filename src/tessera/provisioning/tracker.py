@@ -7,15 +7,16 @@ Rules:
    when its cards were given out. They are known only to the one who saw it happen, or of a node so new that it was so
    from the beginning; otherwise they stay unknown.
 3. Only new nodes have a way: one that was registered long before it was first seen has none, unless its annotation
-   holds one that is not over.
+   holds one that is not over. Of a node that stood there before anybody asked for its driver, that way begins later.
 4. A record goes on where the node's annotation says that it stood.
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
-from tessera.provisioning.evidence import AT_ONCE, Evidence, advanced
+from tessera.provisioning.evidence import AT_ONCE, Evidence, advanced, asked_for
 from tessera.provisioning.machines import Request
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.sightings import NodeSighting, PodSighting, Role
@@ -106,8 +107,8 @@ class Tracker:
         if record is None:
             return
         at_once = node.registered is not None and now - node.registered <= AT_ONCE
-        seen = live and before is not None
-        came = now if seen or at_once else None
+        watched = live and before is not None
+        came = now if watched or at_once else None
         witnessed: dict[Milestone, float | None] = {}
         # What comes back, or what a later milestone proves to have been there, did not come just now.
         if node.facts and not (before is not None and before.facts) and Milestone.PULLED not in record.at:
@@ -115,10 +116,13 @@ class Tracker:
         if node.usable and not (before is not None and before.usable) and not record.usable:
             witnessed[Milestone.ALLOCATABLE] = came
             if came is None:
+                if known is None:
+                    record = asked_for(record, self._evidence(node, {}))
                 record = msgspec.structs.replace(record, unseen=True)
                 self.changed.add(node.name)
         self.records[node.name] = record
-        self._advance(node.name, witnessed)
+        anew = watched and before is not None and node.wanted and not before.wanted
+        self._advance(node.name, witnessed, anew=anew)
         if record.usable and record is not known:  # whoever wrote the annotation may not have written the book
             self._kept.append(Keep(self.records[node.name]))
 
@@ -142,7 +146,7 @@ class Tracker:
             self._unschedulable.setdefault(pod.uid, pod.unschedulable)
         if pod.node and pod != before:
             self._on.setdefault(pod.node, {})[pod.uid] = pod
-            self._advance(pod.node, {})
+            self._advance(pod.node)
             self._tell_workload(pod, now)
 
     def lose_pod(self, uid: str) -> None:
@@ -164,7 +168,7 @@ class Tracker:
         if request.provider_id:
             self._by_provider[request.provider_id] = request.uid
         name = request.node or self._providers.get(request.provider_id, "")
-        self._advance(name, {})
+        self._advance(name)
 
     def lose_request(self, uid: str) -> None:
         """A Machine or NodeClaim is gone."""
@@ -201,28 +205,35 @@ class Tracker:
         self.changed.add(node.name)
         return Record(node=node.name, uid=node.uid, at={Milestone.REGISTERED: node.registered})
 
-    def _advance(self, name: str, witnessed: Mapping[Milestone, float | None]) -> None:
+    def _advance(
+        self, name: str, witnessed: Mapping[Milestone, float | None] = MappingProxyType({}), *, anew: bool = False
+    ) -> None:
         """Adds to a node's record what is known by now."""
         record, node = self.records.get(name), self._nodes.get(name)
         if record is None or node is None:
             return
-        workloads = self.pods_on(name, Role.WORKLOAD)
-        seen = Evidence(
-            node=node,
-            request=self.request(name),
-            drivers=self.pods_on(name, Role.DRIVER),
-            toolkits=self.pods_on(name, Role.TOOLKIT),
-            validations=self.pods_on(name, Role.VALIDATION),
-            workloads=workloads,
-            asked={each.uid: since for each in workloads if (since := self._asked(each.uid)) is not None},
-            witnessed=witnessed,
-        )
-        new = advanced(record, seen)
+        new = advanced(record, self._evidence(node, witnessed, anew=anew))
         if new != record:
             self.records[name] = new
             self.changed.add(name)
             if new.usable:
                 self._kept.append(Keep(new))
+
+    def _evidence(
+        self, node: NodeSighting, witnessed: Mapping[Milestone, float | None], *, anew: bool = False
+    ) -> Evidence:
+        workloads = self.pods_on(node.name, Role.WORKLOAD)
+        return Evidence(
+            node=node,
+            request=self.request(node.name),
+            drivers=self.pods_on(node.name, Role.DRIVER),
+            toolkits=self.pods_on(node.name, Role.TOOLKIT),
+            validations=self.pods_on(node.name, Role.VALIDATION),
+            workloads=workloads,
+            asked={each.uid: since for each in workloads if (since := self._asked(each.uid)) is not None},
+            witnessed=witnessed,
+            anew=anew,
+        )
 
     def _asked(self, pod_uid: str) -> float | None:
         """Since when a node is wanted for a pod."""

@@ -12,7 +12,7 @@ from statistics import fmean
 import msgspec
 
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
-from tessera.provisioning.phases import ORDER, TOTALS, Span, phases_of, span, steps_of
+from tessera.provisioning.phases import ORDER, TOTALS, Span, phases_of, span, steps_of, waited
 from tessera.provisioning.statistics import needed, quantile
 
 #: Shares of the quantiles that are told.
@@ -76,6 +76,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         records: how many.
         lost: nodes that went away before their cards could be used.
         simulated: how many of the records are from the lab.
+        late: nodes that stood there before anybody asked for their driver; only what follows that is measured of them.
         phases: numbers by phase, in the order of the phases.
         totals: numbers of sums of phases: ``total``, ``total-startup`` and so on.
         stack: how the mean time is made up; None if too little is known.
@@ -85,6 +86,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     lost: int
     simulated: int
+    late: int = 0
     phases: Mapping[str, Numbers]
     totals: Mapping[str, Numbers]
     stack: Stack | None = None
@@ -154,20 +156,18 @@ def workload_summaries(records: Iterable[WorkloadRecord]) -> tuple[WorkloadSumma
 
 def _workload_summary(fresh: bool, records: Sequence[WorkloadRecord]) -> WorkloadSummary:
     ways = [steps_of(each) for each in records]
-    first, last = Step.CREATED, Step.STARTED
-    whole = [max(each.at.values()) - each.at[first] for each in records if {first, last} <= each.at.keys()]
     return WorkloadSummary(
         fresh=fresh,
         pods=len(records),
         simulated=sum(1 for each in records if each.simulated),
         steps={each.value: numbers([s for way in ways if (s := way.get(each)) is not None]) for each in list(Step)[1:]},
-        total=numbers(whole),
+        total=numbers([took for each in records if (took := waited(each)) is not None]),
     )
 
 
 def best_span(records: Sequence[Record]) -> Span:
     """The part of the way that is known of most records; of several, the longest."""
-    order = (Span.TOTAL, Span.PROVISIONED, Span.READY_TO_WORKLOAD, Span.STARTUP)
+    order = (Span.TOTAL, Span.PROVISIONED, Span.READY_TO_WORKLOAD, Span.STARTUP, Span.AFTER_LABELLED)
     return max(order, key=lambda part: sum(1 for each in records if span(each, part) is not None))
 
 
@@ -185,6 +185,7 @@ def _summary(name: Mapping[str, str], records: Sequence[Record], part: Span) -> 
         records=len(records),
         lost=len(records) - len(whole),
         simulated=sum(1 for each in records if each.simulated),
+        late=sum(1 for each in records if each.late),
         phases={each.value: numbers([s for one in phases if (s := one[each]) is not None]) for each in ORDER[1:]},
         totals={
             title: numbers([s for each in whole if (s := span(each, sums)) is not None])
@@ -222,6 +223,7 @@ _WORDS = {
     Milestone.REQUESTED: "request for the node",
     Milestone.REGISTERED: "node registered",
     Milestone.READY: "node Ready",
+    Milestone.LABELLED: "facts known",
     Milestone.ALLOCATABLE: "cards given out",
     Milestone.WORKLOAD: "workload running",
 }
