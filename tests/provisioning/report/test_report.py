@@ -12,10 +12,11 @@ from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRec
 from tessera.provisioning.phases import ORDER, Span
 from tessera.provisioning.records import encode_record
 from tessera.provisioning.report.charts import PHASES, bars, stacked
+from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.page import page
 from tessera.provisioning.report.reading import read_experiments, read_records, read_workloads
 from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries, workload_summaries
-from tessera.provisioning.report.svg import cut, legend, ticks, width_of, wrapped
+from tessera.provisioning.report.svg import cut, elided, legend, ticks, width_of, wrapped
 from tessera.provisioning.report.table import lines, seconds
 
 M = Milestone
@@ -95,7 +96,8 @@ def test_the_table_says_n_and_marks_what_few_nodes_cannot_tell() -> None:
 
 
 def test_a_table_of_nothing_says_what_makes_records() -> None:
-    assert list(lines([])) == ["no records: nodes that come up from now on make them"]
+    assert next(lines([])) == "no records: nodes that come up from now on make them"
+    assert "ConfigMap provisioning-records" in "\n".join(lines([]))
 
 
 def test_what_is_simulated_is_said_to_be() -> None:
@@ -211,6 +213,85 @@ def test_a_page_of_the_lab_alone_says_so_at_once() -> None:
     assert "Everything here is simulated." in page([], RESULTS, "now")
 
 
+def test_a_page_of_nothing_says_so_and_where_to_look() -> None:
+    told = page([], [], "2026-01-31T12:00:00Z")
+    assert "simulated" not in told
+    assert "There are no records: nodes that come up from now on make them." in told
+    assert "ConfigMap provisioning-records" in told
+
+
+def test_a_page_says_what_it_rests_on() -> None:
+    one = summaries([record(1, *[10] * 10)], [])
+    assert "From 1 node, now." in page(one, [], "now")
+    assert "From 5 nodes and 2 pods and 1 scenario of experiments, now." in page(
+        summaries(BUILT, []), RESULTS[:1], "now", workload_summaries(WORKLOADS)
+    )
+
+
+def test_a_page_has_the_numbers_of_experiments_and_by_how_much_they_differ() -> None:
+    told = page([], RESULTS, "now")
+    rows = [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", told)]
+    assert ["precompiled, simulated", "reference", "5", "132 s", "133 s", "124 s to 140 s"] in rows
+    what = "built on the fly (reference) → precompiled (reference), simulated"
+    assert [what, "-176 s", "-57%", "-186 s to -166 s", "23.8"] in rows
+    assert "needs two values" in page([], [Samples(experiment=AUTOSCALE, scenario="one", samples=(1.0,))], "now")
+    assert "nothing came" in page([], [Samples(experiment=AUTOSCALE, scenario="nothing came")], "now")
+
+
+def test_scenarios_that_differ_in_two_things_are_not_compared() -> None:
+    several = [Samples(experiment=AUTOSCALE, scenario=s, operator=o, samples=(1.0,)) for s in "ab" for o in "xy"]
+    several.append(Samples(experiment=POLICY_RESET, scenario="a", operator="x", samples=(1.0,)))
+    assert [each.what for each in differences(several)] == [
+        "a (x) → a (y)",
+        "a (x) → b (x)",
+        "a (y) → b (y)",
+        "b (x) → b (y)",
+    ]
+    assert {(each.change, each.interval, each.effect) for each in differences(several)} == {("+0.0 s", "-", "-")}
+
+
+def test_of_many_groups_the_tables_are_folded_and_bounded() -> None:
+    many = summaries([record(n, *[10] * 10, group=f"g{n}") for n in range(230)], [By.GROUP])
+    told = page(many, [], "now")
+    assert (told.count("<h2>"), told.count("<details>")) == (12, 188)
+    assert "30 more have fewer nodes and are left out" in told
+    assert len(boxes(stacked(many))) < 31 * 11
+    assert any("30 of 230" in each for each in texts(stacked(many)))
+    assert "<details>" not in page(many[:12], [], "now")
+
+
+def test_long_names_are_told_apart_by_their_ends_and_whole_by_pointing_at_them() -> None:
+    names = [f"a-very-long-node-group-name-for-an-openshift-machineset-in-zone-{zone}" for zone in "abc"]
+    several = [record(n, *[10] * 10, group=name) for n, name in enumerate(names)]
+    svg = stacked(summaries(several, [By.STRATEGY, By.GROUP]))
+    shown = [each for each in texts(svg) if each.startswith("a-very")]
+    assert len(set(shown)) == 3
+    assert [each[-1] for each in shown] == ["a", "b", "c"]
+    assert set(names) <= {each.text for each in ET.fromstring(svg).iter(f"{SVG}title")}
+
+
+def test_a_bar_of_which_a_part_is_simulated_says_so() -> None:
+    both = [record(1, *[10] * 10, simulated=True), record(2, *[10] * 10)]
+    assert "n = 2, partly simulated" in texts(stacked(summaries(both, [])))
+
+
+def test_numbers_stay_on_their_line_and_texts_of_drawings_stay_readable() -> None:
+    told = page(summaries(BUILT, []), [], "now")
+    assert "text-align:right;white-space:nowrap" in told
+    assert "min-width:44rem" in told
+
+
+# Nodes that stood there before
+
+
+def test_nodes_that_stood_there_before_are_counted_and_measured_from_then_on() -> None:
+    at = {M.LABELLED: 700.0, M.PULLED: 750.0, M.DRIVER: 780.0, M.ALLOCATABLE: 795.0}
+    (found,) = summaries([Record(node="n", uid="n", at=at, asked=700.0, strategy="built")], [By.STRATEGY])
+    assert (found.late, found.totals["total-startup"].n, found.totals["total-after-labelled"].mean) == (1, 0, 95)
+    assert next(lines([found])) == "built (1 node, 1 there before a driver was asked for)"
+    assert any("facts known to cards given out" in each for each in texts(stacked([found])))
+
+
 # Small parts
 
 
@@ -249,6 +330,16 @@ def test_texts_are_cut_to_their_room(content: str, room: float) -> None:
 )
 def test_texts_are_broken_at_spaces_and_behind_hyphens(content: str, lines: list[str]) -> None:
     assert [" ".join(each.split()) for each in wrapped(content, 96)] == lines
+
+
+@given(st.text(min_size=1, max_size=80), st.floats(10, 400))
+def test_a_text_without_its_middle_keeps_both_ends(content: str, room: float) -> None:
+    shown = elided(content, room)
+    assert width_of(shown) <= max(room, width_of("x"))
+    if shown != content and len(shown) > 2:
+        first, _, last = shown.rpartition("…") if "…" not in content else ("", "", "")
+        assert content.startswith(first)
+        assert content.endswith(last)
 
 
 def test_a_legend_breaks_into_rows() -> None:
@@ -342,6 +433,12 @@ def test_pods_whose_node_came_up_for_them_stand_apart() -> None:
     assert text.startswith("pods whose node came up for them (1 pod, simulated)\n")
     assert "pods that found a node (1 pod)" in text
     assert "pods that found a node (1 pod)" in page([], [], "now", [fresh, found])
+
+
+def test_a_pod_that_started_before_it_was_made_took_an_unknown_time() -> None:
+    odd = WorkloadRecord(namespace="a", name="q", uid="q", node="n", at={Step.CREATED: 100, Step.STARTED: 20})
+    (found,) = workload_summaries([odd])
+    assert (found.total.n, found.steps["started"].n) == (0, 0)
 
 
 def test_records_of_pods_are_read_from_the_configmap_and_from_json() -> None:

@@ -14,6 +14,7 @@ from tessera.provisioning.report.svg import (
     cut,
     drawing,
     element,
+    elided,
     hatching,
     legend,
     number,
@@ -25,6 +26,10 @@ from tessera.provisioning.report.svg import (
 from tessera.provisioning.report.table import seconds
 
 _WIDTH = 860.0
+#: Bars of one drawing at most; of more, those of the most nodes are drawn.
+MOST_BARS = 30
+#: Widest place for names, and its least.
+_NAMES = (150.0, 340.0)
 _HATCH = "unknown-time"
 #: What the phases are called in legends.
 PHASES = {
@@ -51,16 +56,19 @@ _OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
 
 def stacked(summaries: Sequence[Summary]) -> str:
     """One bar for each summary, made up of its phases; empty if nothing is known of any."""
-    rows = [(each, each.stack) for each in summaries if each.stack is not None]
+    every = [(each, each.stack) for each in summaries if each.stack is not None]
+    rows = every[:MOST_BARS]
     if not rows:
         return ""
-    left = min(340.0, max(150.0, *(width_of(each.title) + 32 for each, _ in rows)))
-    top, height = 74.0, 46.0
+    widest = max(width_of(line) for each, stack in rows for line in (*_named(each), _count(each, stack)))
+    left = min(_NAMES[1], max(_NAMES[0], widest + 32))
+    top, height = 74.0, 31.0 + 15.0 * len(_named(rows[0][0]))
     scale = ticks(max(stack.mean for _, stack in rows))
     room = _WIDTH - left - 90
     unit = room / scale[-1]
     bottom = top + height * len(rows)
-    drawn = [text("What the time to a GPU is made of", 16, 28, class_="title"), *_about(rows)]
+    left_out = f"; {len(rows)} of {len(every)}, those of the most nodes" if len(every) > len(rows) else ""
+    drawn = [text("What the time to a GPU is made of", 16, 28, class_="title"), *_about(rows, left_out)]
     for tick in scale:
         x = left + tick * unit
         drawn.append(element("line", x1=x, y1=top - 8, x2=x, y2=bottom, class_="line"))
@@ -76,19 +84,31 @@ def stacked(summaries: Sequence[Summary]) -> str:
     return drawing(_WIDTH, last + 20, "What the time to a GPU is made of", hatching(_HATCH), *drawn, *squares)
 
 
-def _about(rows: Sequence[tuple[Summary, Stack]]) -> list[str]:
+def _named(summary: Summary) -> list[str]:
+    """A name in lines, one for each thing by which it is told apart."""
+    return list(summary.name.values()) or [summary.title]
+
+
+def _count(summary: Summary, stack: Stack) -> str:
+    every = summary.simulated == summary.records
+    return f"n = {stack.n}{', simulated' if every else ', partly simulated' if summary.simulated else ''}"
+
+
+def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str) -> list[str]:
     parts = " or ".join(dict.fromkeys(part_text(stack.part) for _, stack in rows))
     every = all(summary.simulated == summary.records for summary, _ in rows)
     some = any(summary.simulated for summary, _ in rows)
     told = ", simulated" if every else ", partly simulated" if some else ""
-    return [text(f"{parts}, mean of the nodes of which it is known{told}", 16, 48, class_="soft")]
+    return [text(f"{parts}, mean of the nodes of which it is known{left_out}{told}", 16, 48, class_="soft")]
 
 
 def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float) -> list[str]:
-    drawn, x, middle = [], left, top + 17
-    simulated = ", simulated" if summary.simulated else ""
-    drawn.append(text(cut(summary.title, left - 32), left - 12, middle, anchor="end"))
-    drawn.append(text(f"n = {stack.n}{simulated}", left - 12, middle + 16, anchor="end", class_="soft"))
+    x, middle = left, top + 17
+    drawn: list[str] = []
+    for line in _named(summary):
+        drawn.append(text(elided(line, left - 32), left - 12, middle, anchor="end", whole=line))
+        middle += 15
+    drawn.append(text(_count(summary, stack), left - 12, middle + 1, anchor="end", class_="soft"))
     parts = [(name, stack.phases.get(name, 0.0)) for name in PHASES]
     for name, took in [*parts, ("", stack.unknown)]:
         wide = took * unit
@@ -164,7 +184,7 @@ def _column(samples: Samples, middle: float, bottom: float, unit: float, step: f
     names = wrapped(samples.scenario, step - 12)
     told = f"n = {found.n}{', simulated' if samples.simulated else ''}"
     for row, line in enumerate(names):
-        drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle"))
+        drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle", whole=samples.scenario))
     last = bottom + 20 + 17 * len(names)
     drawn.append(text(cut(told, step - 4), middle, last, anchor="middle", class_="soft"))
     return drawn, last

@@ -1,12 +1,20 @@
-"""The report as one HTML file: no scripts, nothing from elsewhere, light or dark as the reader has it. Pure."""
+"""The report as one HTML file: no scripts, nothing from elsewhere, light or dark as the reader has it. Pure.
+
+Of many groups the tables of the largest are open and the others folded, and beyond a number they are left out: a page
+is for reading, ``-o json`` has everything.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
-from tessera.provisioning.report.charts import PHASES, bars, stacked
+from tessera.provisioning.report.charts import PHASES, TITLES, bars, stacked
+from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
-from tessera.provisioning.report.table import nodes_text, pods_text, seconds
+from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
+
+#: Tables that are open, where there are more than that; and tables at most.
+_OPEN, _MOST = 12, 200
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--ground:#ffffff}
@@ -14,12 +22,15 @@ _STYLE = """
 body{font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",Arial,sans-serif;color:var(--ink);
 background:var(--ground);max-width:56rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}p.note{color:var(--soft)}
-svg{max-width:100%;height:auto}
+h2,summary{overflow-wrap:anywhere}summary{cursor:pointer;margin:.5rem 0}
+figure{margin:1.2rem 0}svg{display:block;width:100%;max-width:54rem;min-width:44rem;height:auto}
 table{border-collapse:collapse;width:100%;margin:.6rem 0}
-th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right}
-th:first-child,td:first-child{text-align:left}th{color:var(--soft);font-weight:600}
+th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
+th:first-child,td:first-child{text-align:left;white-space:normal;min-width:8rem}th{color:var(--soft);font-weight:600}
 tr.sum td{font-weight:600}
 .scroll{overflow-x:auto}
+@media print{body{max-width:none;margin:0}svg{min-width:0}.scroll{overflow:visible}
+figure,tr{break-inside:avoid}h2{break-after:avoid}}
 """.strip()
 
 _SUMS = {
@@ -27,7 +38,12 @@ _SUMS = {
     "total-provisioned": "request to cards given out",
     "total-startup": "registration to cards given out",
     "total-after-ready": "Ready to workload",
+    "total-after-labelled": "facts known to cards given out",
 }
+
+
+_SCENARIOS = ("scenario", "order of steps", "n", "mean", "median", "95 % interval of the mean")
+_DIFFERENCES = ("difference", "mean", "share", "95 % interval", "Hedges' g")
 
 
 def page(
@@ -56,13 +72,26 @@ def _body(
     summaries: Sequence[Summary], results: Sequence[Samples], made: str, workloads: Sequence[WorkloadSummary]
 ) -> Iterator[str]:
     yield "<h1>Time to a GPU</h1>"
-    yield f'<p class="note">{escape(_about(summaries, results, made))}</p>'
+    yield f'<p class="note">{escape(_about(summaries, results, made, workloads))}</p>'
+    if not summaries and not results and not workloads:
+        yield f"<p>There are {escape(NOTHING)}.</p><p>{escape(WHERE)}.</p>"
     for experiment in dict.fromkeys((POLICY_RESET, AUTOSCALE, *(each.experiment for each in results))):
-        yield from _drawn(bars(results, experiment))
+        own = [each for each in results if each.experiment == experiment]
+        drawn = bars(own, experiment)
+        yield from _drawn(drawn)
+        if own and not drawn:
+            yield f"<h2>{escape(TITLES.get(experiment, experiment))}</h2>"
+        yield from _scenarios(own) if own else ()
     yield from _drawn(stacked(summaries))
-    for each in summaries:
-        yield f"<h2>{escape(each.title)} ({escape(nodes_text(each))})</h2>"
+    for place, each in enumerate(summaries[:_MOST]):
+        title = f"{escape(each.title)} ({escape(nodes_text(each))})"
+        folded = place >= _OPEN
+        yield f"<details><summary>{title}</summary>" if folded else f"<h2>{title}</h2>"
         yield from _table("phase", (each.phases, PHASES, ""), (each.totals, _SUMS, ' class="sum"'))
+        yield "</details>" if folded else ""
+    if len(summaries) > _MOST:
+        rest = f"{len(summaries) - _MOST} more have fewer nodes and are left out; choose with --group, or fewer --by."
+        yield f'<p class="note">{rest}</p>'
     for way in workloads:
         yield f"<h2>{escape(way.title)} ({escape(pods_text(way))})</h2>"
         yield from _table("step", (way.steps, {}, ""), ({"total": way.total}, {}, ' class="sum"'))
@@ -73,19 +102,60 @@ def _body(
         )
 
 
-def _about(summaries: Sequence[Summary], results: Sequence[Samples], made: str) -> str:
-    nodes = sum(each.records for each in summaries)
-    counted = [f"{nodes} nodes"] if summaries else []
-    counted += [f"{len(results)} scenarios of experiments"] if results else []
-    simulated = sum(each.simulated for each in summaries) + sum(1 for each in results if each.simulated)
-    every = simulated == nodes + len(results)
-    told = "Everything here is simulated. " if every else "What is simulated says so. " if simulated else ""
+def _about(
+    summaries: Sequence[Summary], results: Sequence[Samples], made: str, workloads: Sequence[WorkloadSummary]
+) -> str:
+    kinds = [
+        ("node", sum(each.records for each in summaries), sum(each.simulated for each in summaries)),
+        ("pod", sum(each.pods for each in workloads), sum(each.simulated for each in workloads)),
+        ("scenario of experiments", len(results), sum(1 for each in results if each.simulated)),
+    ]
+    counted = [f"{n} {name if n == 1 else _plural(name)}" for name, n, _ in kinds if n]
+    every, simulated = sum(n for _, n, _ in kinds), sum(n for _, _, n in kinds)
+    all_of_it = every and simulated == every
+    told = "Everything here is simulated. " if all_of_it else "What is simulated says so. " if simulated else ""
     return f"{told}From {' and '.join(counted) or 'no records'}, {made}."
+
+
+def _plural(name: str) -> str:
+    first, _, rest = name.partition(" ")
+    return f"{first}s {rest}".rstrip()
 
 
 def _drawn(svg: str) -> Iterator[str]:
     if svg:
-        yield f"<figure style='margin:1.2rem 0'>{svg}</figure>"
+        yield f'<figure class="scroll">{svg}</figure>'
+
+
+def _scenarios(results: Sequence[Samples]) -> Iterator[str]:
+    """What the bars say, in numbers, and by how much they differ."""
+    yield from _cells(_SCENARIOS, [_scenario(each) for each in results])
+    found = list(differences(results))
+    if found:
+        rows = [
+            (_marked(each.what, each.simulated), each.change, each.share, each.interval, each.effect) for each in found
+        ]
+        yield from _cells(_DIFFERENCES, rows)
+
+
+def _scenario(each: Samples) -> tuple[str, ...]:
+    name = _marked(each.scenario, each.simulated)
+    if not each.samples:
+        return (name, each.operator, "0", "-", "-", "-")
+    found = each.summary
+    within = f"{seconds(found.low)} to {seconds(found.high)}" if found.low is not None else "needs two values"
+    return (name, each.operator, str(found.n), seconds(found.mean), seconds(found.median), within)
+
+
+def _marked(name: str, simulated: bool) -> str:
+    return f"{name}, simulated" if simulated else name
+
+
+def _cells(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f'<div class="scroll"><table><tr>{"".join(f"<th>{escape(head)}</th>" for head in heads)}</tr>'
+    for row in rows:
+        yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+    yield "</table></div>"
 
 
 def _table(title: str, *parts: tuple[Mapping[str, Numbers], Mapping[str, str], str]) -> Iterator[str]:

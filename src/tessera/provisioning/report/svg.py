@@ -47,9 +47,10 @@ def element(name: str, *children: str, **attributes: object) -> str:
     return f"<{name}{pairs}>{''.join(children)}</{name}>" if children else f"<{name}{pairs}/>"
 
 
-def text(content: str, x: float, y: float, *, anchor: str = "start", class_: str = "text") -> str:
-    """One line of text; ``y`` is its base line."""
-    return element("text", escape(content), x=x, y=y, text_anchor=anchor, class_=class_)
+def text(content: str, x: float, y: float, *, anchor: str = "start", class_: str = "text", whole: str = "") -> str:
+    """One line of text; ``y`` is its base line, ``whole`` what is shown to who points at it."""
+    drawn = element("text", escape(content), x=x, y=y, text_anchor=anchor, class_=class_)
+    return element("g", element("title", escape(whole)), drawn) if whole and whole != content else drawn
 
 
 def drawing(width: float, height: float, title: str, *children: str) -> str:
@@ -77,6 +78,15 @@ def cut(content: str, width: float) -> str:
     """A text that is about so wide at most."""
     most = max(1, int(width / (SIZE * _WIDTH)))
     return content if len(content) <= most else content[: most - 1] + "…"
+
+
+def elided(content: str, width: float) -> str:
+    """A text that is about so wide at most, without its middle: long names differ at their ends."""
+    most = max(1, int(width / (SIZE * _WIDTH)))
+    if len(content) <= most:
+        return content
+    end = (most - 1) // 2
+    return f"{content[: most - 1 - end]}…{content[len(content) - end :]}"
 
 
 def wrapped(content: str, width: float, most: int = 3) -> list[str]:

@@ -6,6 +6,12 @@ from tessera.provisioning.experiments.results import Samples
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 
 _COLUMNS = ("n", "mean", "p50", "p90", "p99")
+#: What is said where there is nothing, and where to look then.
+NOTHING = "no records: nodes that come up from now on make them"
+WHERE = (
+    "--since and --group leave records out; without --file they are those of the controller, in the ConfigMap"
+    " provisioning-records of the namespace that -n names"
+)
 
 
 def lines(
@@ -13,7 +19,8 @@ def lines(
 ) -> Iterator[str]:
     """The report, line by line."""
     if not summaries and not results and not workloads:
-        yield "no records: nodes that come up from now on make them"
+        yield NOTHING
+        yield WHERE
     blocks = [*map(_block, summaries), *map(_workload_block, workloads)]
     for number, block in enumerate(blocks):
         if number:
@@ -78,6 +85,8 @@ def nodes_text(summary: Summary) -> str:
     parts = [f"{summary.records} node{'s' if summary.records != 1 else ''}"]
     if summary.simulated:
         parts.append("simulated" if summary.simulated == summary.records else f"{summary.simulated} of them simulated")
+    if summary.late:
+        parts.append(f"{summary.late} there before a driver was asked for")
     if summary.lost:
         parts.append(f"{summary.lost} lost before their cards could be used")
     return ", ".join(parts)
