@@ -48,8 +48,8 @@ from tessera.driver.rollout.state import (
 from tessera.kube.resources import PODS, Node
 
 #: Simulated seconds: until all serve, after that until all rests, and in which nobody writes then.
-COMES_RIGHT, RESTS, QUIET = 14_400.0, 3_600.0, 600.0
-_LOOKS = 600.0
+COMES_RIGHT, RESTS, QUIET = 14_400.0, 1_800.0, 600.0
+_LOOKS = 300.0
 
 
 async def put_right(s: Scene) -> None:
@@ -131,11 +131,19 @@ async def _serve(s: Scene, version: str, names: list[str]) -> None:
         s.story.problem(f"{name} does not serve with {version}: {_account(s, name)}")
 
 
-async def _ask_again(s: Scene, name: str) -> None:
+def _is_right(s: Scene, name: str, version: str) -> bool:
+    """Whether a node serves with a version, and nothing about it has failed."""
     seen = s.lab.nodes.cache.get(name)
-    if seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) != State.FAILED.value:
+    failed = seen is None or seen.metadata.labels.get(UPGRADE_STATE_LABEL) == State.FAILED.value
+    return not failed and s.lab.serves(name) and _loaded(s, name) in {version, branch(version)}
+
+
+async def _ask_again(s: Scene, name: str) -> None:
+    """A request is tried whatever failed before."""
+    seen, told = s.lab.nodes.cache.get(name), s.lab.told(name)
+    if seen is None or told is None or REQUESTED_ANNOTATION in seen.metadata.annotations:
         return
-    if s.lab.serves(name) and REQUESTED_ANNOTATION not in seen.metadata.annotations:
+    if s.lab.serves(name) and "failed" in told.reason:
         await s.annotate(name, REQUESTED_ANNOTATION, "true")
 
 

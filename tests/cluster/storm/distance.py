@@ -1,13 +1,15 @@
 """Tessera's processes far from the API server: requests take their time, and watches show late what was written.
 
 Other parts of the cluster are near it. So what a controller decides rests on what was there a moment ago, as on a real
-cluster behind a load balancer.
+cluster behind a load balancer. Over a bad network requests are lost, too, and answers of requests that were served.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+
+import msgspec
 
 from tessera.kube.client import Client
 from tessera.kube.transport import Request, Response, Stream
@@ -16,6 +18,18 @@ from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.cluster import Cluster
+
+
+class Network(msgspec.Struct, frozen=True):
+    """How bad a network is.
+
+    Attributes:
+        trip: seconds that a request, or its answer, takes at most; watches lag up to twice as long. 0 for no network.
+        lost: which part of them is lost.
+    """
+
+    trip: float = 0.0
+    lost: float = 0.0
 
 
 class _Late:
@@ -52,15 +66,20 @@ class _Late:
 class _Distant(InProcessTransport):
     """The API server over a slow network."""
 
-    def __init__(self, server: ApiServer, user: UserInfo, rng: random.Random, trip: float) -> None:
+    def __init__(self, server: ApiServer, user: UserInfo, rng: random.Random, network: Network) -> None:
         super().__init__(server, user)
-        self._rng, self._trip = rng, trip
+        self._rng, self._network = rng, network
 
     async def request(self, request: Request) -> Response:
-        await asyncio.sleep(self._some())
+        await self._travel()
         answer = await super().request(request)
-        await asyncio.sleep(self._some())
+        await self._travel()
         return answer
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._some())
+        if self._rng.random() < self._network.lost:
+            raise ConnectionError("the connection broke (simulated)")
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[Stream]:
@@ -68,16 +87,16 @@ class _Distant(InProcessTransport):
             yield _Late(found, lambda: 2 * self._some())
 
     def _some(self) -> float:
-        return self._rng.uniform(0.0, self._trip)
+        return self._rng.uniform(0.0, self._network.trip)
 
 
-def distant(trip: float) -> type[Cluster]:
-    """A cluster in which Tessera's requests take up to ``trip`` seconds each way, and watches lag twice as long."""
+def distant(network: Network) -> type[Cluster]:
+    """A cluster with this network between Tessera and the API server."""
 
     class Distant(Cluster):
         def account_client(self, component: str, namespace: str, account: str) -> Client:
             user = service_account(namespace, account)
-            transport = _Distant(self.server, user, self.rng(component), trip)
+            transport = _Distant(self.server, user, self.rng(component), network)
             return Client(transport, field_manager=component, clock=self.clock)
 
-    return Distant if trip else Cluster
+    return Distant if network.trip else Cluster

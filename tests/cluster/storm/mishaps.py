@@ -220,7 +220,9 @@ async def marker(s: Scene) -> None:
     if folder is None:
         return
     path = Path(folder) / s.rng.choice([".driver-ctr-ready", "driver-ready", "toolkit-ready", "cuda-ready"])
-    how = s.rng.choice(["removed", "removed", "a folder", "a link to nowhere"])
+    # The agent copes with what is no file; what writes the other markers is NVIDIA's.
+    ways = ["removed", "a folder", "a link to nowhere"] if path.name == "driver-ready" else ["removed"]
+    how = s.rng.choice(ways)
     s.story.note(f"{name}: marker {path.name} is {how}")
     try:
         if how == "removed":

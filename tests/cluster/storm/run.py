@@ -10,7 +10,7 @@ from tests.cluster.conftest import COMMANDS
 from tests.cluster.driverlab import Drivers, play
 from tests.cluster.storm import mishaps, people
 from tests.cluster.storm.calm import comes_right, goes_on, look_at_round, put_right
-from tests.cluster.storm.distance import distant
+from tests.cluster.storm.distance import Network, distant
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
@@ -21,8 +21,8 @@ from tessera.lab.kubelet.context import ContainerContext, Entrypoint
 
 #: How many of the images there are not at first: one in so many.
 _MISSING = 4
-#: Seconds that a request of Tessera's takes each way, at most.
-_TRIPS = (0.0, 0.0, 0.02, 0.5)
+#: Between Tessera and the API server.
+_NETWORKS = (Network(), Network(0.02), Network(0.5), Network(0.1, 0.01))
 #: Pauses between two happenings, seconds, up to six of them: in a round where all comes at once, and in others.
 _PAUSES = ((0.0, 0.01, 0.03, 0.3, 1.7), (0.03, 0.3, 1.7, 10.0, 30.0, 130.0))
 #: So many rounds happen to a rollout.
@@ -47,13 +47,13 @@ def storm(folder: Path, seed: int, rounds: int = 3) -> Story:
     """
     rng = random.Random(seed)
     machines = Machines(rng)
-    trip = rng.choice(_TRIPS)
+    network = rng.choice(_NETWORKS)
     specs = [machines.draw() for _ in range(rng.randint(3, 5))]
     story = Story()
 
     async def scenario(lab: Drivers) -> None:
         assert isinstance(lab.catalogue, Registries)
-        story.note(f"a request takes up to {trip:.2f} s each way")
+        story.note(f"{network}")
         for spec in specs:
             story.note(f"{spec.name}: {spec.os_image} {spec.kernel} {spec.architecture}")
         await _rage(Scene(lab, lab.catalogue, machines, rng, story), rounds)
@@ -68,7 +68,7 @@ def storm(folder: Path, seed: int, rounds: int = 3) -> Story:
             images(),
             registries=Registries,
             processes=_watched(story),
-            cluster_type=distant(trip),
+            cluster_type=distant(network),
             seed=seed,
         )
     finally:
