@@ -229,6 +229,13 @@ def test_a_node_whose_driver_is_asked_for_at_once_has_a_way_that_begins_with_it(
     assert (world.record.late, world.at(M.REGISTERED), world.record.asked) == (False, 0, T0 + 25)
 
 
+def test_a_node_that_nothing_said_had_a_card_stood_nowhere(world: World) -> None:
+    world.node(0.3, labels={})
+    world.node(80, labels=NFD)
+    world.node(81, labels=NFD, annotations=asked(81))
+    assert (world.record.late, world.at(M.REGISTERED), world.at(M.LABELLED)) == (False, 0, 80)
+
+
 def test_facts_that_are_waited_for_after_somebody_asked_are_a_part_of_the_way(world: World) -> None:
     world.node(0.3)
     world.node(600, annotations=asked(600, pool="", phase=Phase.WAITING))

@@ -28,8 +28,8 @@ from tessera.provisioning.sightings import NodeSighting, PodSighting
 
 #: Seconds within which two moments may be taken for one; times in objects are whole seconds.
 AT_ONCE = 5.0
-#: Seconds after its registration by which a node's driver is asked for where a policy is in force: a controller that
-#: was there looked at once, and another took over within half a minute.
+#: Seconds after which a node's driver is asked for where a policy is in force, from its registration, or from when its
+#: labels say that it has a card: a controller that was there looked at once, another took over within half a minute.
 PROMPTLY = 30.0
 #: The same of drivers that others bring, from when the node is Ready: NVIDIA's operator waits for labels of the node.
 LABELS_TAKE = 120.0
@@ -54,6 +54,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         asked: by a pod's uid, since when a node was wanted for it.
         witnessed: moments that only those know who saw them.
         anew: its driver is asked for, and a moment ago it was not.
+        card: since when something says that the node has a card; None for as long as it is known.
     """
 
     node: NodeSighting
@@ -65,6 +66,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     asked: Mapping[str, float] = {}
     witnessed: Mapping[Milestone, float | None] = {}
     anew: bool = False
+    card: float | None = None
 
 
 def advanced(record: Record, seen: Evidence) -> Record:
@@ -111,7 +113,7 @@ def _by_then(record: Record, seen: Evidence) -> float:
     if registered is None:
         return math.inf
     if seen.node.wanted:
-        return registered + PROMPTLY
+        return (registered if seen.card is None else seen.card) + PROMPTLY
     return max(registered, record.at.get(Milestone.READY, seen.node.ready or registered)) + LABELS_TAKE
 
 

@@ -51,6 +51,7 @@ class Tracker:
         self.records: dict[str, Record] = {}
         self.changed: set[str] = set()
         self._nodes: dict[str, NodeSighting] = {}
+        self._cards: dict[str, float] = {}
         self._pods: dict[str, PodSighting] = {}
         self._on: dict[str, dict[str, PodSighting]] = {}
         self._requests: dict[str, Request] = {}
@@ -93,6 +94,8 @@ class Tracker:
             self.lose_node(node.name, now)
             before = None
         self._nodes[node.name] = node
+        if live and before is not None and node.gpu and not before.gpu:
+            self._cards[node.name] = now
         if node.provider_id:
             self._providers[node.provider_id] = node.name
         if node != before:
@@ -131,6 +134,7 @@ class Tracker:
         node = self._nodes.pop(name, None)
         if node is not None:
             self._providers.pop(node.provider_id, None)
+        self._cards.pop(name, None)
         record = self.records.pop(name, None)
         self.changed.discard(name)
         if record is not None and not record.usable:
@@ -233,6 +237,7 @@ class Tracker:
             asked={each.uid: since for each in workloads if (since := self._asked(each.uid)) is not None},
             witnessed=witnessed,
             anew=anew,
+            card=self._cards.get(node.name),
         )
 
     def _asked(self, pod_uid: str) -> float | None:
