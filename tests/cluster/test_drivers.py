@@ -9,7 +9,7 @@ from tests.cluster.driverlab import JAMMY, K1, K2, NEWER, REPOSITORY, VERSION, D
 
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.api.driver.status import Phase, Strategy
+from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL, Phase, Strategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS
 
@@ -133,17 +133,18 @@ def test_an_image_that_kubelets_cannot_pull_is_left_for_the_next_way_and_tried_a
     with_drivers(scenario, [node("a", K1)], precompiled(K1) | builder())
 
 
-@pytest.mark.parametrize(
-    ("outcome", "phase"),
-    [
-        (Outcome.NOT_FOUND, Phase.BLOCKED),
-        (Outcome.UNAUTHORIZED, Phase.BLOCKED),
-        (Outcome.WRONG_ARCHITECTURE, Phase.BLOCKED),
-        (Outcome.UNREACHABLE, Phase.WAITING),
-    ],
-)
+#: What a registry may refuse with, the words for it, and the phase of a node that has no driver then.
+REFUSALS = [
+    (Outcome.NOT_FOUND, "no such tag", Phase.BLOCKED),
+    (Outcome.UNAUTHORIZED, "credentials", Phase.BLOCKED),
+    (Outcome.WRONG_ARCHITECTURE, "architectures", Phase.BLOCKED),
+    (Outcome.UNREACHABLE, "does not answer", Phase.WAITING),
+]
+
+
+@pytest.mark.parametrize(("outcome", "words", "phase"), REFUSALS)
 def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name(
-    with_drivers: Callable[..., None], outcome: Outcome, phase: Phase
+    with_drivers: Callable[..., None], outcome: Outcome, words: str, phase: Phase
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         if outcome is not Outcome.NOT_FOUND:
@@ -156,31 +157,96 @@ def test_what_a_registry_refuses_leads_to_no_daemonset_and_is_called_by_its_name
         assert status.phase is phase
         assert not lab.driver_sets
         assert lab.condition("GpuDriverReady", "a")[0] == "False"
-        told = status.reason + " ".join(each.reason for each in status.rejected)
-        words = {Outcome.NOT_FOUND: "no such tag", Outcome.UNAUTHORIZED: "credentials"}
-        words |= {Outcome.WRONG_ARCHITECTURE: "architectures", Outcome.UNREACHABLE: "does not answer"}
-        assert words[outcome] in told
+        assert words in status.reason + " ".join(each.reason for each in status.rejected)
 
     images = {} if outcome is Outcome.NOT_FOUND else precompiled(K1) | builder()
     with_drivers(scenario, [node("a", K1)], images)
 
 
+@pytest.mark.parametrize(("outcome", "words", "_phase"), REFUSALS)
+def test_a_newer_version_that_a_registry_refuses_touches_no_node_that_serves(
+    with_drivers: Callable[..., None], outcome: Outcome, words: str, _phase: Phase
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        if outcome is not Outcome.NOT_FOUND:
+            lab.catalogue.refuse(f"{REPOSITORY}:{NEWER}*", outcome)
+            lab.catalogue.refuse(f"{REPOSITORY}:{NEWER.partition('.')[0]}-*", outcome)
+        await lab.policy()
+        await lab.served("a", "b")
+        await lab.create("job", {"nvidia.com/gpu": 1})
+        await lab.running("job")
+        before, sets = pods_and_nodes(lab), lab.driver_sets
+        assert len(before[-1]) == 2
+        seen = []
+        lab.nodes.add_handler(lambda _: seen.append(pods_and_nodes(lab)))
+        await lab.policy(version=NEWER)
+        await lab.clock.sleep(1800)
+        await lab.restart_controller()
+        await lab.clock.sleep(1800)
+        assert {repr(each) for each in seen} == {repr(before)}
+        assert lab.driver_sets == sets
+        assert lab.phase("job") == "Running"
+        assert lab.serves("a")
+        assert lab.serves("b")
+        status = lab.told("a")
+        assert status is not None
+        assert words in status.reason
+
+    images = precompiled(K1) if outcome is Outcome.NOT_FOUND else precompiled(K1) | precompiled(K1, NEWER)
+    with_drivers(scenario, [node("a"), node("b")], images)
+
+
+def pods_and_nodes(lab: Drivers) -> tuple[tuple[object, ...], ...]:
+    """What an upgrade would change: cordons, taints, the labels of drivers, and the pods that bring them."""
+    nodes = sorted(lab.nodes.cache.values(), key=lambda each: each.metadata.name)
+    labels = (DRIVER_SET_LABEL, UPGRADE_STATE_LABEL, PAUSE_LABEL)
+    found = [
+        (each.metadata.name, each.spec.unschedulable, each.spec.taints, *map(each.metadata.labels.get, labels))
+        for each in nodes
+    ]
+    drivers = [each for each in lab.own_pods.cache.values() if "tessera-driver" in each.metadata.labels.values()]
+    return (*found, tuple(sorted(each.metadata.uid for each in drivers)))
+
+
 def test_ten_nodes_on_an_uncovered_kernel_cause_one_build_even_if_the_controller_dies(
     with_drivers: Callable[..., None],
 ) -> None:
+    """Once its image is there, they take as long as with a precompiled driver, as do nodes that come later."""
     built = "image-registry.openshift-image-registry.svc:5000/drivers"
 
     async def scenario(lab: Drivers) -> None:
         await lab.policy(annotations={"tessera.dev/driver-build-repository": built})
+        covered = await took(lab, "covered")
         await lab.until(lambda: len(lab.jobs.cache) == 1, "a build has begun")
         await lab.restart_controller()
+        while not lab.catalogue.tags(f"{built}/driver"):
+            await lab.clock.sleep(1)
         names = [f"n{number}" for number in range(10)]
-        await lab.served(*names, strategy=Strategy.MIRROR, seconds=3600)
-        assert len(lab.jobs.cache) == 1
-        assert len(lab.driver_sets) == 1
+        ten = await took(lab, *names)
+        assert len(ten) == 10
+        assert max(ten.values()) <= covered["covered"]
+        assert {lab.strategy(each) for each in names} == {Strategy.MIRROR}
 
-    nodes = [node(f"n{number}", K2) for number in range(10)]
-    with_drivers(scenario, nodes, builder())
+        for name, kernel in (("later", K2), ("later-covered", K1)):
+            lab.cluster.add_node(node(name, kernel))
+        later = await took(lab, "later", "later-covered")
+        assert later["later"] <= later["later-covered"]
+        assert lab.strategy("later") is Strategy.MIRROR
+        assert len(lab.jobs.cache) == 1
+        assert len(lab.driver_sets) == 2
+
+    nodes = [node("covered", K1), *(node(f"n{number}", K2) for number in range(10))]
+    with_drivers(scenario, nodes, precompiled(K1) | builder())
+
+
+async def took(lab: Drivers, *names: str) -> dict[str, float]:
+    """Seconds from now until each of the nodes serves."""
+    began, found = lab.clock.now(), dict[str, float]()
+    while len(found) < len(names) and lab.clock.now() < began + 1800:
+        found |= {each: lab.clock.now() - began for each in names if each not in found and lab.serves(each)}
+        await lab.clock.sleep(1)
+    assert found.keys() == set(names)
+    return found
 
 
 def test_a_newer_version_comes_node_by_node_and_a_controller_that_dies_goes_on(
