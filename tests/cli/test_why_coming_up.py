@@ -107,6 +107,15 @@ def test_a_blocked_driver_says_why() -> None:
     assert "driver (blocked) is starting: no image for 5.15.0-69-generic" in found.facts
 
 
+def test_a_node_that_stood_there_before_says_how_long_it_took_from_when_a_driver_was_asked_for() -> None:
+    at = {M.LABELLED: T0 + 600, M.PULLED: T0 + 640, M.ALLOCATABLE: T0 + 695}
+    way = Record(node="gpu-1", uid="node-uid", asked=T0 + 600, at=at)
+    found = asked(way, 900, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
+    assert "came up 95 s after a driver was asked for: pulled 40 s" in found.facts
+    waiting = asked(Record(node="gpu-1", uid="node-uid", asked=T0 + 600, at={M.LABELLED: T0 + 600}), 630)
+    assert "it is in phase pulled since 30s" in waiting.verdict
+
+
 def test_a_node_that_came_up_says_how_long_it_took() -> None:
     way = record(ready=20, labelled=0, pulled=60, driver=100, toolkit=105, validated=110, allocatable=115)
     told = (READY, condition("GpuSharingApplied", reason="NoProfile"))

@@ -68,14 +68,19 @@ def coming_up(view: View, node: Node) -> Answer | None:
 
 
 def came_up(node: Node) -> Iterator[str]:
-    """How long a node took that came up, as a fact."""
+    """How long a node took that came up, as a fact; one that stood there before, from when a driver was asked for."""
     record = record_on(node)
-    took = span(record, Span.STARTUP) if record is not None else None
-    if record is None or took is None:
+    if record is None:
+        return
+    part, began = (
+        (Span.AFTER_LABELLED, "a driver was asked for") if record.late else (Span.STARTUP, "it was registered")
+    )
+    took = span(record, part)
+    if took is None:
         return
     simulated = ", simulated" if record.simulated else ""
     parts = _parts(record)
-    yield f"came up {took:.0f} s after it was registered{simulated}" + (f": {parts}" if parts else "")
+    yield f"came up {took:.0f} s after {began}{simulated}" + (f": {parts}" if parts else "")
 
 
 def _late(node: Node) -> tuple[Condition | None, Condition | None]:
