@@ -4,12 +4,15 @@ import functools
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from tests.cluster.coming import COSTS, GPU, K1, K2, K3, Nodes
 from tests.cluster.coming import play as played
 
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.kube.resources import NODES
 from tessera.nvml.errors import Unknown
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import Span, phases_of, span
@@ -59,6 +62,41 @@ def test_a_new_node_is_followed_from_the_pod_that_asked_for_it_to_the_pod_that_r
         await lab.cluster.remove_node("gpu-1")
         await lab.clock.sleep(60)
         assert (await lab.kept())["gpu-1"].at == found.at
+
+    play(scenario)
+
+
+LEFT_OUT = "nvidia.com/gpu.deploy.driver"
+BEFORE: dict[str, dict[str, Any]] = {"disabled": {"enabled": False}, "mistaken": {"version": 525}}
+
+
+@pytest.mark.parametrize(
+    ("before", "dies"), [("no policy", False), ("no policy", True), *((each, False) for each in ("left out", *BEFORE))]
+)
+def test_the_time_in_which_nobody_asked_for_a_driver_is_no_time_to_a_gpu(
+    play: Play, before: str, *, dies: bool
+) -> None:
+    async def scenario(lab: Nodes) -> None:
+        lab.add("gpu-1", labels={LEFT_OUT: "false"} if before == "left out" else {})
+        if before == "left out":
+            await lab.policy()
+        elif before != "no policy":
+            await lab.client.apply(CLUSTER_POLICIES, "cluster-policy", {"spec": {"driver": BEFORE[before]}})
+        await lab.clock.sleep(600)
+        await lab.client.merge_patch(NODES, "gpu-1", {"metadata": {"labels": {LEFT_OUT: None}}})
+        await lab.policy()
+        await lab.until(lambda: (found := lab.record("gpu-1")) and found.asked, "its driver is asked for", seconds=30)
+        if dies:
+            await lab.kill_controller()
+        await lab.until(lambda: lab.done("gpu-1", M.ALLOCATABLE), "it came up", seconds=600)
+        await lab.clock.sleep(30)
+        found = (await lab.kept())["gpu-1"]
+        assert found.late
+        took = span(found, Span.AFTER_LABELLED)
+        assert took is not None
+        assert 30 < took < 300
+        assert [span(found, part) for part in (Span.TOTAL, Span.PROVISIONED, Span.STARTUP)] == [None] * 3
+        assert any("s after a driver was asked for" in each for each in (await lab.why("gpu-1")).facts)
 
     play(scenario)
 
