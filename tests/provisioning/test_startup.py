@@ -8,23 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node, offering
 
-from tessera.api.driver.status import BUILD_PATIENCE, Phase, Strategy
+from tessera.api.driver.status import Strategy
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
-from tessera.clock import rfc3339
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
-from tessera.provisioning.startup import (
-    EXTENDED,
-    PREFIXES,
-    STARTUP_TAINT,
-    Judgement,
-    Patience,
-    Told,
-    elsewhere,
-    judge,
-    lack,
-    nothing_said,
-    startup_taints,
-)
+from tessera.provisioning.startup import PREFIXES, STARTUP_TAINT, Patience, judge, lack, startup_taints
 
 M = Milestone
 READY = condition("Ready")
@@ -176,138 +163,6 @@ def test_a_controller_that_starts_after_the_deadline_looks_first() -> None:
     late = make_node(conditions=(READY,))
     assert judge(late, RECORD, keys=KEYS, patience=began, now=T0 + 5001).told is None
     assert judge(late, RECORD, keys=KEYS, patience=began, now=T0 + 5060).told is not None
-
-
-# The deadline stands still
-
-BUILD = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
-WAITING = make_node(
-    taints=KEYS, conditions=(READY,), annotations=driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=BUILD)
-)
-
-
-def late(record: Record, seconds: float, node: Any = WAITING) -> Judgement:
-    return judge(node, record, keys=KEYS, patience=PATIENCE, now=T0 + seconds)
-
-
-def waiting(since: float, waited: float = 0.0) -> Record:
-    return msgspec.structs.replace(RECORD, waits=T0 + since, waited=waited)
-
-
-def test_at_the_ordinary_deadline_a_node_that_waits_for_the_one_build_is_told_that_it_is_extended() -> None:
-    assert late(waiting(60), 899) == Judgement(due=T0 + 900)
-    found = late(waiting(60), 900)
-    assert found.told is not None
-    assert (found.told.status, found.told.reason, found.told.overdue) == ("False", EXTENDED, False)
-    latest = rfc3339(T0 + 900 + BUILD_PATIENCE)
-    assert f"the deadline stands still, and is extended to {latest} at most" in found.told.text
-    assert BUILD in found.told.text
-    assert found.due == T0 + 900 + BUILD_PATIENCE
-    assert late(waiting(60), 1500).told == found.told  # so it is written once
-
-
-def test_after_the_wait_what_was_left_of_the_deadline_is_left_still() -> None:
-    done = msgspec.structs.replace(RECORD, waited=1140)
-    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.MIRROR))
-    found = late(done, 1200, pulling)
-    assert found.told is not None
-    assert found.told.reason == EXTENDED
-    assert "what kept its driver from coming for 1140 s would have kept another node's, too" in found.told.text
-    assert found.due == T0 + 900 + 1140
-    ended = late(done, 900 + 1140, pulling)
-    assert ended.told is not None
-    assert (ended.told.reason, ended.told.overdue) == ("DriverNotPulled", True)
-
-
-def test_a_wait_without_end_extends_the_deadline_by_no_more_than_a_build_may_take() -> None:
-    for record in (waiting(60), waiting(3000, waited=2000), waiting(60, waited=1e9)):
-        found = late(record, 900 + BUILD_PATIENCE)
-        assert found.told is not None
-        assert found.told.reason == "DriverNotPulled"
-        assert BUILD in found.told.text
-
-
-def test_a_wait_that_began_after_the_deadline_takes_nothing_back() -> None:
-    found = late(waiting(950), 1000)
-    assert found.told is not None
-    assert found.told.overdue
-
-
-def test_a_node_that_is_not_even_ready_waits_for_nothing_else() -> None:
-    record = Record(node="gpu-1", uid="node-uid", at={M.REGISTERED: T0}, waits=T0 + 10)
-    found = late(record, 900)
-    assert found.told is not None
-    assert found.told.reason == "NodeNotReady"
-
-
-@given(
-    waits=st.none() | st.floats(-1e6, 1e6),
-    waited=st.floats(0, 1e9),
-    times=st.lists(st.floats(0, 10_000), min_size=2, max_size=6),
-)
-def test_the_deadline_ends_between_the_ordinary_one_and_the_longest_build_after_it_and_ends_once(
-    waits: float | None, waited: float, times: list[float]
-) -> None:
-    record = msgspec.structs.replace(RECORD, waits=None if waits is None else T0 + waits, waited=waited)
-    over = [(told := late(record, each).told) is not None and told.overdue for each in sorted(times)]
-    assert over == sorted(over)
-    for each, overdue in zip(sorted(times), over, strict=True):
-        assert not (overdue and each < 900)
-        assert overdue or each < 900 + BUILD_PATIENCE
-
-
-def overdue(reason: str) -> Told:
-    return Told(well=False, reason=reason, text="")
-
-
-@pytest.mark.parametrize(
-    ("said", "helps"),
-    [
-        (driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=BUILD), False),
-        (driver(Strategy.BLOCKED, phase=Phase.WAITING, reason="Waits for a registry: no answer."), False),
-        (driver(Strategy.BLOCKED, phase=Phase.BLOCKED, reason="No image fits."), False),
-        (driver(Strategy.BLOCKED, pool="", phase=Phase.BLOCKED, reason="a label is missing"), True),
-        (driver(Strategy.PREINSTALLED, phase=Phase.WAITING), True),
-        (driver(Strategy.BUILT, phase=Phase.FAILED), True),
-        ({}, True),
-    ],
-)
-def test_another_node_would_help_where_the_driver_is_kept_by_something_of_this_one(
-    said: dict[str, str], *, helps: bool
-) -> None:
-    some = make_node(annotations=said)
-
-    def why(reason: str) -> str:
-        return elsewhere(some, RECORD, overdue(reason), patience=PATIENCE, now=T0 + 5000)
-
-    assert (why("DriverNotPulled") == "") == helps
-    assert why("NodeNotReady") == ""
-    assert why("NotAllocatable") == ""
-    assert nothing_said(some, overdue("DriverNotPulled")) == (not said)
-
-
-def test_a_node_that_was_kept_back_for_long_has_its_time_before_another_takes_its_place() -> None:
-    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.PRECOMPILED))
-    record = msgspec.structs.replace(RECORD, waited=7200)
-    for seconds, kept in ((7300, True), (8099, True), (8100, False)):
-        found = late(record, seconds, pulling)
-        assert found.told is not None
-        assert found.told.overdue  # that has been said for long
-        text = elsewhere(pulling, record, found.told, patience=PATIENCE, now=T0 + seconds)
-        assert bool(text) == kept
-        assert not kept or f"it has until {rfc3339(T0 + 8100)}" in text
-
-
-def test_what_people_have_to_act_on_is_told_at_the_ordinary_deadline_and_the_time_after_it_is_the_nodes() -> None:
-    blocked = driver(Strategy.BLOCKED, phase=Phase.BLOCKED, reason="No image fits.")
-    found = late(waiting(60), 900, make_node(taints=KEYS, conditions=(READY,), annotations=blocked))
-    assert found.told is not None
-    assert found.told.reason == "DriverNotPulled"
-    pulling = make_node(taints=KEYS, conditions=(READY,), annotations=driver(Strategy.PRECOMPILED))
-    found = late(msgspec.structs.replace(RECORD, waited=1000), 1100, pulling)
-    assert found.told is not None
-    assert found.told.reason == EXTENDED
-    assert found.due == T0 + 1900
 
 
 def test_a_node_that_comes_up_after_all_is_told_so_and_freed() -> None:

@@ -20,18 +20,16 @@ from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Node, ObjectReference
 from tessera.provisioning.metrics import ProvisioningMetrics
-from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.milestones import PROVISIONED_CONDITION, Record
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.replacement import Answer, decide
+from tessera.provisioning.replacement import Answer, decide, elsewhere, nothing_said
 from tessera.provisioning.replacing import Replacer
 from tessera.provisioning.startup import (
     EXTENDED,
     Judgement,
     Patience,
     Told,
-    elsewhere,
     judge,
-    nothing_said,
     startup_taints,
 )
 from tessera.provisioning.store import BookStore
@@ -223,10 +221,6 @@ class StartupGate:
         if not nothing_said(node, told):
             return ""
         refused = await self._replacer.refused_policy()
-        if refused and record.waits is None:  # the node has its time once the policy is right
-            waits = record.at.get(Milestone.REGISTERED)
-            self._tracker.records[record.node] = msgspec.structs.replace(record, waits=waits)
-            self._tracker.changed.add(record.node)
         gone = "no policy says any more how its driver comes, nor how another node's would"
         return refused or (gone if record.waits is not None else "")
 

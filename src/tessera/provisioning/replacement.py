@@ -11,7 +11,18 @@ from enum import Enum
 
 import msgspec
 
+from tessera.clock import rfc3339
+from tessera.kube.resources import Node
 from tessera.provisioning.milestones import Record
+from tessera.provisioning.startup import (
+    DRIVER_REASONS,
+    Patience,
+    Told,
+    begun,
+    driver_status,
+    driver_text,
+    kept_back,
+)
 
 #: Seconds in which replacements of a group are counted.
 HOUR = 3600.0
@@ -41,6 +52,19 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: Answer
     text: str = ""
+
+
+def elsewhere(node: Node, record: Record, told: Told, *, patience: Patience, now: float) -> str:
+    """Why another node in the place of one that is overdue would have come no further; empty if it might have."""
+    status, until = driver_status(node), patience.due(begun(node, record, now), record.waited)
+    if status is not None and status.shared and told.reason in DRIVER_REASONS:
+        return f"another node in its place would be told the same of its driver: {driver_text(node)}"
+    return f"{kept_back(record)}; it has until {rfc3339(until)}" if now < until else ""
+
+
+def nothing_said(node: Node, told: Told) -> bool:
+    """Whether a node that is overdue has no driver, and nothing says what becomes of it."""
+    return told.reason in DRIVER_REASONS and driver_status(node) is None
 
 
 def decide(

@@ -49,7 +49,8 @@ BLOCKING = {
     Milestone.ALLOCATABLE: ("NotAllocatable", "its cards are not given out as they should be"),
 }
 _DRIVERS = frozenset({Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER})
-_DRIVER_REASONS = frozenset(BLOCKING[each][0] for each in _DRIVERS)
+#: Reasons that say that the driver is missing.
+DRIVER_REASONS = frozenset(BLOCKING[each][0] for each in _DRIVERS)
 #: Longest message, characters.
 _LONGEST = 1000
 #: Reason of the condition of a node that came up.
@@ -100,7 +101,7 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     """How long a node may take; seconds.
 
     Attributes:
-        deadline: from its registration.
+        deadline: from its registration, or from when its driver was asked for if it stood there before.
         began: when this controller began to look, seconds since 1970: what went on before may not be told yet.
         grace: after that, for a node that is overdue by then.
     """
@@ -214,13 +215,15 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
         text = f"{took:.0f} s after it was registered, {_given(node)}"[:_LONGEST]
         told = Told(well=True, reason=PROVISIONED, text=text)
         return Judgement(free=tainted, told=None if record is None and shown is None else told)
-    due = patience.due(_registered(node, now))
+    began, status = begun(node, record, now), driver_status(node)
+    due, later = patience.due(began), patience.due(began, _stood_still(record, now))
     if now < due:
-        return Judgement(due=due)
-    later, status = patience.due(_registered(node, now), _stood_still(record, now)), driver_status(node)
+        again = record is not None and record.late and shown is not None
+        text = f"its driver is asked for since {rfc3339(began)} only; the deadline is extended to {rfc3339(due)}"
+        return Judgement(told=Told(well=False, reason=EXTENDED, text=text) if again else None, due=due)
     if record is not None and status is not None and now < later and (status.awaits_shared or not status.shared):
         # It goes on to stand still for as long as it waits; that it does no more is seen.
-        later = patience.due(_registered(node, now), BUILD_PATIENCE) if status.awaits_shared else later
+        later = patience.due(began, BUILD_PATIENCE) if status.awaits_shared else later
         return Judgement(told=_extended(node, status, record, later), due=later)
     return Judgement(told=_overdue(node, record, missing, took), due=due)
 
@@ -234,30 +237,25 @@ def _stood_still(record: Record | None, now: float) -> float:
 
 
 def _extended(node: Node, status: DriverStatus, record: Record, until: float) -> Told:
-    text = f"{_kept_back(record)}; the deadline is extended to {rfc3339(until)}"
+    text = f"{kept_back(record)}; the deadline is extended to {rfc3339(until)}"
     if status.awaits_shared:
         text = (
             f"the deadline stands still, and is extended to {rfc3339(until)} at most, while its driver waits for what "
-            f"another node's would wait for, too: {_driver_text(node)}"
+            f"another node's would wait for, too: {driver_text(node)}"
         )
     return Told(well=False, reason=EXTENDED, text=text[:_LONGEST])
 
 
-def _kept_back(record: Record) -> str:
+def kept_back(record: Record) -> str:
+    """For how long a driver was kept from coming by what would have kept another node's, in a sentence."""
     return f"what kept its driver from coming for {record.waited:.0f} s would have kept another node's, too"
 
 
-def elsewhere(node: Node, record: Record, told: Told, *, patience: Patience, now: float) -> str:
-    """Why another node in the place of one that is overdue would have come no further; empty if it might have."""
-    status, until = driver_status(node), patience.due(_registered(node, now), record.waited)
-    if status is not None and status.shared and told.reason in _DRIVER_REASONS:
-        return f"another node in its place would be told the same of its driver: {_driver_text(node)}"
-    return f"{_kept_back(record)}; it has until {rfc3339(until)}" if now < until else ""
-
-
-def nothing_said(node: Node, told: Told) -> bool:
-    """Whether a node that is overdue has no driver, and nothing says what becomes of it."""
-    return told.reason in _DRIVER_REASONS and driver_status(node) is None
+def begun(node: Node, record: Record | None, now: float) -> float:
+    """When a node's deadline began to run, seconds since 1970: its registration, or when its driver was asked for."""
+    if record is not None and record.late and record.asked is not None:
+        return record.asked
+    return _registered(node, now)
 
 
 def _registered(node: Node, now: float) -> float:
@@ -276,7 +274,7 @@ def _overdue(node: Node, record: Record | None, missing: str, took: float) -> To
     phase = now_in(record) if record is not None else Milestone.ALLOCATABLE
     # The moments may all be there while a card is missing again.
     reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
-    told = _driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
+    told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
     return Told(well=False, reason=reason, text=f"{took:.0f} s after it was registered, {text}{more}"[:_LONGEST])
 
@@ -292,7 +290,8 @@ def driver_status(node: Node) -> DriverStatus | None:
         return None
 
 
-def _driver_text(node: Node) -> str:
+def driver_text(node: Node) -> str:
+    """What is said of a node's driver, in a sentence; empty if nothing is."""
     told = driver_status(node)
     if told is None:
         return ""
