@@ -73,7 +73,7 @@ class Cluster:
         self.clock = clock
         self.hardware_clock = CountedClock(clock)
         self.options = options or ClusterOptions()
-        self.server = ApiServer(clock, seed=self.options.seed)
+        self.server = ApiServer(clock, seed=self.options.seed, leaps=self.options.leaps)
         self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
         self.server.parts.webhooks = self._webhooks()
         self.server.parts.logs = self._logs

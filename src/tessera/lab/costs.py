@@ -112,5 +112,16 @@ def log_normal(rng: random.Random, mean: float, spread: float) -> float:
 
 
 def durations(costs: CostModel, rng: random.Random) -> Callable[[float], float]:
-    """Draws a duration around each mean that it is given, with the model's spread."""
-    return lambda mean: log_normal(rng, mean, costs.spread)
+    """Draws a duration around each mean that it is given, with the model's spread.
+
+    Each mean has chance of its own: the third compilation takes as long whatever else was drawn meanwhile. So two
+    orders of the same steps are compared on the same durations.
+    """
+    seed = rng.getrandbits(64)
+    chances: dict[float, random.Random] = {}
+
+    def draw(mean: float) -> float:
+        chance = chances.setdefault(mean, random.Random(f"{seed}/{mean}"))
+        return log_normal(chance, mean, costs.spread)
+
+    return draw

@@ -125,6 +125,7 @@ class Lab:
             mig_config=world.mig_config,
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
+            leaps=world.virtual_time,
             **(published() if world.drivers else {}),
         )
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.main import main
 from tessera.lab.costs import CALIBRATED
+from tessera.lab.experiments.attribution import Attribution, Saving
+from tessera.provisioning.experiments.results import Samples
 
 Told = pytest.CaptureFixture[str]
 
@@ -40,12 +43,36 @@ def test_the_report_takes_what_was_written(tmp_path: Path, capsys: Told) -> None
     assert "precompiled-public (tessera, simulated)" in capsys.readouterr().out
 
 
-def test_one_order_of_steps_is_attributed_to_the_other(capsys: Told) -> None:
-    assert main(["bench", "policy-reset", *LAB, "--attribute"]) == 0
-    told = capsys.readouterr().out
-    assert "s come from (simulated)" in told
-    assert "wait: driver's startup probe, 60 s and then every 10 s" in told
-    assert " -0.0 s" not in told
+def one(operator: str, *samples: float, first: float | None = None) -> Samples:
+    return Samples(
+        experiment="policy-reset", scenario="built", operator=operator, samples=samples, first=first, simulated=True
+    )
+
+
+def attributed(*seconds: float) -> list[str]:
+    savings = tuple(Saving(what=f"step {place}", seconds=each) for place, each in enumerate(seconds))
+    return list(
+        attribution_lines(Attribution(reference=one("reference", 300), ours=one("tessera", 290), savings=savings))
+    )
+
+
+def test_saved_seconds_are_listed_and_a_zero_has_no_minus() -> None:
+    assert attributed(12.0, -0.04, -2.0) == [
+        "  built: where 10.0 s come from (simulated)",
+        "       12.0 s  step 0",
+        "        0.0 s  step 1",
+        "       -2.0 s  step 2",
+        "       10.0 s  together",
+    ]
+
+
+def test_a_step_that_saved_less_than_nothing_is_explained() -> None:
+    assert attributed(-3.0, 13.0, 0.0)[-1].startswith("  below 0: without that wait a look at intervals came later")
+
+
+def test_no_interval_of_durations_begins_below_zero() -> None:
+    (row,) = [line for line in lines([one("as installed", 1.2, 1.8, first=1.0)], {}, {}) if "as installed" in line]
+    assert "   0.0 to 5.3" in row
 
 
 def test_the_same_seed_gives_the_same_samples_in_every_process(tmp_path: Path) -> None:

@@ -3,7 +3,13 @@
 import pytest
 
 from tessera.lab.apiserver.builtin import builtin_types
-from tessera.lab.apiserver.discovery import Discovery, aggregated_version, version_priority
+from tessera.lab.apiserver.discovery import (
+    LAB_VERSION,
+    LEAPING_VERSION,
+    Discovery,
+    aggregated_version,
+    version_priority,
+)
 from tessera.lab.apiserver.registry import Registry, ResourceType
 from tessera.lab.apiserver.seams import GroupResource
 
@@ -104,6 +110,7 @@ def test_versions_are_ordered_as_kubernetes_does() -> None:
     assert sorted(numbered, key=version_priority, reverse=True) == numbered
 
 
-def test_the_version_says_that_this_is_the_lab() -> None:
-    _, version = Discovery(Registry([])).answer("/version", "") or ("", {})
-    assert "tessera" in version["gitVersion"]
+@pytest.mark.parametrize(("leaps", "says"), [(False, LAB_VERSION), (True, LEAPING_VERSION)])
+def test_the_version_says_that_this_is_the_lab_and_whether_its_time_leaps(leaps: bool, says: str) -> None:
+    _, version = Discovery(Registry([]), leaps=leaps).answer("/version", "") or ("", {})
+    assert version["gitVersion"] == says

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 from tests.lab.experiments.conftest import MAKE
 
-from tessera.lab.experiments.attribution import attribute
-from tessera.lab.experiments.measure import OURS, UPSTREAM, autoscale, policy_reset
+from tessera.lab.costs import CostModel
+from tessera.lab.experiments.attribution import PERIOD, REST, attribute
+from tessera.lab.experiments.measure import UPSTREAM, autoscale, policy_reset
 from tessera.lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, RED_HAT, Scenario
+from tessera.lab.upstream.waits import Waits
 from tessera.provisioning.experiments.results import Samples
 
 Measure = Callable[..., Samples]
@@ -27,35 +29,59 @@ def test_the_reference_comes_within_five_percent_of_red_hats_mean(measure: Measu
     assert told.summary.mean == pytest.approx(theirs, rel=0.05)
 
 
-@pytest.mark.parametrize(("measure", "scenario"), FIVE, ids=NAMES)
-def test_tesseras_order_of_steps_is_faster_on_the_same_costs(measure: Measure, scenario: Scenario) -> None:
-    ours = measure(scenario, 1, operator=OURS, make=MAKE).summary.mean
-    assert ours < 0.9 * RED_HAT[policy_reset_or_autoscale(measure), scenario.name]
-
-
-def policy_reset_or_autoscale(measure: Measure) -> str:
-    return measure.__name__.replace("_", "-")
-
-
 def test_the_first_reset_pulls_images_and_does_not_count() -> None:
-    told = policy_reset(PUBLIC, 2, operator=UPSTREAM, make=MAKE)
+    told = policy_reset(PUBLIC, 1, operator=UPSTREAM, make=MAKE)
     assert told.first is not None
     assert told.first > max(told.samples)
-    assert len(told.samples) == 2
+    assert len(told.samples) == 1
 
 
-def test_every_saved_second_is_attributed_to_a_wait_or_an_overlap() -> None:
-    told = attribute(lambda order, waits: autoscale(PUBLIC, 1, operator=order, make=MAKE, waits=waits))
-    assert told.saved > 100
-    by_name = {each.what.partition(":")[2].strip(): each.seconds for each in told.savings}
-    assert by_name["driver's startup probe, 60 s and then every 10 s"] <= 70
-    assert by_name["node feature discovery"] > 10
-    assert by_name["pulls begin before the node is Ready"] > 10
-    rest = told.savings[-1]
-    assert abs(rest.seconds) <= 10, "what is neither a wait nor an overlap is less than one of kubelet's periods"
+#: Seconds that a step saves at least and at most where chance has no part. A poll costs up to its interval each time
+#: that one is behind another; of the probe's 60 s, what the driver itself needs is no wait.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "wait: validator and its clients poll every 5 s": (2.5, 15),
+    "wait: toolkit polls every 5 s and sleeps 5 s": (4.9, 5.1),
+    "wait: driver's startup probe, 60 s and then every 10 s": (30, 55),
+    "wait: a reconcile through all states": (9.9, 13.1),
+}
+BUILDS = {
+    # The 60 s are over long before a driver is built; what is left is up to one look of the probe.
+    "wait: driver's startup probe, 60 s and then every 10 s": (0.0, 10),
+    "wait: Driver Toolkit polls every 10 s": (0.0, 15),
+}
+NEW_NODES = {
+    "wait: node feature discovery": (30, 35),
+    "overlap: pulls begin before the node is Ready": (24.9, 25.1),
+    "overlap: one image instead of one an operand": (10, 15),
+}
+ALWAYS = {
+    "overlap: what offers the cards runs already, and is not started last": (2.9, 3.1),
+    REST: (-0.3, 0.3),
+    PERIOD: (-9.9, 9.9),
+}
+
+
+@pytest.mark.parametrize(("measure", "scenario"), FIVE, ids=NAMES)
+def test_every_saved_second_is_attributed_to_a_wait_or_an_overlap(measure: Measure, scenario: Scenario) -> None:
+    def one(order: str, waits: Waits) -> Samples:
+        return measure(scenario, 1, operator=order, make=MAKE, waits=waits, costs=CostModel(spread=0.0))
+
+    told = attribute(one, built=not scenario.precompiled)
+    bounds = {**BOUNDS, **({} if scenario.precompiled else BUILDS)}
+    bounds |= {**(NEW_NODES if measure is autoscale else {}), **ALWAYS}
+    found = {each.what: each.seconds for each in told.savings}
+    assert found.keys() == bounds.keys()
+    outside = {what: seconds for what, seconds in found.items() if not _within(seconds, *bounds[what])}
+    assert outside == {}
+    assert sum(found.values()) == pytest.approx(told.saved)
+    assert told.saved >= 30
+
+
+def _within(seconds: float, least: float, most: float) -> bool:
+    return least - 1e-6 <= seconds <= most + 1e-6
 
 
 def test_chance_is_repeatable_and_seeded() -> None:
-    one, again, other = (policy_reset(PUBLIC, 2, operator=UPSTREAM, make=MAKE, seed=seed) for seed in (5, 5, 6))
+    one, again, other = (autoscale(BUILT, 1, operator=UPSTREAM, make=MAKE, seed=seed) for seed in (5, 5, 6))
     assert one == again
-    assert one.samples != other.samples or one.first != other.first
+    assert one.samples != other.samples

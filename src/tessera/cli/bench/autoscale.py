@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.bench.options import FILE, Trial, told, trial_options
-from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.bench.options import FILE, Trial, timeout_option, trial_options
+from tessera.cli.connect import Failure, cluster_options, reported
 
 if TYPE_CHECKING:
+    from tessera.cli.bench.live import Reached
     from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public", "precompiled-internal"]
@@ -36,6 +37,7 @@ class AutoscaleRun(NamedTuple):
     metavar="FILE",
     help="Pod to run.  [default: one that sleeps and asks for nvidia.com/gpu: 1]",
 )
+@timeout_option("4h")
 @trial_options(_SCENARIOS)
 @cluster_options
 @reported
@@ -44,6 +46,7 @@ def command(
     scenario: str | None,
     namespace: str,
     workload: Path | None,
+    timeout: float,
     trial: Trial,
     kubeconfig: Path | None,
     context: str | None,
@@ -51,8 +54,8 @@ def command(
     """Have the autoscaler make a node for a GPU workload, measure, remove the workload, wait until the node is gone.
 
     Measured is from the new node's Ready to the start of the workload's container, as Red Hat did. A live cluster needs
-    an autoscaler that makes nodes with cards, and no free card; every sample costs a machine for some minutes. In the
-    lab everything is simulated, on virtual time.
+    an autoscaler that makes nodes with cards, and no free card; every sample costs a machine for some minutes. What is
+    awaited is told meanwhile. With --lab everything is simulated, on virtual time.
 
     \b
     Examples:
@@ -68,7 +71,13 @@ def command(
     if scenario is None:
         raise click.UsageError("say with --name how drivers come in this cluster, or try it with --lab")
     run_ = AutoscaleRun(scenario, namespace, _spec(workload), trial.repeat or 5)
-    told([asyncio.run(_live(run_, kubeconfig, context))], trial.json_file)
+    from tessera.cli.bench.live import Reached, told
+
+    results: list[Samples] = []
+    try:
+        asyncio.run(_live(run_, Reached(kubeconfig, context, timeout), results))
+    finally:
+        told(results, trial.json_file)
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:
@@ -86,16 +95,34 @@ def _spec(file: Path | None) -> Mapping[str, Any]:
     return spec
 
 
-async def _live(run: AutoscaleRun, kubeconfig: Path | None, context: str | None) -> "Samples":
+async def _live(run: AutoscaleRun, reached: "Reached", results: "list[Samples]") -> None:
+    """Measures; ``results`` gets the scenario, also what there is of it when it fails."""
     import random
 
+    from tessera.cli.bench.live import measurable, teller
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.autoscale import Autoscale
     from tessera.provisioning.experiments.results import AUTOSCALE, Samples
 
-    async with connected("tessera-bench", kubeconfig, context) as client:
-        experiment = Autoscale(client, SystemClock(), namespace=run.namespace, rng=random.Random())
-        samples = await experiment.run(
-            run.spec, run.repeats, each=lambda seconds: click.echo(f"{run.scenario}: {seconds:.1f} s", err=True)
+    tell, samples = teller(run.scenario), list[float]()
+
+    def each(seconds: float) -> None:
+        samples.append(seconds)
+        tell(f"{seconds:.1f} s")
+
+    async with measurable(reached, AUTOSCALE) as client:
+        experiment = Autoscale(
+            client,
+            SystemClock(),
+            namespace=run.namespace,
+            rng=random.Random(),
+            patience=reached.patience,
+            told=tell,
         )
-    return Samples(experiment=AUTOSCALE, scenario=run.scenario, samples=tuple(samples))
+        try:
+            await experiment.run(run.spec, run.repeats, each=each)
+        finally:
+            simulated = experiment.simulated
+            results.append(
+                Samples(experiment=AUTOSCALE, scenario=run.scenario, samples=tuple(samples), simulated=simulated)
+            )

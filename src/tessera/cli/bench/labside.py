@@ -5,13 +5,14 @@ from functools import partial
 
 import click
 
+from tessera.cli.bench.live import saved
 from tessera.cli.bench.options import Trial
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.lab.experiments import measure
 from tessera.lab.experiments.attribution import attribute
 from tessera.lab.experiments.scenarios import RED_HAT, SCENARIOS
 from tessera.lab.upstream.waits import REFERENCE, Waits
-from tessera.provisioning.experiments.results import Samples, write_results
+from tessera.provisioning.experiments.results import Samples
 
 _EXPERIMENTS = {"policy-reset": measure.policy_reset, "autoscale": measure.autoscale}
 
@@ -29,7 +30,7 @@ def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
     told: list[str] = []
     for name in trial.scenarios or scenarios:
         if trial.attribute:
-            found = attribute(partial(one, name), told=_tell(name))
+            found = attribute(partial(one, name), built=not SCENARIOS[name].precompiled, told=_tell(name))
             results += [found.reference, found.ours]
             told += attribution_lines(found)
             continue
@@ -38,8 +39,7 @@ def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
             results.append(one(name, order, REFERENCE))
     titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
     print("\n".join([*lines(results, titles, RED_HAT), *told]))
-    if trial.json_file is not None:
-        trial.json_file.write_bytes(write_results(results))
+    saved(results, trial.json_file)
 
 
 def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Waits], Samples]:

@@ -1,14 +1,14 @@
-"""Options that both experiments have, and what they say together."""
+"""Options that both experiments have."""
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from tessera.provisioning.experiments.results import Samples
+from tessera.cli.autoscaling.durations import Duration
 
 T = TypeVar("T")
 
@@ -76,6 +76,7 @@ def trial_options(scenarios: Sequence[str]) -> Callable[[Callable[..., T]], Call
             "json_file",
             type=click.Path(path_type=Path, dir_okay=False),
             metavar="FILE",
+            callback=_writable,
             help="Write the samples there, for tessera provisioning report --experiment.",
         ),
     ]
@@ -93,11 +94,27 @@ def trial_options(scenarios: Sequence[str]) -> Callable[[Callable[..., T]], Call
     return add
 
 
-def told(results: "Sequence[Samples]", file: Path | None) -> None:
-    """Prints what was measured on a live cluster, and writes it where that was asked for."""
-    from tessera.cli.bench.tables import lines
-    from tessera.provisioning.experiments.results import write_results
+def timeout_option(usual: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """``--timeout``: how long a live cluster may take.
 
-    print("\n".join(lines(results, {}, {})))
+    Args:
+        usual: if the option is left out.
+    """
+    return click.option(
+        "--timeout",
+        type=Duration(),
+        default=usual,
+        show_default=True,
+        metavar="TIME",
+        help="On a cluster: give up when one step takes longer.",
+    )
+
+
+def _writable(_context: click.Context, _parameter: click.Parameter, file: Path | None) -> Path | None:
+    """Refuses a file that cannot be written before anything is measured."""
     if file is not None:
-        file.write_bytes(write_results(results))
+        if not file.parent.is_dir():
+            raise click.BadParameter(f"{file} cannot be written: there is no folder {file.parent}; make it first")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise click.BadParameter(f"{file} cannot be written: permission denied; name another file")
+    return file

@@ -1,16 +1,17 @@
 """``tessera bench policy-reset``: how long a ClusterPolicy takes until a node counts its cards."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tessera.cli.bench.options import FILE, Trial, told, trial_options
-from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.bench.options import FILE, Trial, timeout_option, trial_options
+from tessera.cli.connect import Failure, cluster_options, reported
 
 if TYPE_CHECKING:
+    from tessera.cli.bench.live import Reached
     from tessera.provisioning.experiments.results import Samples
 
 _SCENARIOS = ["built", "precompiled-public"]
@@ -37,6 +38,7 @@ class PolicyRun(NamedTuple):
 )
 @click.option("--resource", default="nvidia.com/gpu", show_default=True, help="What the node's capacity must list.")
 @click.option("--yes", is_flag=True, help="Do it: the cluster's drivers are taken away and brought back each time.")
+@timeout_option("1h")
 @trial_options(_SCENARIOS)
 @cluster_options
 @reported
@@ -46,14 +48,16 @@ def command(
     policies: Sequence[Path],
     resource: str,
     yes: bool,
+    timeout: float,
     trial: Trial,
     kubeconfig: Path | None,
     context: str | None,
 ) -> None:
     """Clear the node's capacity, apply a ClusterPolicy, wait until the node counts its cards; again and again.
 
-    The first sample of each scenario is shown and not counted, since it pulls images. In the lab everything is
-    simulated, on virtual time: the reference operator's order of steps and Tessera's, on the same declared costs.
+    The first sample of each scenario is shown and not counted, since it may pull images that later ones find. With
+    --lab everything is simulated, on virtual time: the reference operator's order of steps and Tessera's, on the same
+    declared costs.
 
     \b
     Examples:
@@ -76,7 +80,15 @@ def command(
             "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "
             "say --yes if nothing needs them"
         )
-    told(asyncio.run(_live(PolicyRun(node, read, resource, trial.repeat or 5), kubeconfig, context)), trial.json_file)
+    from tessera.cli.bench.live import Reached, told
+
+    results: list[Samples] = []
+    try:
+        asyncio.run(
+            _live(PolicyRun(node, read, resource, trial.repeat or 5), Reached(kubeconfig, context, timeout), results)
+        )
+    finally:
+        told(results, trial.json_file)
 
 
 def _policy(path: Path) -> Mapping[str, Any]:
@@ -96,21 +108,41 @@ def _policy(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
-async def _live(run: PolicyRun, kubeconfig: Path | None, context: str | None) -> "list[Samples]":
+async def _live(run: PolicyRun, reached: "Reached", results: "list[Samples]") -> None:
+    """Measures; ``results`` gets every scenario, also what there is of one that fails."""
     import random
 
+    from tessera.cli.bench.live import measurable, teller
     from tessera.clock import SystemClock
     from tessera.provisioning.experiments.policyreset import PolicyReset
     from tessera.provisioning.experiments.results import POLICY_RESET, Samples
 
-    results: list[Samples] = []
-    async with connected("tessera-bench", kubeconfig, context) as client:
+    async with measurable(reached, POLICY_RESET) as client:
         for name, policy in run.policies.items():
-            experiment = PolicyReset(client, SystemClock(), node=run.node, resource=run.resource, rng=random.Random())
+            tell, samples = teller(name), list[float]()
+            experiment = PolicyReset(
+                client,
+                SystemClock(),
+                node=run.node,
+                resource=run.resource,
+                rng=random.Random(),
+                patience=reached.patience,
+                told=tell,
+            )
 
-            def tell(seconds: float, name: str = name) -> None:
-                click.echo(f"{name}: {seconds:.1f} s", err=True)
+            def each(seconds: float, tell: Callable[[str], None] = tell, samples: list[float] = samples) -> None:
+                samples.append(seconds)
+                tell(f"{seconds:.1f} s")
 
-            first, *samples = await experiment.run(policy, run.repeats, each=tell)
-            results.append(Samples(experiment=POLICY_RESET, scenario=name, first=first, samples=tuple(samples)))
-    return results
+            try:
+                await experiment.run(policy, run.repeats, each=each)
+            finally:
+                results.append(
+                    Samples(
+                        experiment=POLICY_RESET,
+                        scenario=name,
+                        first=next(iter(samples), None),
+                        samples=tuple(samples[1:]),
+                        simulated=experiment.simulated,
+                    )
+                )

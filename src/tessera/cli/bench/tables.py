@@ -31,8 +31,9 @@ def lines(
     yield head + ("Red Hat's mean" if published else "")
     for each in results:
         yield _line(each, titles, published, shown=shown)
-    if shown:
-        yield "  the first sample pulls images; it is shown and not counted"
+    if any(each.first is not None for each in results):
+        pulls = "pulls images" if published else "may pull images that later ones find"
+        yield f"  the first sample {pulls}; it is shown and not counted"
     yield from _contrasts(results)
     if published:
         yield "  Red Hat's means were measured by Red Hat: OpenShift 4.13, AWS g4dn.xlarge, Tesla T4."
@@ -72,3 +73,5 @@ def attribution_lines(told: Attribution) -> Iterator[str]:
     for each in told.savings:
         yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
     yield f"    {told.saved:>7.1f} s  together"
+    if any(round(each.seconds, 1) < 0 for each in told.savings[:-1]):
+        yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"

@@ -15,11 +15,14 @@ JSON = "application/json"
 _AGGREGATED = ("v2", "v2beta1")
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
+#: Of a lab, and of one whose time leaps: seconds of a clock elsewhere mean nothing in it.
+LAB_VERSION = "v1.32.4+tessera-lab"
+LEAPING_VERSION = f"{LAB_VERSION}.virtual-time"
 #: What the server behaves like, and that it is not the real one.
 VERSION: Obj = {
     "major": "1",
     "minor": "32",
-    "gitVersion": "v1.32.4+tessera-lab",
+    "gitVersion": LAB_VERSION,
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",
@@ -30,10 +33,16 @@ VERSION: Obj = {
 
 
 class Discovery:
-    """Implements :class:`tessera.lab.apiserver.seams.Discovery` over a registry."""
+    """Implements :class:`tessera.lab.apiserver.seams.Discovery` over a registry.
 
-    def __init__(self, registry: Registry) -> None:
+    Args:
+        registry: what is served.
+        leaps: the server's time leaps, which its version says.
+    """
+
+    def __init__(self, registry: Registry, *, leaps: bool = False) -> None:
         self._registry = registry
+        self._version = VERSION | {"gitVersion": LEAPING_VERSION if leaps else LAB_VERSION}
         self._generation = -1
         self._kept: dict[tuple[str, str], Obj | None] = {}
 
@@ -63,7 +72,7 @@ class Discovery:
             }
         match path.strip("/").split("/"):
             case ["version"]:
-                return VERSION
+                return self._version
             case ["api"]:
                 return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
             case ["apis"]:

@@ -65,16 +65,23 @@ class ApiServer:
         seed: of uids, generated names and token keys.
         history: changes kept per resource for watches and past lists.
         tokens: static bearer tokens and who they are.
+        leaps: its time leaps, which its version says.
 
     Webhooks are out of reach, so that their failure policy decides, until ``parts.webhooks`` gets others.
     """
 
     def __init__(
-        self, clock: Clock, *, seed: int = 0, history: int = HISTORY, tokens: Mapping[str, UserInfo] | None = None
+        self,
+        clock: Clock,
+        *,
+        seed: int = 0,
+        history: int = HISTORY,
+        tokens: Mapping[str, UserInfo] | None = None,
+        leaps: bool = False,
     ) -> None:
         self.core = Core(clock, Store(history), Registry(wired_types()), random.Random(seed))
         self.identities = Identities(self.core, dict(tokens or {}))
-        self.core.parts.discovery = Discovery(self.core.registry)
+        self.core.parts.discovery = Discovery(self.core.registry, leaps=leaps)
         self.core.parts.protobuf = protobuf.decode
         self.core.parts.authorizer = Rbac(self.core.store)
         self.core.parts.openapi = OpenApi(self.core.registry)

@@ -123,6 +123,6 @@ async def _world(
     if operator == UPSTREAM:
         made = worlds.reference(scenario, model, cards=cards, seed=seed, waits=waits)
     else:
-        made = worlds.tessera(model, cards=cards, seed=seed, make=make)
+        made = worlds.tessera(model, cards=cards, seed=seed, make=make, publish_every=waits.publish_every)
     async with made as world:
         yield world

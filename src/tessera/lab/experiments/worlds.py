@@ -1,8 +1,7 @@
 """The cluster that an experiment runs in: whose order of steps, which images, how long things take.
 
 Both orders of steps see the same costs, the same cluster and the same chance. Node feature discovery labels nodes in
-both; one waits for it, the other does not. Kubelets publish capacity every ten seconds, as real ones do; that wait is
-nobody's to save.
+both; one waits for it, the other does not. Kubelets publish capacity every ten seconds, as real ones do, in both.
 """
 
 import asyncio
@@ -46,8 +45,6 @@ from tessera.provisioning.startup import STARTUP_TAINT
 
 #: The date that a world's time zero stands for.
 EPOCH = 1_800_000_000.0
-#: Capacity is published so often, seconds (kubelet's nodeStatusUpdateFrequency).
-PUBLISH_EVERY = 10.0
 
 #: Makes what runs Tessera's own containers in a cluster; from :func:`tessera.lab.install.entrypoint`.
 MakeEntrypoint = Callable[[Cluster], Entrypoint]
@@ -137,7 +134,14 @@ async def reference(
 
 
 @asynccontextmanager
-async def tessera(costs: CostModel, *, cards: bool, seed: int, make: MakeEntrypoint) -> AsyncIterator[World]:
+async def tessera(
+    costs: CostModel,
+    *,
+    cards: bool,
+    seed: int,
+    make: MakeEntrypoint,
+    publish_every: float | None = REFERENCE.publish_every,
+) -> AsyncIterator[World]:
     """A cluster with Tessera installed: the production processes, as their manifests have them.
 
     Args:
@@ -145,11 +149,13 @@ async def tessera(costs: CostModel, *, cards: bool, seed: int, make: MakeEntrypo
         cards: its node has a card.
         seed: of chance.
         make: makes what runs Tessera's containers.
+        publish_every: kubelets publish capacity so often, seconds; None for at once.
     """
     draw = durations(costs, random.Random(f"{seed}/costs"))
     images = _images(costs, draw, REFERENCE)
     with _folder() as folder:
-        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, make=make)
+        waits = Waits(publish_every=publish_every)
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, waits=waits, make=make)
         async with cluster.running():
             await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
             yield World(cluster, costs)
@@ -177,7 +183,7 @@ def _cluster(
             os_image=OS_IMAGE,
             network_seconds=costs.network_seconds,
             nfd_seconds=costs.nfd_seconds if waits.discovery else 0.0,
-            publish_every=PUBLISH_EVERY,
+            publish_every=waits.publish_every,
             mig_config="",
             seed=seed,
         ),
@@ -199,7 +205,6 @@ def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
         )
         for each in SCENARIOS.values()
     }
-    operand = costs.operand_mib if waits.separate_images else 0.0
     images |= {
         DRIVER_TOOLKIT: SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs, draw=draw)),
         manifests.VALIDATOR: SimulatedImage(
@@ -208,8 +213,13 @@ def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
         manifests.TOOLKIT: SimulatedImage(
             size_mib=costs.toolkit_mib, program=programs.toolkit(costs, waits=waits, draw=draw)
         ),
-        manifests.PLUGIN: SimulatedImage(size_mib=operand, program=programs.device_plugin(costs, draw=draw)),
-        **{each: SimulatedImage(size_mib=operand, program=programs.other) for each in manifests.OTHERS.values()},
+        manifests.PLUGIN: SimulatedImage(
+            size_mib=costs.operand_mib, program=programs.device_plugin(costs, waits=waits, draw=draw)
+        ),
+        **{
+            each: SimulatedImage(size_mib=costs.operand_mib, program=programs.other)
+            for each in manifests.OTHERS.values()
+        },
     }
     return catalogue(costs, images, draw=draw)
 

@@ -21,6 +21,9 @@ OTHERS = {
     "gpu-feature-discovery": "nvcr.io/nvidia/gpu-feature-discovery:v0.8.1",
 }
 
+#: ``COMPONENT`` of operands in an image that all share.
+DEVICE_PLUGIN, OTHER = "device-plugin", "other"
+
 #: Label of nodes with cards, set by the operator once node feature discovery has labelled them.
 PRESENT = "nvidia.com/gpu.present"
 
@@ -82,16 +85,29 @@ def operands(waits: Waits = REFERENCE) -> list[Json]:
         ),
         _daemonset(
             "nvidia-device-plugin-daemonset",
-            [{"name": "nvidia-device-plugin", "image": PLUGIN}],
+            [_operand("nvidia-device-plugin", PLUGIN, DEVICE_PLUGIN, waits)],
             init=[_validation("wait")],
             selector=nodes,
             waits=waits,
         ),
         *(
-            _daemonset(name, [{"name": name, "image": image}], init=[_validation("wait")], selector=nodes, waits=waits)
+            _daemonset(
+                name,
+                [_operand(name, image, OTHER, waits)],
+                init=[_validation("wait")],
+                selector=nodes,
+                waits=waits,
+            )
             for name, image in OTHERS.items()
         ),
     ]
+
+
+def _operand(name: str, image: str, component: str, waits: Waits) -> Json:
+    """An operand's container: of its own image, or of the one that all share."""
+    if waits.separate_images:
+        return {"name": name, "image": image}
+    return {"name": name, "image": VALIDATOR, "env": [{"name": "COMPONENT", "value": component}]}
 
 
 def _validation(component: str) -> Json:

@@ -16,6 +16,7 @@ from tessera.lab.drivers.containers import Draw, exact
 from tessera.lab.kubelet.context import Direct
 from tessera.lab.kubelet.images import ImageProgram
 from tessera.lab.kubelet.programs import FAILED_EXIT, ProgramContext
+from tessera.lab.upstream import manifests
 from tessera.lab.upstream.waits import REFERENCE, Waits
 
 #: Written by the toolkit's container here; with the real one a container of the runtime class starts.
@@ -25,7 +26,11 @@ RESOURCE = "nvidia.com/gpu"
 
 
 def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
-    """The validator's image, by ``COMPONENT``; ``wait`` for a client's init container that looks for one marker."""
+    """The validator's image, by ``COMPONENT``; ``wait`` for a client's init container that looks for one marker.
+
+    Operands are in it, too, where they have no images of their own (:func:`device_plugin`, :func:`other`).
+    """
+    plugin = device_plugin(costs, waits=waits, draw=draw)
 
     async def run(context: ProgramContext) -> int:
         if context.markers is None:
@@ -45,6 +50,10 @@ def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact)
                 markers.write(CUDA_READY, "simulated\n")
             case "wait":
                 await _poll(context, markers, TOOLKIT_READY, waits.validator_poll)
+            case manifests.DEVICE_PLUGIN:
+                return await plugin(context)
+            case manifests.OTHER:
+                return await other(context)
             case _:
                 return await _stay(context, markers, CUDA_READY, TOOLKIT_READY, DRIVER_READY)
         return 0
@@ -68,15 +77,16 @@ def toolkit(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -
     return run
 
 
-def device_plugin(costs: CostModel, *, draw: Draw = exact) -> ImageProgram:
-    """The device plugin: registers whole cards."""
+def device_plugin(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+    """The device plugin: registers whole cards once it has started."""
 
     async def run(context: ProgramContext) -> int:
         machine, plugins = context.machine, context.plugins
         if machine is None or not isinstance(plugins, Direct):
             context.log("simulated: the reference's device plugin runs in labs without sockets only")
             return FAILED_EXIT
-        await context.clock.sleep(draw(costs.plugin_seconds))
+        if waits.starts_plugin:
+            await context.clock.sleep(draw(costs.plugin_seconds))
         context.ready()
         await plugins.bus.serve(_WholeCards(machine.uuids()))
         return 0

@@ -1,5 +1,8 @@
 """The waits of the reference operator's order of steps, as values, so that each can be taken out by itself.
 
+Two more things are here, since they take seconds and are no work either: overlaps that the reference does not have, and
+kubelet's own period, which both orders of steps have.
+
 Sources: gpu-operator (assets of the driver's, the toolkit's and the validator's DaemonSets; validator's main), v23.6.1
 to v26.7.0. A wait of 0 stands for hearing of it at once.
 """
@@ -21,6 +24,9 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
         after_ready: pods are started once the node has a network; otherwise with the host's, before.
         separate_images: each operand has an image of its own; otherwise they share one.
         reconcile: the operator goes through all its states before a change counts.
+        starts_plugin: what offers the cards is started once they are validated; otherwise it runs already.
+        publish_every: kubelet publishes what a node offers so often (its nodeStatusUpdateFrequency); None for at once.
+            It is kubelet's, so both orders of steps have it.
     """
 
     probe_delay: float = 60.0
@@ -33,29 +39,49 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     after_ready: bool = True
     separate_images: bool = True
     reconcile: bool = True
+    starts_plugin: bool = True
+    publish_every: float | None = 10.0
 
 
 #: As the operator is.
 REFERENCE = Waits()
+#: The same under a kubelet that publishes at once.
+PUBLISHED_AT_ONCE = Waits(publish_every=None)
 
 #: A program that hears of a marker at once; not 0, since a loop without a wait would never let others go on.
 AT_ONCE = 0.05
 
 
-def without() -> list[tuple[str, Waits]]:
-    """The reference with one wait or obstacle after the other taken out, each on top of those before; by its name."""
-    steps: list[tuple[str, dict[str, float | bool]]] = [
-        ("wait: driver's startup probe, 60 s and then every 10 s", {"probe_delay": 0.0, "probe_period": 1.0}),
-        ("wait: toolkit polls every 5 s and sleeps 5 s", {"toolkit_poll": AT_ONCE, "toolkit_sleep": 0.0}),
-        ("wait: validator and its clients poll every 5 s", {"validator_poll": AT_ONCE}),
-        ("wait: Driver Toolkit polls every 10 s", {"builder_poll": 1.0}),
+def without(*, new_node: bool, built: bool) -> list[tuple[str, Waits]]:
+    """The reference with one wait or obstacle after the other taken out, each on top of those before; by its name.
+
+    What looks at intervals rounds what comes before it, so the last of them is taken out first. Kubelet, the very last,
+    publishes at once in all steps.
+
+    Args:
+        new_node: nodes are new, so that features are discovered and images pulled.
+        built: the driver is built on the node.
+    """
+    builds: list[_Step] = [("wait: Driver Toolkit polls every 10 s", {"builder_poll": 1.0})]
+    fresh: list[_Step] = [
         ("wait: node feature discovery", {"discovery": False}),
-        ("wait: a reconcile through all states", {"reconcile": False}),
         ("overlap: pulls begin before the node is Ready", {"after_ready": False}),
         ("overlap: one image instead of one an operand", {"separate_images": False}),
     ]
-    found, now = [], REFERENCE
+    steps: list[_Step] = [
+        ("wait: validator and its clients poll every 5 s", {"validator_poll": AT_ONCE}),
+        ("wait: toolkit polls every 5 s and sleeps 5 s", {"toolkit_poll": AT_ONCE, "toolkit_sleep": 0.0}),
+        ("wait: driver's startup probe, 60 s and then every 10 s", {"probe_delay": 0.0, "probe_period": 1.0}),
+        *(builds if built else ()),
+        ("wait: a reconcile through all states", {"reconcile": False}),
+        *(fresh if new_node else ()),
+        ("overlap: what offers the cards runs already, and is not started last", {"starts_plugin": False}),
+    ]
+    found, now = [], PUBLISHED_AT_ONCE
     for name, changes in steps:
         now = msgspec.structs.replace(now, **changes)
         found.append((name, now))
     return found
+
+
+_Step = tuple[str, dict[str, float | bool]]

@@ -2,6 +2,7 @@
 
 As Red Hat measured it: a pod that needs a card has the autoscaler make a node; the time runs from the moment when the
 node is Ready to the moment when the pod's container runs. Then the pod goes, and the autoscaler takes the node away.
+Where no node comes, the scheduler's and kubelet's own words say why: they are told as they change.
 """
 
 import random
@@ -14,6 +15,7 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
+from tessera.provisioning.sightings import node_sighting
 
 #: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.
 PATIENCE = 4 * 3600.0
@@ -29,11 +31,25 @@ class Autoscale:
         namespace: where the workload runs.
         rng: for the watch's jitter.
         patience: seconds that a step may take before the experiment fails.
+        told: hears what is awaited, and what stands in its way.
+
+    Attributes:
+        simulated: a node that was measured is a lab's.
     """
 
     def __init__(
-        self, client: Client, clock: Clock, *, namespace: str, rng: random.Random, patience: float = PATIENCE
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        namespace: str,
+        rng: random.Random,
+        patience: float = PATIENCE,
+        told: Callable[[str], None] = lambda _text: None,
     ) -> None:
+        self.simulated = False
+        self._told = told
+        self._obstacle = ""
         self._client = client
         self._clock = clock
         self._namespace = namespace
@@ -61,6 +77,7 @@ class Autoscale:
         """
         samples = []
         self._nodes.add_handler(lambda event: self._note(event.object))
+        self._pods.add_handler(lambda event: self._note_obstacle(event.object))
         async with self._watched.running():
             for _ in range(repeats):
                 samples.append(await self._once(workload))
@@ -81,6 +98,8 @@ class Autoscale:
                     "so no node was made; let the autoscaler take free nodes away first"
                 )
             taken = now - self._ready[node]
+            made = self._nodes.cache.get(node)
+            self.simulated |= made is not None and node_sighting(made).simulated
         finally:
             await self._remove()
         await self._until(lambda: node not in self._nodes.cache, f"the autoscaler has removed node {node}")
@@ -100,6 +119,12 @@ class Autoscale:
         else:
             self._ready.pop(node.metadata.name, None)
 
+    def _note_obstacle(self, pod: Pod) -> None:
+        obstacle = _obstacle(pod)
+        if obstacle and obstacle != self._obstacle:
+            self._told(obstacle)
+        self._obstacle = obstacle
+
     def _pod(self) -> Pod | None:
         return self._pods.cache.get(f"{self._namespace}/{NAME}")
 
@@ -113,4 +138,20 @@ class Autoscale:
         return pod.spec.node_name if pod is not None else ""
 
     async def _until(self, found: Callable[[], bool], what: str) -> None:
-        await self._watched.until(found, self._patience, what)
+        self._told(f"waits until {what}")
+        try:
+            await self._watched.until(found, self._patience, what)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; {self._obstacle}" if self._obstacle else str(error)) from None
+
+
+def _obstacle(pod: Pod) -> str:
+    """Why a pod does not run, in the words of whoever it waits for; empty if nobody said anything."""
+    for each in pod.status.conditions:
+        if each.type == "PodScheduled" and each.status == "False":
+            return f"no node fits: {each.message or each.reason}"
+    for status in pod.status.container_statuses:
+        waiting = status.state.waiting if status.state is not None else None
+        if waiting is not None and waiting.reason:
+            return f"on node {pod.spec.node_name}: {': '.join(filter(None, (waiting.reason, waiting.message)))}"
+    return ""

@@ -21,6 +21,7 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
+from tessera.provisioning.sightings import node_sighting
 
 #: Seconds that one step may take; kubelet forgets the devices of a plugin that is gone after 5 minutes.
 PATIENCE = 3600.0
@@ -36,6 +37,10 @@ class PolicyReset:
         resource: what its capacity must list.
         rng: for the watch's jitter.
         patience: seconds that a step may take before the experiment fails.
+        told: hears what is awaited.
+
+    Attributes:
+        simulated: the node is a lab's.
     """
 
     def __init__(
@@ -47,7 +52,10 @@ class PolicyReset:
         resource: str = "nvidia.com/gpu",
         rng: random.Random,
         patience: float = PATIENCE,
+        told: Callable[[str], None] = lambda _text: None,
     ) -> None:
+        self.simulated = False
+        self._told = told
         self._client = client
         self._clock = clock
         self._node = node
@@ -111,8 +119,10 @@ class PolicyReset:
         await self._client.create(CLUSTER_POLICIES, _fresh(before))
 
     def _refuse(self) -> None:
-        if self._nodes.cache.get(self._node) is None:
+        node = self._nodes.cache.get(self._node)
+        if node is None:
             raise ValueError(f"node {self._node}: there is none of that name; kubectl get nodes lists them")
+        self.simulated = node_sighting(node).simulated
         using = sorted(
             f"{pod.metadata.namespace}/{pod.metadata.name}"
             for pod in self._pods.cache.values()
@@ -140,6 +150,7 @@ class PolicyReset:
         return int(text) if text.isdecimal() else 0
 
     async def _until(self, found: Callable[[], bool], what: str) -> None:
+        self._told(f"waits until {what}")
         await self._watched.until(found, self._patience, what)
 
 

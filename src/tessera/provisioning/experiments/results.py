@@ -1,7 +1,7 @@
 """Samples of an experiment by scenario, and their comparison.
 
-The first sample of a scenario is kept apart: it pulls images that later ones find on the node, so it is shown and not
-counted, as in Red Hat's article.
+The first sample of a scenario may be kept apart: on a fresh node it pulls images that later ones find there, so it is
+shown and not counted, as in Red Hat's article.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
         operator: whose order of steps: in the lab tessera or the reference, else :data:`AS_INSTALLED`.
         first: the sample that is shown and not counted; None where all count.
         samples: those that count.
-        simulated: it happened in the lab.
+        simulated: it happened in a lab.
     """
 
     experiment: str
@@ -43,8 +43,9 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def summary(self) -> Summary:
-        """Mean, median, interval and n of what counts."""
-        return summary(self.samples)
+        """Mean, median, interval and n of what counts; the interval ends at 0, since no duration is less."""
+        told = summary(self.samples)
+        return told if told.low is None else msgspec.structs.replace(told, low=max(0.0, told.low))
 
 
 class Contrast(msgspec.Struct, frozen=True, kw_only=True):

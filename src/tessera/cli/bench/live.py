@@ -1,0 +1,100 @@
+"""An experiment on a live cluster: what is refused before it, what is told meanwhile, what is kept of it.
+
+Samples cost minutes and machines, so none is lost: what was measured before a failure is shown and written, and what
+cannot be written is printed. Whether a cluster is simulated, its nodes say. On one whose time leaps nothing is
+measured: seconds of this machine's clock mean nothing there.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import msgspec
+
+from tessera.cli.connect import Failure, connected
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.lab.apiserver.discovery import LEAPING_VERSION
+from tessera.provisioning.experiments.results import Samples, write_results
+
+
+class Reached(NamedTuple):
+    """Which cluster is meant, as kubectl's options say it, and how many seconds one step may take there."""
+
+    kubeconfig: Path | None
+    context: str | None
+    patience: float
+
+
+@asynccontextmanager
+async def measurable(reached: Reached, command: str) -> AsyncIterator[Client]:
+    """A client for a cluster whose time is that of clocks.
+
+    Args:
+        reached: the cluster.
+        command: the experiment's name.
+
+    Raises:
+        Failure: its time leaps.
+    """
+    async with connected("tessera-bench", reached.kubeconfig, reached.context) as client:
+        if await _version(client) == LEAPING_VERSION:
+            raise Failure(
+                "error: this cluster is a lab on virtual time, which leaps over waits: seconds of a clock mean nothing "
+                f"there; measure on simulated time with tessera bench {command} --lab, or start the lab without "
+                "--virtual-time"
+            )
+        yield client
+
+
+async def _version(client: Client) -> str:
+    """What the server calls itself; empty if it does not tell us."""
+    try:
+        answer = await client.request("GET", "/version")
+        return msgspec.json.decode(answer.body, type=_Version).gitVersion
+    except (ApiError, msgspec.DecodeError):
+        return ""
+
+
+class _Version(msgspec.Struct):
+    gitVersion: str = ""  # noqa: N815 - the server's own name
+
+
+def teller(scenario: str) -> Callable[[str], None]:
+    """Tells on standard error how a scenario goes on."""
+    return lambda text: click.echo(f"{scenario}: {text}", err=True)
+
+
+def told(results: Sequence[Samples], file: Path | None) -> None:
+    """Prints what was measured on a live cluster, and writes it where that was asked for.
+
+    Args:
+        results: of scenarios; those without a sample that counts are left out.
+        file: where they go; None for nowhere.
+    """
+    from tessera.cli.bench.tables import lines
+
+    measured = [each for each in results if each.samples]
+    if measured:
+        print("\n".join(lines(measured, {}, {})))
+        saved(measured, file)
+
+
+def saved(results: Sequence[Samples], file: Path | None) -> None:
+    """Writes results; prints them instead where that fails.
+
+    Raises:
+        Failure: it failed.
+    """
+    if file is None:
+        return
+    written = write_results(results)
+    try:
+        file.write_bytes(written)
+    except OSError as error:
+        click.echo(written.decode(), nl=False)
+        raise Failure(
+            f"error: {file} could not be written ({error.strerror}); what belongs in it was printed instead"
+        ) from error

@@ -1,0 +1,79 @@
+"""The experiments on a cluster that is there: whose numbers they are, what is told meanwhile, that nothing is lost."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cli.bench.conftest import UNSCHEDULABLE, Serving
+
+from tessera.cli.main import main
+
+Told = pytest.CaptureFixture[str]
+
+POLICY = ["--policy", "examples/drivers/cluster-policy.yaml"]
+RESET = ["bench", "policy-reset", "--node", "node-1", *POLICY, "--yes", "--repeat", "2"]
+AUTOSCALE = ["bench", "autoscale", "--name", "theirs", "--repeat", "2"]
+
+
+@pytest.mark.parametrize("command", [RESET, AUTOSCALE], ids=["policy-reset", "autoscale"])
+@pytest.mark.parametrize("runtime", ["containerd://1.7.1", "simulated://1.0"])
+def test_what_a_lab_measured_is_labelled_so_and_what_a_machine_did_is_not(
+    command: list[str], runtime: str, serving: Serving, tmp_path: Path, capsys: Told
+) -> None:
+    file, simulated = tmp_path / "results.json", runtime.startswith("simulated")
+    assert main([*command, "--json", str(file), "--kubeconfig", serving(runtime)]) == 0
+    (written,) = json.loads(file.read_bytes())["results"]
+    assert (written["simulated"], len(written["samples"])) == (simulated, 2)
+    assert capsys.readouterr().out.splitlines()[0].endswith("(simulated)") is simulated
+    assert main(["provisioning", "report", "--experiment", str(file)]) == 0
+    assert ("(as installed, simulated)" in capsys.readouterr().out) is simulated
+
+
+@pytest.mark.parametrize("command", [RESET, AUTOSCALE], ids=["policy-reset", "autoscale"])
+def test_nothing_is_measured_where_time_leaps(command: list[str], serving: Serving, capsys: Told) -> None:
+    assert main([*command, "--kubeconfig", serving("simulated://1.0", leaps=True)]) == 1
+    told = capsys.readouterr().err
+    assert "this cluster is a lab on virtual time" in told
+    assert f"tessera bench {command[1]} --lab" in told
+
+
+def test_the_first_sample_need_not_have_pulled_anything(serving: Serving, capsys: Told) -> None:
+    assert main([*RESET, "--kubeconfig", serving()]) == 0
+    assert "  the first sample may pull images that later ones find; it is shown" in capsys.readouterr().out
+
+
+def test_where_no_node_comes_the_scheduler_is_heard_and_patience_ends(serving: Serving, capsys: Told) -> None:
+    assert main([*AUTOSCALE, "--timeout", "500ms", "--kubeconfig", serving(scales=False)]) == 1
+    told = capsys.readouterr()
+    waits, obstacle, *_, failed = told.err.splitlines()
+    assert waits == "theirs: waits until pod default/tessera-bench runs"
+    assert obstacle == f"theirs: no node fits: {UNSCHEDULABLE}"
+    assert failed.startswith("error: pod default/tessera-bench runs: not within ")
+    assert failed.endswith(UNSCHEDULABLE)
+    assert told.out == ""
+
+
+def test_what_was_measured_before_a_failure_is_kept(serving: Serving, tmp_path: Path, capsys: Told) -> None:
+    """A policy that changes nothing ends the experiment; the one before it was measured."""
+    other = tmp_path / "slow.yaml"
+    other.write_text("apiVersion: nvidia.com/v1\nkind: ClusterPolicy\nmetadata: {name: BAD}\nspec: {}\n")
+    file = tmp_path / "results.json"
+    assert main([*RESET, "--policy", str(other), "--json", str(file), "--kubeconfig", serving()]) == 1
+    assert [each["scenario"] for each in json.loads(file.read_bytes())["results"]] == ["cluster-policy"]
+    assert "cluster-policy" in capsys.readouterr().out
+
+
+def test_samples_that_cannot_be_written_are_printed(serving: Serving, capsys: Told) -> None:
+    assert main([*RESET, "--json", "/dev/full", "--kubeconfig", serving()]) == 1
+    told = capsys.readouterr()
+    printed = json.loads(told.out[told.out.index("{") :])
+    assert len(printed["results"][0]["samples"]) == 2
+    assert "error: /dev/full could not be written (No space left on device)" in told.err
+
+
+@pytest.mark.parametrize("command", [["autoscale", "--lab"], ["policy-reset", "--lab"], ["autoscale", "--name", "x"]])
+def test_a_file_that_cannot_be_is_refused_before_anything_is_measured(command: list[str], capsys: Told) -> None:
+    assert main(["bench", *command, "--json", "/nonexist/x"]) == 1
+    told = capsys.readouterr()
+    assert "/nonexist/x cannot be written: there is no folder /nonexist; make it first" in told.err
+    assert (told.out, told.err.count("\n")) == ("", 1)
