@@ -75,6 +75,13 @@ def test_a_new_node_that_is_not_ready_is_on_its_way_not_down() -> None:
     assert found.verdict.startswith("is on its way to usable cards: it is in phase ready since 5s")
 
 
+def test_a_node_that_nobody_asks_a_driver_for_says_so() -> None:
+    nobody = "nobody asks Tessera for its driver: no policy governs it, or none is in force; its host may have one"
+    assert nobody in asked(record(ready=20), 600).facts
+    assert nobody not in asked(record(ready=20), 600, annotations=driver()).facts
+    assert nobody not in asked(record(ready=20, pulled=40), 600).facts, "others bring it"
+
+
 def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
     late = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady", message="900 s after it was registered")
     found = asked(record(ready=20, labelled=0, pulled=60), 7200, conditions=(READY, late))

@@ -109,6 +109,8 @@ def _facts(view: View, node: Node, record: Record, late: Condition | None) -> It
     if told is not None:
         reason = f": {told.reason}" if told.reason else ""
         yield f"driver ({told.strategy.value}) is {told.phase.value}{reason}"
+    elif record.asked is None and Milestone.PULLED not in record.at:
+        yield "nobody asks Tessera for its driver: no policy governs it, or none is in force; its host may have one"
     parts = _parts(record)
     if parts:
         yield f"until now: {parts}"
