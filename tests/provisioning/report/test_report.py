@@ -256,7 +256,7 @@ def test_of_many_groups_the_tables_are_folded_and_bounded() -> None:
     assert (told.count("<h2>"), told.count("<details>")) == (12, 188)
     assert "30 more have fewer nodes and are left out" in told
     assert len(boxes(stacked(many))) < 31 * 11
-    assert any("30 of 230" in each for each in texts(stacked(many)))
+    assert any("the 30 of 230 with most nodes" in each for each in texts(stacked(many)))
     assert "<details>" not in page(many[:12], [], "now")
 
 

@@ -67,7 +67,7 @@ def stacked(summaries: Sequence[Summary]) -> str:
     room = _WIDTH - left - 90
     unit = room / scale[-1]
     bottom = top + height * len(rows)
-    left_out = f"; {len(rows)} of {len(every)}, those of the most nodes" if len(every) > len(rows) else ""
+    left_out = f"; the {len(rows)} of {len(every)} with most nodes" if len(every) > len(rows) else ""
     drawn = [text("What the time to a GPU is made of", 16, 28, class_="title"), *_about(rows, left_out)]
     for tick in scale:
         x = left + tick * unit
