@@ -1,12 +1,19 @@
 """``tessera driver status``: a table of nodes, the reasons where they matter, and the same as JSON values."""
 
 import msgspec
+import pytest
 
 from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Rejected, Strategy
+from tessera.cli.driver.labs import leaps
 from tessera.cli.driver.nodestatus import NodeDriver, is_stuck, lines, node_drivers
+from tessera.clock import SystemClock
 from tessera.driver.told import status_text
+from tessera.kube.client import Client
 from tessera.kube.meta import ObjectMeta
-from tessera.kube.resources import Node
+from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
+from tessera.lab.apiserver.inprocess import InProcessTransport
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.apiserver.server import ApiServer
 
 NOW = 1_800_000_300.0
 STATUS = DriverStatus(
@@ -71,6 +78,27 @@ def test_a_node_with_cards_of_which_nothing_is_known_is_there_and_one_without_is
     assert [each.node for each in found] == ["b"]
     assert "does not manage" in found[0].reason
     assert [each.node for each in node_drivers([node("cpu", gpu=False)], now=NOW, named=True)] == ["cpu"]
+
+
+def test_how_long_a_phase_lasts_is_not_said_where_the_nodes_time_is_another() -> None:
+    (found,) = node_drivers([node("a", STATUS)], now=None)
+    assert (found.since, found.seconds) == ("2027-01-15T08:00:00Z", None)
+    _, row = lines([found], verbose=False)
+    assert row.split()[3] == "-"
+
+
+@pytest.mark.parametrize(("leaping", "found"), [(True, True), (False, False)])
+async def test_a_lab_says_that_its_time_leaps(leaping: bool, found: bool) -> None:
+    clock = SystemClock()
+    server = ApiServer(clock, leaps=leaping)
+    user = UserInfo(name="a", groups=("system:masters",))
+    client = Client(InProcessTransport(server, user), field_manager="test", clock=clock)
+    simulated, real = node("a"), node("b")
+    simulated = msgspec.structs.replace(
+        simulated, status=NodeStatus(node_info=NodeSystemInfo(container_runtime_version="simulated://1.0"))
+    )
+    assert await leaps(client, [simulated, real]) is found
+    assert await leaps(client, [real]) is False
 
 
 def test_a_status_that_cannot_be_read_is_none() -> None:

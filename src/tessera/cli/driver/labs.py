@@ -14,8 +14,6 @@ from tessera.kube.resources import Node
 
 #: What the container runtime of a lab's node begins with.
 _RUNTIME = "simulated://"
-#: What the version of an API server ends with whose time leaps.
-_LEAPING = "+tessera-lab.virtual-time"
 
 _REGISTRIES = (
     "note: this cluster is a lab. Its registries are simulated, and only its controller reaches them: what they said"
@@ -46,8 +44,10 @@ async def leaps(client: Client, nodes: Iterable[Node]) -> bool:
     """
     if not simulated(nodes):
         return False
+    from tessera.lab.apiserver.discovery import LEAPING_VERSION
+
     try:
         answer = await client.request("GET", "/version")
-        return msgspec.json.decode(answer.body, type=_Version).git_version.endswith(_LEAPING)
+        return msgspec.json.decode(answer.body, type=_Version).git_version == LEAPING_VERSION
     except (ApiError, msgspec.DecodeError):
         return False
