@@ -1,4 +1,7 @@
-"""A driver whose pod is lost while pods use its cards: it cannot be unloaded under them, nor come back over itself."""
+"""Pods that use cards stand in a driver's way: in that of the next one, and of their own where its pod was lost.
+
+A driver cannot be unloaded under them, nor come back over itself.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -6,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.driverlab import K1, Drivers, node, play, precompiled
+from tests.cluster.driverlab import K1, NEWER, Drivers, node, play, precompiled
 
 from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverStatus, Phase
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP, read_failures
@@ -23,15 +26,26 @@ PATIENCE = 3600.0
 
 @pytest.fixture
 def with_drivers(tmp_path: Path) -> Callable[..., None]:
-    """Runs a scenario on one node without a driver, for which there is a precompiled one."""
-    return lambda scenario: partial(play, tmp_path)(scenario, [node("a")], precompiled(K1))
+    """Runs a scenario on one node without a driver, for which there are two precompiled ones."""
+    images = precompiled(K1) | precompiled(K1, NEWER)
+    return lambda scenario: partial(play, tmp_path)(scenario, [node("a")], images)
+
+
+async def run_workload(lab: Drivers) -> None:
+    await lab.served("a")
+    await lab.create_owned("train", CARD)
+    await lab.until(lambda: lab.ready_of("train"), "the workload runs")
+
+
+async def keep_workload(lab: Drivers) -> None:
+    """Nobody may evict the workload's only pod."""
+    budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}}}
+    await lab.client.apply(BUDGETS, "keep", budget, "default")
 
 
 async def lose_driver_pod(lab: Drivers) -> None:
     """A workload runs, and from one moment to the next the pod of its node's driver is gone."""
-    await lab.served("a")
-    await lab.create_owned("train", CARD)
-    await lab.until(lambda: lab.ready_of("train"), "the workload runs")
+    await run_workload(lab)
     (gone,) = [each for each in lab.own_pods.cache.values() if each.metadata.name.startswith("tessera-driver-")]
     await lab.client.delete(PODS, gone.metadata.name, "tessera-system", grace_seconds=0)
     await lab.until(lambda: not lab.gpus("a"), "the node offers no card any more")
@@ -55,6 +69,10 @@ def seen(lab: Drivers) -> Node:
 
 def labels(lab: Drivers) -> Mapping[str, str]:
     return seen(lab).metadata.labels
+
+
+def state(lab: Drivers) -> str:
+    return labels(lab).get(UPGRADE_STATE_LABEL, "")
 
 
 def evicted(lab: Drivers) -> list[str]:
@@ -102,21 +120,40 @@ def test_pods_that_cannot_be_evicted_are_asked_once_and_the_driver_comes_when_th
 ) -> None:
     async def scenario(lab: Drivers) -> None:
         await lab.policy(upgradePolicy={"autoUpgrade": True, "podDeletion": {"timeoutSeconds": 60}})
-        budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "train"}}}}
-        await lab.client.apply(BUDGETS, "keep", budget, "default")
+        await keep_workload(lab)
         await lose_driver_pod(lab)
-
-        def state() -> str:
-            return labels(lab).get(UPGRADE_STATE_LABEL, "")
-
-        await lab.until(lambda: state() == "upgrade-failed", "it was tried", PATIENCE)
+        await lab.until(lambda: state(lab) == "upgrade-failed", "it was tried", PATIENCE)
         await lab.clock.sleep(3600)
-        assert (state(), evicted(lab)) == ("upgrade-failed", [])
+        assert (state(lab), evicted(lab)) == ("upgrade-failed", [])
         assert not seen(lab).spec.unschedulable
         assert "disruption budget" in told(lab).reason
         assert await failures(lab) == {}  # the driver set is as good as before
         await lab.delete_owned("train")
-        await lab.until(lambda: lab.serves("a") and state() == "upgrade-done", "the node serves", PATIENCE)
+        await lab.until(lambda: lab.serves("a") and state(lab) == "upgrade-done", "the node serves", PATIENCE)
+
+    with_drivers(scenario)
+
+
+def test_pods_that_could_not_leave_say_nothing_against_the_next_driver_which_comes_when_they_have_ended(
+    with_drivers: Callable[..., None],
+) -> None:
+    async def scenario(lab: Drivers) -> None:
+        upgrade = {"autoUpgrade": True, "podDeletion": {"timeoutSeconds": 60}}
+        await lab.policy(upgradePolicy=upgrade)
+        await keep_workload(lab)
+        await run_workload(lab)
+        await lab.policy(version=NEWER, upgradePolicy=upgrade)
+        await lab.until(lambda: state(lab) == "upgrade-failed", "it was tried", PATIENCE)
+        await lab.served("a")
+        lab.cluster.add_node(node("b"))
+        await lab.served("b")
+        fresh = lab.told("b")
+        assert fresh is not None
+        assert fresh.version == NEWER  # though it did not come to the other node
+        assert await failures(lab) == {}
+        assert (state(lab), evicted(lab)) == ("upgrade-failed", [])
+        await lab.delete_owned("train")
+        await lab.until(lambda: told(lab).version == NEWER and lab.serves("a"), "it came", PATIENCE)
 
     with_drivers(scenario)
 

@@ -364,6 +364,25 @@ def test_while_a_registry_is_asked_what_is_wanted_nothing_is_told_to_be_done() -
     assert not any(isinstance(each, PatchNode) for each in decision.instructions)
 
 
+# Pods that could not leave
+
+
+OCCUPIED = record(cause="pod default/train was still there", occupied=True, returning=True, restored=True)
+
+
+def test_a_node_whose_pods_could_not_leave_says_nothing_against_the_driver() -> None:
+    occupied = node("a", state=State.FAILED, record=OCCUPIED, pods=(gpu_pod(),), pulls=pulled())
+    decision = decided([occupied, *fresh(1)], WIDE)
+    assert moved(decision, State.CORDON) == ["n0"]
+    assert not [each for each in decision.instructions if isinstance(each, Remember)]
+    assert "comes when no pod uses the node's cards: pod default/train was still there" in decision.notes["a"]
+
+
+def test_it_is_tried_anew_when_they_have_ended() -> None:
+    free = node("a", state=State.FAILED, record=OCCUPIED, pulls=pulled())
+    assert moved(decided([free], WIDE), State.CORDON) == ["a"]
+
+
 # The same set anew
 
 

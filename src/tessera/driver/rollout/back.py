@@ -32,7 +32,17 @@ def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
 
 def adopt(view: NodeView, now: float) -> PatchNode:
     """Somebody gave the node another set, as after a boot into another kernel: there is no way back any more."""
-    return onward(view, State.RESTART, now, previous="", target=view.current, changed=True, returning=False, cause="")
+    return onward(
+        view,
+        State.RESTART,
+        now,
+        previous="",
+        target=view.current,
+        changed=True,
+        returning=False,
+        cause="",
+        occupied=False,
+    )
 
 
 def go_back(view: NodeView, record: Record, now: float) -> Step:
@@ -55,6 +65,8 @@ def rest(view: NodeView, record: Record) -> Step:
     """A node that failed and came back waits, until it is to have what it has."""
     if view.wanted.set in {view.current, ""} and not view.wanted.again:
         return Step(patch=finish(view, ""))
+    if record.occupied:
+        return Step(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
     return Step(waits=f"driver set {record.target} failed here: {record.cause}")
 
 
@@ -84,6 +96,7 @@ def _forward(view: NodeView, record: Record, now: float) -> Step:
                 restart_only=False,
                 returning=False,
                 cause="",
+                occupied=False,
             )
         )
     fault = f": {view.driver.fault}" if view.driver is not None and broken else ""

@@ -20,9 +20,7 @@ def wants(view: NodeView) -> bool:
     """Whether another set is wanted on a node that serves or rests, or its own anew."""
     if in_progress(view) or view.current in {"", CHANGING} or content(view):
         return False
-    record = view.record
-    rests = view.state is State.FAILED and record is not None and record.target == view.wanted.set
-    return view.requested or not rests
+    return view.requested or not _rests(view)
 
 
 def held_up(view: NodeView, stopped: str) -> str:
@@ -60,6 +58,14 @@ def order(view: NodeView) -> tuple[bool, bool, int, bool, str]:
     """Requested first, those that a person keeps out of service last, then by pods with cards."""
     pulled = view.pull in {Pull.PRESENT, Pull.PULLING}
     return (not view.requested, view.foreign_cordon, len(view.gpu_pods), not pulled, view.name)
+
+
+def _rests(view: NodeView) -> bool:
+    """Whether a node has failed with what it should have; one that was only occupied is tried anew when it is not."""
+    record = view.record
+    if view.state is not State.FAILED or record is None or record.target != view.wanted.set:
+        return False
+    return bool(view.gpu_pods) or not record.occupied
 
 
 def _in_use(view: NodeView, policy: UpgradePolicy) -> str:

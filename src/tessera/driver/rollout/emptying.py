@@ -43,7 +43,7 @@ def pods(view: NodeView, record: Record, policy: UpgradePolicy, now: float, bloc
     if cause and policy.drain.enable:
         return Step(patch=onward(view, State.DRAIN, now))
     timeout = policy.pod_deletion.timeout_seconds
-    return fail(view, cause, now) if cause else _evict(view, leaving, record, timeout, blocked)
+    return fail(view, cause, now, occupied=True) if cause else _evict(view, leaving, record, timeout, blocked)
 
 
 def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
@@ -56,9 +56,13 @@ def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blo
         return fail(view, f"drain.podSelector: {error}", now)
     if leaving.pods:
         cause = _hopeless(leaving, record, policy.drain.timeout_seconds, now, blocked)
-        return fail(view, cause, now) if cause else _evict(view, leaving, record, policy.drain.timeout_seconds, blocked)
+        return (
+            fail(view, cause, now, occupied=True)
+            if cause
+            else _evict(view, leaving, record, policy.drain.timeout_seconds, blocked)
+        )
     if view.gpu_pods:
-        return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now)
+        return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now, occupied=True)
     return Step(patch=onward(view, State.RESTART, now))
 
 

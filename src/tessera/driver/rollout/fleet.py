@@ -12,7 +12,8 @@ Rules, per policy object:
 6. A node that fails goes back by itself; it holds no place among those under way, so others go on. With
    ``failureBudget`` failed nodes of the sets that are wanted now, nothing more is begun, and what was begun but not
    changed yet goes back. Another wanted set begins anew. A person's request for a node is tried all the same; where
-   that works, what had failed is forgotten.
+   that works, what had failed is forgotten. A node whose pods could not leave failed, too, but not by the driver: it
+   counts against nothing, and is tried anew when no pod uses its cards.
 7. Without ``autoUpgrade`` only requested nodes change.
 8. A node whose own driver cannot come back under pods is one more that changes, from a set to the same; what becomes of
    it says nothing about the set.

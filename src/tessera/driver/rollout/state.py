@@ -61,6 +61,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         began: when the change began, likewise.
         deploy: what the label that pauses users of cards said before; empty if there was none.
         cause: why it failed; empty if it did not.
+        occupied: it failed since pods with cards could not leave, which says nothing about the driver.
         requested: a person asked for this node.
         restart_only: both sets run the same driver, so pods with cards may stay.
         offered: the node offered cards before, and should again.
@@ -75,6 +76,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     began: float
     deploy: str = ""
     cause: str = ""
+    occupied: bool = False
     requested: bool = False
     restart_only: bool = False
     offered: bool = False
@@ -84,8 +86,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def again(self) -> bool:
-        """The node gets back the driver that it has: what fails then says nothing about the set."""
+        """The node gets back the driver that it has."""
         return self.previous == self.target
+
+    @property
+    def blames_set(self) -> bool:
+        """Whether what failed says something about the set."""
+        return not self.again and not self.occupied
 
 
 def state_of(label: str) -> State:

@@ -185,8 +185,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     def failure(self) -> str:
         """Why the driver set that it was to get failed here; empty if it did not."""
         record = self.record
-        counts = self.state is State.FAILED and record is not None and not record.again
-        return record.cause if counts and record is not None else ""
+        return record.cause if self.state is State.FAILED and record is not None and record.blames_set else ""
 
     @property
     def driver(self) -> DriverPod | None:

@@ -75,14 +75,14 @@ def relabel(view: NodeView, label: str, value: str, now: float, **changes: objec
     return msgspec.structs.replace(patch, labels={**patch.labels, label: value})
 
 
-def fail(view: NodeView, cause: str, now: float) -> Step:
-    """The node failed, and goes back."""
+def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> Step:
+    """The node failed, and goes back; ``occupied`` if only since its pods could not leave."""
     assert view.record is not None
     cause = cause[:MOST_CAUSE]
-    record = msgspec.structs.replace(view.record, since=now, cause=cause, returning=True)
+    record = msgspec.structs.replace(view.record, since=now, cause=cause, occupied=occupied, returning=True)
     return Step(
         patch=write(view, State.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
-        cause="" if record.again else cause,
+        cause=cause if record.blames_set else "",
     )
 
 
