@@ -569,10 +569,10 @@ STORY += [
 ]
 
 
-def play(restarts: set[int], written: set[int]) -> Record:
+def play(restarts: set[int], written: set[int], story: list[tuple[float, dict[str, Any], list[Pod]]] = STORY) -> Record:
     """The story as a controller sees it that dies before some steps, and wrote the annotation after some."""
     world, kept = World(), ""
-    for number, (now, node, pods) in enumerate(STORY):
+    for number, (now, node, pods) in enumerate(story):
         told = dict(node)
         if kept:
             told["annotations"] = {**told.get("annotations", {}), PROVISIONING_ANNOTATION: kept}
@@ -610,3 +610,30 @@ def test_what_was_written_and_seen_is_never_lost(restarts: set[int]) -> None:
     whole = play(set(), set())
     found = play(restarts - {8}, set(range(len(STORY))))  # 8: the cards are given out
     assert found.at == whole.at
+
+
+ON = {"annotations": asked(600), "conditions": TOLD[:1]}
+LATE_PODS = [role_pod(DRIVER_APP, created=T0 + 601, started=T0 + 640, ready=T0 + 680)]
+#: The same of a node that stood there before anybody asked for its driver.
+LATE: list[tuple[float, dict[str, Any], list[Pod]]] = [
+    (0.3, {}, []),
+    (70, {"conditions": TOLD[:1]}, []),
+    (600.4, ON, []),
+    (640, {**ON, "annotations": asked(630)}, [role_pod(DRIVER_APP, created=T0 + 601, started=T0 + 640)]),
+    (680, {**ON, "annotations": asked(680, phase=Phase.READY)}, LATE_PODS),
+    (
+        695,
+        {"annotations": asked(680, phase=Phase.READY) | offering(), "conditions": TOLD, "allocatable": GPU},
+        [*LATE_PODS, make_pod("job", created=T0 - 100, limits=GPU, started=T0 + 694)],
+    ),
+]
+
+
+@given(st.sets(st.integers(1, len(LATE) - 1)), st.sets(st.integers(0, len(LATE) - 1)))
+def test_no_controller_that_dies_makes_time_to_a_gpu_of_the_time_before(restarts: set[int], written: set[int]) -> None:
+    whole, found = play(set(), set(), LATE), play(restarts, written, LATE)
+    assert whole.late
+    assert found.late
+    assert found.at.items() <= whole.at.items()
+    assert all(span(found, part) is None for part in Span if part is not Span.AFTER_LABELLED)
+    assert span(found, Span.AFTER_LABELLED) in (None, span(whole, Span.AFTER_LABELLED))
