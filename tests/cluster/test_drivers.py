@@ -379,5 +379,9 @@ def test_nvidiadriver_objects_give_each_group_of_nodes_a_driver_of_its_own(with_
         for name in ("rest", "newer"):
             found = await lab.client.get(NVIDIA_DRIVERS, name)
             assert found["status"]["state"] == "ready"
+        await lab.client.delete(NVIDIA_DRIVERS, "newer")
+        await lab.client.delete(NVIDIA_DRIVERS, "rest")
+        await lab.until(lambda: not lab.driver_sets, "no node has a driver")
+        assert all(OWNER_LABEL not in each.metadata.labels for each in lab.nodes.cache.values())
 
     with_drivers(scenario, [node("a"), node("b")], precompiled(K1) | precompiled(K1, NEWER))

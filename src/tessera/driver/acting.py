@@ -179,7 +179,7 @@ class Acting:
             case DeleteSet(name=name, uid=uid):
                 await self._client.delete(DAEMONSETS, name, NAMESPACE, uid=uid, propagation="Background")
             case Label(node=node, uid=uid, version=version, set=set_, owner=owner):
-                labels = {DRIVER_SET_LABEL: set_ or None, **({} if owner is None else {OWNER_LABEL: owner})}
+                labels = {DRIVER_SET_LABEL: set_ or None, **({} if owner is None else {OWNER_LABEL: owner or None})}
                 patch = {"metadata": {"labels": labels}}
                 await self._client.merge_patch(NODES, node, patch, uid=uid, resource_version=version)
             case Tell(node=node, uid=uid, status=status):

@@ -28,7 +28,7 @@ class DeleteSet(msgspec.Struct, frozen=True, kw_only=True):
 class Label(msgspec.Struct, frozen=True, kw_only=True):
     """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen.
 
-    ``owner`` is the NVIDIADriver that it is of, under upstream's label; None leaves that label as it is.
+    ``owner`` is the NVIDIADriver that it is of, under upstream's label; empty takes that away, None leaves it as it is.
     """
 
     node: str

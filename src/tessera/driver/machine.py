@@ -189,8 +189,8 @@ class _Round:
     def _labels(self) -> Iterator[Instruction]:
         for name, made in self._plans.items():
             facts, policy = self._world.nodes[name], self._world.governance.nodes.get(name)
-            owner = policy.name if policy is not None and policy.kind == NVIDIA_DRIVERS.kind and made.label else None
-            owned = owner is None or facts.labels.get(OWNER_LABEL) == owner
+            owner = _owner(facts, policy, made.label)
+            owned = owner is None or facts.labels.get(OWNER_LABEL, "") == owner
             if made.label != facts.driver_set or not owned:
                 yield Label(node=name, uid=facts.uid, version=facts.version, set=made.label, owner=owner)
 
@@ -263,6 +263,13 @@ class _Round:
             yield ApplyToolkit(policy=cluster, runtime=_runtime(managed))
         elif self._world.toolkit and (not managed if cluster is None else not cluster.toolkit.enabled):
             yield DeleteToolkit()
+
+
+def _owner(facts: NodeFacts, policy: DriverPolicy | None, label: str) -> str | None:
+    """Which NVIDIADriver a node's driver is of; empty for none any more, None if that is not for Tessera to say."""
+    if not label and facts.driver_set:
+        return ""
+    return policy.name if policy is not None and policy.kind == NVIDIA_DRIVERS.kind and label else None
 
 
 def _runtime(nodes: Iterable[NodeFacts]) -> Runtime:
