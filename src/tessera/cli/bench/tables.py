@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tessera.lab.experiments.attribution import Attribution
+from tessera.lab.experiments.attribution import PERIOD, REST, Attribution
 from tessera.provisioning.experiments.results import POLICY_RESET, Samples, contrast
 from tessera.provisioning.statistics import CONFIDENCE
 
@@ -73,5 +73,5 @@ def attribution_lines(told: Attribution) -> Iterator[str]:
     for each in told.savings:
         yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
     yield f"    {told.saved:>7.1f} s  together"
-    if any(round(each.seconds, 1) < 0 for each in told.savings[:-1]):
+    if any(round(each.seconds, 1) < 0 for each in told.savings if each.what not in {REST, PERIOD}):
         yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"

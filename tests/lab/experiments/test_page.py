@@ -1,0 +1,65 @@
+"""What docs/drivers.md printed once of the experiments is what they print, and a run takes as little as it says.
+
+Long: thirty repetitions of everything.
+"""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.e2e.pages import ROOT, Page, shows
+from tests.lab.experiments.conftest import MAKE
+from tests.lab.experiments.test_means import FIVE, NAMES
+
+from tessera.cli.main import main
+from tessera.lab.experiments.measure import OURS, UPSTREAM
+from tessera.lab.experiments.scenarios import Scenario
+from tessera.provisioning.experiments.results import Samples, read_results
+
+pytestmark = pytest.mark.soak
+
+PAGE = ROOT / "docs" / "drivers.md"
+PRINTED = {block.partition("\n")[0].removeprefix("# tessera "): block for block in Page(PAGE).blocks("text")}
+#: Processor seconds of one run of thirty; on a machine of its own they are its seconds.
+LIMIT = 20.0
+
+
+@pytest.mark.parametrize("command", PRINTED)
+def test_the_page_shows_what_is_printed(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "results.json"
+    assert main([*command.split(), "--json", str(file)]) == 0
+    assert shows(PRINTED[command].splitlines()[1:], capsys.readouterr().out)
+    results = read_results(file.read_text())
+    if "--attribute" not in command:
+        _in_table(results)
+        assert main(["provisioning", "report", "--experiment", str(file), "-o", "svg"]) == 0
+        drawn = (ROOT / "docs" / "pictures" / f"{results[0].experiment}.svg").read_text()
+        assert capsys.readouterr().out.strip() == drawn.strip()
+
+
+def _in_table(results: tuple[Samples, ...]) -> None:
+    """The means are those of "Whose numbers"."""
+    rows = re.findall(
+        r"^\| (policy reset|autoscaling), [^|]+ \| \d+ \| ([\d.]+) \| ([\d.]+) \|$", PAGE.read_text(), re.MULTILINE
+    )
+    title = {"policy-reset": "policy reset", "autoscale": "autoscaling"}[results[0].experiment]
+    means = [f"{each.summary.mean:.1f}" for each in results]
+    assert [number for name, *pair in rows if name == title for number in pair] == means
+
+
+@pytest.mark.parametrize("order", [UPSTREAM, OURS])
+@pytest.mark.parametrize(("measure", "scenario"), FIVE, ids=NAMES)
+def test_thirty_repetitions_take_less_than_twenty_seconds(
+    measure: Callable[..., Samples], scenario: Scenario, order: str
+) -> None:
+    began = time.process_time()
+    assert len(measure(scenario, 30, operator=order, make=MAKE).samples) == 30
+    assert time.process_time() - began < LIMIT
+
+
+def test_every_experiment_is_printed_once() -> None:
+    commands = {command.split()[1] for command in PRINTED}
+    assert commands == {"policy-reset", "autoscale"}
+    assert any("--attribute" in command for command in PRINTED)
