@@ -11,7 +11,7 @@ import pytest
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.main import main
 from tessera.lab.costs import CALIBRATED
-from tessera.lab.experiments.attribution import Attribution, Saving
+from tessera.lab.experiments.attribution import PERIOD, REST, Attribution, Saving
 from tessera.provisioning.experiments.results import Samples
 
 Told = pytest.CaptureFixture[str]
@@ -49,25 +49,29 @@ def one(operator: str, *samples: float, first: float | None = None) -> Samples:
     )
 
 
-def attributed(*seconds: float) -> list[str]:
-    savings = tuple(Saving(what=f"step {place}", seconds=each) for place, each in enumerate(seconds))
-    return list(
-        attribution_lines(Attribution(reference=one("reference", 300), ours=one("tessera", 290), savings=savings))
+def attributed(**seconds: float) -> list[str]:
+    savings = tuple(
+        Saving(what={"rest": REST, "period": PERIOD}.get(name, name), seconds=each) for name, each in seconds.items()
     )
+    told = Attribution(reference=one("reference", 300), ours=one("tessera", 290), savings=savings)
+    return list(attribution_lines(told))
 
 
 def test_saved_seconds_are_listed_and_a_zero_has_no_minus() -> None:
-    assert attributed(12.0, -0.04, -2.0) == [
+    assert attributed(wait=12.0, overlap=-0.04, rest=0.2, period=-2.2) == [
         "  built: where 10.0 s come from (simulated)",
-        "       12.0 s  step 0",
-        "        0.0 s  step 1",
-        "       -2.0 s  step 2",
+        "       12.0 s  wait",
+        "        0.0 s  overlap",
+        f"        0.2 s  {REST}",
+        f"       -2.2 s  {PERIOD}",
         "       10.0 s  together",
     ]
 
 
 def test_a_step_that_saved_less_than_nothing_is_explained() -> None:
-    assert attributed(-3.0, 13.0, 0.0)[-1].startswith("  below 0: without that wait a look at intervals came later")
+    assert attributed(wait=-3.0, overlap=13.0)[-1].startswith(
+        "  below 0: without that wait a look at intervals came later"
+    )
 
 
 def test_no_interval_of_durations_begins_below_zero() -> None:
