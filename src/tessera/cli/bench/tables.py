@@ -28,7 +28,7 @@ def lines(
     shown = first.experiment == POLICY_RESET
     head = f"  {'scenario':<34}{'order of steps':<20}{'n':>4}" + (f"{'first':>8}" if shown else "")
     head += f"{'mean':>8}{'median':>8}   {f'{CONFIDENCE:.0%} interval':<16}"
-    yield head + ("Red Hat's mean" if published else "")
+    yield (head + ("Red Hat's mean" if published else "")).rstrip()
     for each in results:
         yield _line(each, titles, published, shown=shown)
     if any(each.first is not None for each in results):

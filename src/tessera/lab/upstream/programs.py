@@ -39,7 +39,8 @@ def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact)
         match context.env.get("COMPONENT"):
             case "driver":
                 await _poll(context, markers, DRIVER_CONTAINER_READY, waits.validator_poll)
-                await context.clock.sleep(draw(costs.nvml_seconds))
+                if waits.proves_driver:
+                    await context.clock.sleep(draw(costs.nvml_seconds))
                 markers.write(DRIVER_READY, "simulated\n")
             case "toolkit":
                 await _poll(context, markers, _CONFIGURED, waits.validator_poll)
@@ -49,7 +50,9 @@ def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact)
                 await context.clock.sleep(draw(costs.cuda_seconds))
                 markers.write(CUDA_READY, "simulated\n")
             case "wait":
-                await _poll(context, markers, TOOLKIT_READY, waits.validator_poll)
+                await _poll(
+                    context, markers, TOOLKIT_READY if waits.starts_plugin else CUDA_READY, waits.validator_poll
+                )
             case manifests.DEVICE_PLUGIN:
                 return await plugin(context)
             case manifests.OTHER:

@@ -24,7 +24,9 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
         after_ready: pods are started once the node has a network; otherwise with the host's, before.
         separate_images: each operand has an image of its own; otherwise they share one.
         reconcile: the operator goes through all its states before a change counts.
-        starts_plugin: what offers the cards is started once they are validated; otherwise it runs already.
+        proves_driver: the driver is validated by itself before the toolkit begins; otherwise with the toolkit only.
+        starts_plugin: what offers the cards is started once the toolkit is validated; otherwise it runs already, and
+            offers them once everything is.
         publish_every: kubelet publishes what a node offers so often (its nodeStatusUpdateFrequency); None for at once.
             It is kubelet's, so both orders of steps have it.
     """
@@ -39,6 +41,7 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     after_ready: bool = True
     separate_images: bool = True
     reconcile: bool = True
+    proves_driver: bool = True
     starts_plugin: bool = True
     publish_every: float | None = 10.0
 
@@ -75,6 +78,7 @@ def without(*, new_node: bool, built: bool) -> list[tuple[str, Waits]]:
         *(builds if built else ()),
         ("wait: a reconcile through all states", {"reconcile": False}),
         *(fresh if new_node else ()),
+        ("overlap: the driver is proved once, with the toolkit", {"proves_driver": False}),
         ("overlap: what offers the cards runs already, and is not started last", {"starts_plugin": False}),
     ]
     found, now = [], PUBLISHED_AT_ONCE
