@@ -40,5 +40,10 @@ def test_an_idle_lab_rests(cluster: Any) -> None:
     assert cpu_seconds(pid) - used < 0.5 * (time.monotonic() - began)
 
 
+def test_nothing_is_measured_by_a_clock_that_does_not_leap(cluster: Any) -> None:
+    said = cluster.tessera("bench", "autoscale", "--name", "here", fails=True)
+    assert "this cluster is a lab on virtual time" in said
+
+
 def _seconds(text: str) -> float:
     return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ"))

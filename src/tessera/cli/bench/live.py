@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
-import msgspec
 
 from tessera.cli.connect import Failure, connected
+from tessera.cli.driver.labs import leaps
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.lab.apiserver.discovery import LEAPING_VERSION
+from tessera.kube.resources import NODES
 from tessera.provisioning.experiments.results import Samples, write_results
 
 
@@ -40,26 +39,13 @@ async def measurable(reached: Reached, command: str) -> AsyncIterator[Client]:
         Failure: its time leaps.
     """
     async with connected("tessera-bench", reached.kubeconfig, reached.context) as client:
-        if await _version(client) == LEAPING_VERSION:
+        if await leaps(client, (await client.list(NODES)).items):
             raise Failure(
                 "error: this cluster is a lab on virtual time, which leaps over waits: seconds of a clock mean nothing "
                 f"there; measure on simulated time with tessera bench {command} --lab, or start the lab without "
                 "--virtual-time"
             )
         yield client
-
-
-async def _version(client: Client) -> str:
-    """What the server calls itself; empty if it does not tell us."""
-    try:
-        answer = await client.request("GET", "/version")
-        return msgspec.json.decode(answer.body, type=_Version).gitVersion
-    except (ApiError, msgspec.DecodeError):
-        return ""
-
-
-class _Version(msgspec.Struct):
-    gitVersion: str = ""  # noqa: N815 - the server's own name
 
 
 def teller(scenario: str) -> Callable[[str], None]:
