@@ -27,3 +27,11 @@ def test_durations_spread_around_their_mean() -> None:
 def test_without_spread_there_is_no_chance() -> None:
     assert log_normal(random.Random(1), 100.0, 0.0) == 100.0
     assert log_normal(random.Random(1), 0.0, 0.5) == 0.0
+
+
+def test_what_is_drawn_for_one_step_does_not_change_what_another_takes() -> None:
+    """Two orders of the same steps are compared on the same durations."""
+    alone, between = durations(CostModel(), random.Random(1)), durations(CostModel(), random.Random(1))
+    compiled = [alone(170.0) for _ in range(3)]
+    assert [(between(170.0), between(2.0), between(25.0))[0] for _ in range(3)] == compiled
+    assert len(set(compiled)) == 3
