@@ -512,6 +512,25 @@ def test_pods_that_hold_a_driver_which_no_longer_serves_leave_by_the_rollout_bef
     assert cluster.nodes["a"].driver_set != before
 
 
+def test_a_driver_that_does_not_come_is_taken_from_elsewhere_though_it_is_the_same() -> None:
+    cluster = Cluster()
+    cluster.node("a", K1)
+    cluster.settle()
+    made = cluster.set_of("a").set
+    elsewhere = msgspec.structs.replace(made, id="elsewhere0", image=f"mirror.local/driver@{made.digest}")
+    del cluster.sets[made.id]
+    cluster.sets[elsewhere.id] = Existing(set=elsewhere, uid="ds")
+    (driver,) = cluster.pods["a"].drivers
+    cluster.change("a", driver_set=elsewhere.id)
+    cluster.pods["a"] = NodePods(drivers=(msgspec.structs.replace(driver, set=elsewhere.id),))
+    cluster.act(*cluster.decide())
+    assert cluster.nodes["a"].driver_set == elsewhere.id
+    broken = msgspec.structs.replace(driver, set=elsewhere.id, progress=Progress.STARTING, fault="ended 3 times")
+    cluster.pods["a"] = NodePods(drivers=(broken,))
+    cluster.settle()
+    assert cluster.nodes["a"].driver_set == made.id
+
+
 def test_what_the_rollout_noted_of_a_node_is_ended_with_the_policy() -> None:
     cluster = Cluster()
     record = text_of(Record(previous="s1", target="s2", since=1.0, began=1.0, cause="failed", restored=True))

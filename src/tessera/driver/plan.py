@@ -121,12 +121,13 @@ def _towards(seen: Seen, policy: DriverPolicy, choice: Choice, target: DriverSet
     current = seen.fitting
     if current is None:
         return _change(seen, policy, choice, target)
-    if current.id == target.id or current.same_driver(target):
+    broken = _is_broken(seen)
+    if current.id == target.id or (current.same_driver(target) and not broken):
         return _stay(seen, policy, current, choice)
     updated = _is_update(current, target)
     better = _rank(policy, target.strategy) < _rank(policy, current.strategy)
     if not seen.serves:
-        if updated or _is_broken(seen) or (better and seen.rebooted):
+        if updated or broken or (better and seen.rebooted):
             if seen.in_use:  # the rollout has the pods leave first
                 return _told(seen, current, _rollout(policy, target), needs=(target,), choice=choice)
             return _change(seen, policy, choice, target)
