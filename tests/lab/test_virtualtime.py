@@ -1,6 +1,7 @@
 """Simulated time: what leaps, what waits, and what is refused."""
 
 import asyncio
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -51,6 +52,20 @@ def test_dates_follow_the_loop() -> None:
         return clock.now()
 
     assert run_virtual(main()) == pytest.approx(1_700_086_400)
+
+
+def test_who_is_woken_at_a_deadline_finds_that_it_has_come() -> None:
+    async def main() -> tuple[float, float, int]:
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(11_121.289999999999)
+        deadline, turns = math.nextafter(loop.time(), math.inf), 0
+        while loop.time() < deadline and turns < 100:
+            await asyncio.sleep(deadline - loop.time())
+            turns += 1
+        return loop.time(), deadline, turns
+
+    now, deadline, turns = run_virtual(main())
+    assert (now, turns) == (deadline, 1)
 
 
 def test_a_month_of_short_timers_keeps_going() -> None:

@@ -15,6 +15,7 @@ Time starts at zero and is shown as dates by :class:`tessera.clock.LoopClock`.
 
 import asyncio
 import gc
+import math
 import selectors
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -59,6 +60,19 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Simulated seconds since the loop was made."""
         return self._pace.now
+
+    @property
+    def _clock_resolution(self) -> float:
+        """Asyncio lets timers ring early by this much: here by less than the clock can tell.
+
+        Real time goes on meanwhile. Here, who waits for a moment would be woken before it, find that it has not come,
+        and wait for the rest of no time at all, again and again.
+        """
+        return math.ulp(self.time())
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, value: float) -> None:
+        """Asyncio would set that of the machine's clock."""
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:
         """Runs ``func`` in a thread; refused where time leaps without looking at input.
