@@ -299,6 +299,23 @@ def test_a_node_that_nobody_made_is_deleted_itself_unless_pods_run_on_it(play: P
     play(scenario, deadline=300, replace_failed=2)
 
 
+def test_a_pod_is_tesseras_own_by_its_label_and_its_namespace(play: Play) -> None:
+    """Tenants write any label in theirs, so what they run keeps its node whatever it is called."""
+
+    async def scenario(cluster: Cluster) -> None:
+        for name, namespace in (("validated", SYSTEM), ("theirs", "default")):
+            await cluster.join(name)
+            metadata = {"name": "pod", "labels": {"app.kubernetes.io/name": "tessera-validation"}}
+            spec = {"nodeName": name, "containers": [{"name": "c", "image": "i"}]}
+            await cluster.admin.create(PODS.untyped(), {"metadata": metadata, "spec": spec}, namespace)
+        await cluster.clock.sleep(1200)
+        assert (cluster.node("validated"), cluster.node("theirs") is not None) == (None, True)
+        (held,) = [each.message for each in cluster.events.cache.values() if each.reason == "GpuReplacementHeld"]
+        assert held.endswith("pods run on it: default/pod")
+
+    play(scenario, deadline=300, replace_failed=2)
+
+
 def test_a_claim_says_when_its_node_was_asked_for_also_when_karpenter_comes_later(play: Play) -> None:
     async def scenario(cluster: Cluster) -> None:
         await cluster.clock.sleep(600)

@@ -1,8 +1,9 @@
 """Asks for a node's replacement by deleting what it was made from: whoever scales the group makes another.
 
 A Machine or a NodeClaim is drained by its own controller before it goes. A bare Node is not, so it is deleted only
-while nothing runs on it but what belongs to every node. The record that counts a replacement is stored first: a
-controller that dies in between has replaced one node less than it counts, never more.
+while nothing runs on it but what belongs to every node: pods of DaemonSets and of files there, and Tessera's own in its
+namespace. The record that counts a replacement is stored first: a controller that dies in between has replaced one node
+less than it counts, never more.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
 from tessera.provisioning.machines import Request
+from tessera.provisioning.sightings import own_app
 from tessera.provisioning.store import BookStore
 from tessera.provisioning.tracker import Tracker
 
@@ -117,7 +119,7 @@ class Replacer:
     def _running_on(self, node: str) -> Iterable[Pod]:
         for pod in self._pods.values():
             daemon = any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references)
-            own = pod.metadata.labels.get("app.kubernetes.io/name", "").startswith("tessera-")
+            own = own_app(pod).startswith("tessera-")
             over = pod.status.phase in {"Succeeded", "Failed"}
             if pod.spec.node_name == node and not (daemon or own or over or _MIRROR in pod.metadata.annotations):
                 yield pod

@@ -207,11 +207,11 @@ def pod_sighting(pod: Pod) -> PodSighting | None:
 
 
 def _role(pod: Pod) -> Role | None:
-    return _OURS.get(_own_app(pod)) or _upstream(pod) or (Role.WORKLOAD if asks_for_cards(pod) else None)
+    return _OURS.get(own_app(pod)) or _upstream(pod) or (Role.WORKLOAD if asks_for_cards(pod) else None)
 
 
-def _own_app(pod: Pod) -> str:
-    """Which part of Tessera a pod is; empty for one elsewhere, which may bear any label."""
+def own_app(pod: Pod) -> str:
+    """Which part of Tessera a pod is; empty for one outside its namespace, which may bear any label."""
     return pod.metadata.labels.get(_NAME_LABEL, "") if pod.metadata.namespace == SYSTEM_NAMESPACE else ""
 
 
@@ -260,7 +260,7 @@ def _started(pod: Pod, role: Role) -> float | None:
 
 
 def _done(pod: Pod) -> float | None:
-    if _own_app(pod) != VALIDATION_APP:
+    if own_app(pod) != VALIDATION_APP:
         return since(pod.status.conditions, "Ready")
     if pod.status.phase != "Succeeded":
         return None
