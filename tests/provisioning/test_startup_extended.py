@@ -134,6 +134,18 @@ def test_one_of_which_it_was_said_that_it_is_overdue_is_told_that_it_is_not_any_
     assert elsewhere(some, LATE, overdue("DriverNotPulled"), patience=PATIENCE, now=T0 + 5100)
 
 
+def test_what_is_said_of_one_that_stood_there_before_counts_from_when_its_driver_was_asked_for() -> None:
+    """Thirty days before, it was registered; that is nothing that its driver took."""
+    old: dict[str, Any] = {"registered": T0 - 30 * 86400, "conditions": (READY,)}
+    ended = late(LATE, 5900, make_node(taints=KEYS, annotations=driver(since=T0 + 5000), **old))
+    assert ended.told is not None
+    assert ended.told.text.startswith("900 s after a driver was asked for, no container of a driver has started there")
+    gives = make_node(annotations=driver(since=T0 + 5000), allocatable={"nvidia.com/gpu": "1"}, **old)
+    came = late(msgspec.structs.replace(LATE, at={**LATE.at, M.ALLOCATABLE: T0 + 5120}), 5120, gives)
+    assert came.told is not None
+    assert came.told.text == "120 s after a driver was asked for, kubelet gives 1 nvidia.com/gpu"
+
+
 # Whether another node would help
 
 

@@ -210,10 +210,8 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
     missing = lack(node)
     # Where no agent runs, another device plugin gives cards out, and nothing more is expected of it.
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
-    took = now - _registered(node, now)
     if not missing or foreign:
-        text = f"{took:.0f} s after it was registered, {_given(node)}"[:_LONGEST]
-        told = Told(well=True, reason=PROVISIONED, text=text)
+        told = Told(well=True, reason=PROVISIONED, text=f"{_elapsed(node, record, now)}, {_given(node)}"[:_LONGEST])
         return Judgement(free=tainted, told=None if record is None and shown is None else told)
     began, status = begun(node, record, now), driver_status(node)
     due, later = patience.due(began), patience.due(began, _stood_still(record, now))
@@ -225,7 +223,7 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
         # It goes on to stand still for as long as it waits; that it does no more is seen.
         later = patience.due(began, BUILD_PATIENCE) if status.awaits_shared else later
         return Judgement(told=_extended(node, status, record, later), due=later)
-    return Judgement(told=_overdue(node, record, missing, took), due=due)
+    return Judgement(told=_overdue(node, record, missing, now), due=due)
 
 
 def _stood_still(record: Record | None, now: float) -> float:
@@ -258,6 +256,12 @@ def begun(node: Node, record: Record | None, now: float) -> float:
     return _registered(node, now)
 
 
+def _elapsed(node: Node, record: Record | None, now: float) -> str:
+    """For how long a node's deadline has been running, and since what."""
+    event = "a driver was asked for" if record is not None and record.late else "it was registered"
+    return f"{now - begun(node, record, now):.0f} s after {event}"
+
+
 def _registered(node: Node, now: float) -> float:
     try:
         return parse_rfc3339(node.metadata.creation_timestamp or "")
@@ -270,13 +274,13 @@ def _given(node: Node) -> str:
     return f"kubelet gives {', '.join(each for each in found if not each.startswith('0 '))}"
 
 
-def _overdue(node: Node, record: Record | None, missing: str, took: float) -> Told:
+def _overdue(node: Node, record: Record | None, missing: str, now: float) -> Told:
     phase = now_in(record) if record is not None else Milestone.ALLOCATABLE
     # The moments may all be there while a card is missing again.
     reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
     told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
-    return Told(well=False, reason=reason, text=f"{took:.0f} s after it was registered, {text}{more}"[:_LONGEST])
+    return Told(well=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:_LONGEST])
 
 
 def driver_status(node: Node) -> DriverStatus | None:
