@@ -10,9 +10,11 @@ import yaml
 
 from tessera.api.documents import load
 from tessera.api.values import settings_from
+from tessera.cli.building import arguments
 from tessera.cli.installation.applying import Done, apply_all, resource_of
 from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.cli.installation.surroundings import missing_namespace, warnings
+from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
@@ -148,6 +150,19 @@ def test_authorities_of_registries_come_change_and_go_with_their_option(place: A
         assert await trusted(place) == two
         assert await install(place) == done
         assert await trusted(place) == []
+
+    asyncio.run(scenario())
+
+
+def test_authorities_that_builds_are_told_to_trust_stay_without_their_option(place: Any) -> None:
+    """A build mounts them; where they are gone, its pod never starts."""
+
+    async def scenario() -> None:
+        site = tuple(arguments(BuildSettings(ca_config_map="tessera-registry-ca")))
+        await install(place, authorities="one")
+        assert "deleted" not in results(await install(place, site=site))
+        assert await trusted(place) == ["one"]
+        assert results(await install(place))["deleted"] == 1
 
     asyncio.run(scenario())
 

@@ -9,8 +9,9 @@ Rules:
 - definitions are waited for until the API server serves them;
 - what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.installation.foreign`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, the authorities of registries. Not so the objects by which nodes have their drivers: to forget an
-  option takes no driver away, they go where the user says so, or where others come in their place;
+  right to evict, the authorities of registries unless builds are told to trust them still. Not so the objects by which
+  nodes have their drivers: to forget an option takes no driver away, they go where the user says so, or where others
+  come in their place;
 - a trial (``dry``) asks the API server the same and writes nothing.
 """
 
@@ -24,7 +25,7 @@ from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.cli.installation.foreign import is_left_alone, is_ours
 from tessera.cli.installation.manifests import CONFIG_ROLE, Manifest
 from tessera.cli.installation.ownership import LAST_APPLIED, taken_over
-from tessera.cli.installation.trust import CONFIG_MAP
+from tessera.cli.installation.trust import CONFIG_MAP, builds_mount_it
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import Conflict, NotFound
@@ -196,12 +197,10 @@ async def _left_over(
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:
                 yield resource, metadata
+    if ("ConfigMap", SYSTEM_NAMESPACE, CONFIG_MAP) in wanted or any(map(builds_mount_it, objects)):
+        return
     authorities = await found(client, CONFIGMAPS.untyped(), CONFIG_MAP, SYSTEM_NAMESPACE)
-    if (
-        authorities
-        and is_ours(authorities, FIELD_MANAGER)
-        and ("ConfigMap", SYSTEM_NAMESPACE, CONFIG_MAP) not in wanted
-    ):
+    if authorities and is_ours(authorities, FIELD_MANAGER):
         yield CONFIGMAPS.untyped(), authorities["metadata"]
 
 

@@ -29,6 +29,14 @@ def config_map(authorities: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: authorities}}
 
 
+def builds_mount_it(manifest: Mapping[str, Any]) -> bool:
+    """Whether this is the controller, and it is told that builds trust registries by the ConfigMap."""
+    if manifest["kind"] != "Deployment":
+        return False
+    containers = manifest["spec"]["template"]["spec"]["containers"]
+    return any(f"--build-ca-config-map={CONFIG_MAP}" in each.get("args", ()) for each in containers)
+
+
 def trusting(template: Mapping[str, Any], authorities: str) -> dict[str, Any]:
     """A pod template whose only container has the certificates, and is told where."""
     changed = copy.deepcopy(dict(template))
