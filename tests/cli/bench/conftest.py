@@ -1,6 +1,7 @@
 """A server that listens, on which somebody else's operator and autoscaler do their part at once."""
 
 import asyncio
+import math
 import random
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -36,6 +37,7 @@ class Elsewhere:
     Args:
         runtime: what its nodes say of theirs.
         scales: a node is made for a pod that waits.
+        follows: how many policies its operator follows, one after the other.
         leaps: its time does.
 
     Attributes:
@@ -44,9 +46,10 @@ class Elsewhere:
 
     kubeconfig = ""
 
-    def __init__(self, runtime: str, *, scales: bool = True, leaps: bool = False) -> None:
+    def __init__(self, runtime: str, *, scales: bool = True, follows: float = math.inf, leaps: bool = False) -> None:
         self._runtime = runtime
         self._scales = scales
+        self._follows = follows
         self._clock = SystemClock()
         user = UserInfo(name="operator", groups=("system:masters", "system:authenticated"))
         self._server = ApiServer(self._clock, leaps=leaps, tokens={_TOKEN: user})
@@ -83,8 +86,10 @@ class Elsewhere:
         await self._client.create(NODES.untyped(), {"metadata": {"name": name}, "status": status})
 
     async def _count(self, event: Event[dict[str, Any]]) -> None:
-        """The operator: a node has a card while there is a policy."""
-        count = "0" if event.kind is EventKind.DELETED else "1"
+        """The operator: a node has a card while there is a policy that it follows."""
+        gone = event.kind is EventKind.DELETED
+        count = "1" if not gone and self._follows > 0 else "0"
+        self._follows -= gone
         await self._status(NODES.untyped(), "node-1", {"capacity": {"nvidia.com/gpu": count}})
 
     async def _serve(self, event: Event[Pod]) -> None:
@@ -132,7 +137,7 @@ def serving(tmp_path: Path) -> Iterator[Serving]:
     """Starts clusters; each gives the path of its kubeconfig."""
     with ExitStack() as stack:
 
-        def start(runtime: str = "containerd://1.7.1", **options: bool) -> str:
+        def start(runtime: str = "containerd://1.7.1", **options: Any) -> str:
             file = tmp_path / "kubeconfig"
             elsewhere = Elsewhere(runtime, **options)
             stack.enter_context(served(elsewhere))

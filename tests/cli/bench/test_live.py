@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from tests.cli.bench.conftest import UNSCHEDULABLE, Serving
 
+from tessera.cli.bench.tables import lines
 from tessera.cli.main import main
+from tessera.provisioning.experiments.results import Samples
 
 Told = pytest.CaptureFixture[str]
+N = (1.0, 2.0)
 
 POLICY = ["--policy", "examples/drivers/cluster-policy.yaml"]
 RESET = ["bench", "policy-reset", "--node", "node-1", *POLICY, "--yes", "--repeat", "2"]
@@ -61,6 +64,37 @@ def test_what_was_measured_before_a_failure_is_kept(serving: Serving, tmp_path: 
     assert main([*RESET, "--policy", str(other), "--json", str(file), "--kubeconfig", serving()]) == 1
     assert [each["scenario"] for each in json.loads(file.read_bytes())["results"]] == ["cluster-policy"]
     assert "cluster-policy" in capsys.readouterr().out
+
+
+def test_a_first_sample_after_which_nothing_came_is_kept(serving: Serving, tmp_path: Path, capsys: Told) -> None:
+    file = tmp_path / "results.json"
+    run = [*RESET, "--timeout", "1s", "--json", str(file)]
+    assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
+    (written,) = json.loads(file.read_bytes())["results"]
+    assert (written["first"] >= 0, written["samples"]) == (True, [])
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.split() == ["cluster-policy", "as", "installed", "0", f"{written['first']:.0f}"]
+    assert main(["provisioning", "report", "--experiment", str(file)]) == 0
+
+
+def test_a_scenario_of_which_only_the_first_sample_came_is_compared_with_none() -> None:
+    """Neither has it a mean."""
+    none, two = (Samples(experiment="policy-reset", scenario=s, first=9.0, samples=n) for s, n in (("a", ()), ("b", N)))
+    _title, _head, first, second, note = lines([none, two], {}, {})
+    assert (first.split()[-2:], second.split()[3:6]) == (["0", "9"], ["2", "9", "1.5"])
+    assert note.endswith("shown and not counted")
+
+
+def test_why_an_experiment_failed_is_said_last_also_where_its_samples_cannot_be_written(
+    serving: Serving, capsys: Told
+) -> None:
+    run = [*RESET, "--timeout", "1s", "--json", "/dev/full"]
+    assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out[told.out.index("{") :])["results"][0]["first"] >= 0
+    unwritten, failed = told.err.splitlines()[-2:]
+    assert unwritten.startswith("error: /dev/full could not be written (No space left on device)")
+    assert failed.startswith("error: node node-1 lists nvidia.com/gpu: not within ")
 
 
 def test_samples_that_cannot_be_written_are_printed(serving: Serving, capsys: Told) -> None:

@@ -71,13 +71,10 @@ def command(
     if scenario is None:
         raise click.UsageError("say with --name how drivers come in this cluster, or try it with --lab")
     run_ = AutoscaleRun(scenario, namespace, _spec(workload), trial.repeat or 5)
-    from tessera.cli.bench.live import Reached, told
+    from tessera.cli.bench.live import Reached, kept
 
-    results: list[Samples] = []
-    try:
+    with kept(trial.json_file) as results:
         asyncio.run(_live(run_, Reached(kubeconfig, context, timeout), results))
-    finally:
-        told(results, trial.json_file)
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:

@@ -1,12 +1,13 @@
 """An experiment on a live cluster: what is refused before it, what is told meanwhile, what is kept of it.
 
 Samples cost minutes and machines, so none is lost: what was measured before a failure is shown and written, and what
-cannot be written is printed. Whether a cluster is simulated, its nodes say. On one whose time leaps nothing is
-measured: seconds of this machine's clock mean nothing there.
+cannot be written is printed. That hides no failure: why the experiment ended is said last. Whether a cluster is
+simulated, its nodes say. On one whose time leaps nothing is measured: seconds of this machine's clock mean nothing
+there.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,16 +54,35 @@ def teller(scenario: str) -> Callable[[str], None]:
     return lambda text: click.echo(f"{scenario}: {text}", err=True)
 
 
-def told(results: Sequence[Samples], file: Path | None) -> None:
-    """Prints what was measured on a live cluster, and writes it where that was asked for.
+@contextmanager
+def kept(file: Path | None) -> Iterator[list[Samples]]:
+    """Prints what was measured on a live cluster, and writes it where that was asked for, however the block ends.
 
     Args:
-        results: of scenarios; those without a sample that counts are left out.
-        file: where they go; None for nowhere.
+        file: where it goes; None for nowhere.
+
+    Yields:
+        The list to which the block adds the results of scenarios.
+
+    Raises:
+        Failure: all was measured, and could not be written.
     """
+    results: list[Samples] = []
+    try:
+        yield results
+    except BaseException:  # whatever it is, the samples before it have cost something
+        try:
+            _told(results, file)
+        except Failure as unwritten:
+            click.echo(unwritten.message, err=True)
+        raise
+    _told(results, file)
+
+
+def _told(results: Sequence[Samples], file: Path | None) -> None:
     from tessera.cli.bench.tables import lines
 
-    measured = [each for each in results if each.samples]
+    measured = [each for each in results if each.samples or each.first is not None]
     if measured:
         print("\n".join(lines(measured, {}, {})))
         saved(measured, file)

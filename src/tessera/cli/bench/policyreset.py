@@ -80,15 +80,11 @@ def command(
             "error: this deletes the cluster's ClusterPolicy and with it the driver of every node, each time; "
             "say --yes if nothing needs them"
         )
-    from tessera.cli.bench.live import Reached, told
+    from tessera.cli.bench.live import Reached, kept
 
-    results: list[Samples] = []
-    try:
-        asyncio.run(
-            _live(PolicyRun(node, read, resource, trial.repeat or 5), Reached(kubeconfig, context, timeout), results)
-        )
-    finally:
-        told(results, trial.json_file)
+    run_ = PolicyRun(node, read, resource, trial.repeat or 5)
+    with kept(trial.json_file) as results:
+        asyncio.run(_live(run_, Reached(kubeconfig, context, timeout), results))
 
 
 def _policy(path: Path) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """Results of experiments as text: one line a scenario, then what differs, then whose numbers are whose."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 
 from tessera.lab.experiments.attribution import PERIOD, REST, Attribution
 from tessera.provisioning.experiments.results import POLICY_RESET, Samples, contrast
@@ -42,10 +43,13 @@ def lines(
 
 
 def _line(each: Samples, titles: Mapping[str, str], published: Mapping[tuple[str, str], float], *, shown: bool) -> str:
-    told = each.summary
-    row = f"  {titles.get(each.scenario, each.scenario):<34}{_ORDERS.get(each.operator, each.operator):<20}{told.n:>4}"
+    row = f"  {titles.get(each.scenario, each.scenario):<34}{_ORDERS.get(each.operator, each.operator):<20}"
+    row += f"{len(each.samples):>4}"
     if shown:
         row += f"{'' if each.first is None else f'{each.first:.0f}':>8}"
+    if not each.samples:
+        return row.rstrip()
+    told = each.summary
     interval = "" if told.low is None else f"{told.low:.1f} to {told.high:.1f}"
     row += f"{told.mean:>8.1f}{told.median:>8.1f}   {interval:<16}"
     theirs = published.get((each.experiment, each.scenario))
@@ -55,8 +59,7 @@ def _line(each: Samples, titles: Mapping[str, str], published: Mapping[tuple[str
 
 
 def _contrasts(results: Sequence[Samples]) -> Iterator[str]:
-    pairs = [(first, second) for place, first in enumerate(results) for second in results[place + 1 :]]
-    for first, second in pairs:
+    for first, second in combinations([each for each in results if each.samples], 2):
         if first.operator == second.operator or first.scenario == second.scenario:
             told = contrast(first, second)
             compared = told.comparison
