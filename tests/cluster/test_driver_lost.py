@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.driverlab import K1, NEWER, Drivers, node, play, precompiled
+from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, node, play, precompiled
 
 from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverStatus, Phase
+from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP, read_failures
 from tessera.driver.rollout.state import REQUESTED_ANNOTATION
 from tessera.kube.errors import NotFound
@@ -167,5 +168,25 @@ def test_a_pause_that_a_person_left_on_a_node_whose_driver_works_is_taken_back(
         await lab.client.merge_patch(NODES, "a", {"metadata": {"labels": {PAUSE_LABEL: PAUSED}}})
         await lab.until(lambda: labels(lab).get(PAUSE_LABEL) == "true", "the pause is over")
         await lab.served("a")
+
+    with_drivers(scenario)
+
+
+def test_boots_are_no_crashes_of_a_driver(with_drivers: Callable[..., None]) -> None:
+    async def scenario(lab: Drivers) -> None:
+        await lab.policy()
+        await lab.served("a")
+        before = told(lab)
+        lab.catalogue.refuse(
+            f"{REPOSITORY}:*", Outcome.NOT_FOUND
+        )  # the image is on the node, and nowhere else any more
+        await lab.create_owned("train", CARD)
+        for _ in range(5):
+            await lab.until(lambda: lab.ready_of("train"), "the workload runs", PATIENCE)
+            lab.cluster.nodes["a"].reboot()
+            await lab.until(lambda: not lab.gpus("a"), "the node is down")
+            await lab.until(lambda: lab.serves("a") or told(lab).phase is Phase.FAILED, "it is up again", PATIENCE)
+            assert (told(lab).phase, told(lab).set) == (Phase.READY, before.set)
+        assert evicted(lab) == []
 
     with_drivers(scenario)

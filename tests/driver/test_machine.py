@@ -480,6 +480,21 @@ def test_no_driver_is_taken_away_under_pods_that_use_it(end: str) -> None:
     assert not cluster.sets
 
 
+def test_pods_of_a_boot_in_which_the_driver_never_worked_hold_nothing() -> None:
+    cluster = Cluster()
+    cluster.node("a", K1)
+    cluster.settle()
+    cluster.reboot("a", K1, "b1")
+    cluster.act(*cluster.decide())
+    (driver,) = cluster.pods["a"].drivers
+    crashed = msgspec.structs.replace(driver, progress=Progress.STARTING, fault="ended 3 times")
+    cluster.pods["a"] = msgspec.structs.replace(cluster.pods["a"], drivers=(crashed,))
+    cluster.users["a"] = "default/waits"
+    cluster.change("a", opted_out="label says so")
+    cluster.act(*cluster.decide())
+    assert cluster.nodes["a"].driver_set == ""
+
+
 def test_a_driver_that_never_came_is_not_kept_for_pods_that_use_the_hosts() -> None:
     cluster = Cluster()
     cluster.node("a", K1)

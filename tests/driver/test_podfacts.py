@@ -125,3 +125,15 @@ def test_further_restarts_change_no_words_and_a_driver_that_cannot_be_unloaded_i
     }
     (fault,) = faults
     assert fault.endswith("ended 3 times or more; it cannot unload the driver before while pods use the cards")
+
+
+def test_what_all_containers_of_a_pod_did_was_the_nodes_boot_and_no_crash() -> None:
+    def restarts(manager: int, driver: int) -> Pod:
+        counts = {"k8s-driver-manager": manager, "nvidia-driver-ctr": driver}
+        statuses = [{"name": name, "restartCount": count} for name, count in counts.items()]
+        return pod("tessera-driver", status={"containerStatuses": statuses[1:], "initContainerStatuses": statuses[:1]})
+
+    assert node_pods([restarts(5, 5)]).drivers[0].fault == ""
+    assert "nvidia-driver-ctr ended" in node_pods([restarts(5, 8)]).drivers[0].fault
+    stuck = node_pods([restarts(8, 5)]).drivers[0]
+    assert (stuck.held, "k8s-driver-manager ended" in stuck.fault) == (True, True)

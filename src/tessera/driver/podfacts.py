@@ -175,7 +175,7 @@ def _driver_pod(pod: Pod) -> DriverPod:
         terminating=pod.metadata.deletion_timestamp is not None,
         unpullable=unpullable,
         fault="" if ready else _fault(pod),
-        held=any(each.name == MANAGER_CONTAINER and _ends_often(each) for each in _statuses(pod)),
+        held=any(each.name == MANAGER_CONTAINER and _ends_often(pod, each) for each in pod.status.containers),
     )
 
 
@@ -243,11 +243,6 @@ def _seconds(text: str | None) -> float:
         return 0.0
 
 
-def _statuses(pod: Pod) -> Iterator[ContainerStatus]:
-    yield from pod.status.init_container_statuses
-    yield from pod.status.container_statuses
-
-
 def _has_begun(status: ContainerStatus) -> bool:
     state = status.state
     return status.restart_count > 0 or (state is not None and (state.running or state.terminated) is not None)
@@ -255,7 +250,7 @@ def _has_begun(status: ContainerStatus) -> bool:
 
 def _unpullable(pod: Pod) -> Iterator[tuple[str, str]]:
     images = {each.name: each.image for each in (*pod.spec.init_containers, *pod.spec.containers)}
-    for each in _statuses(pod):
+    for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason in NOT_PULLED:
             yield images.get(each.name, ""), f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": ")
@@ -264,18 +259,18 @@ def _unpullable(pod: Pod) -> Iterator[tuple[str, str]]:
 def _fault(pod: Pod) -> str:
     for image, text in _unpullable(pod):
         return f"pod {pod.metadata.name} cannot pull {image}: {text}"
-    for each in _statuses(pod):
+    for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason in _NOT_MADE:
             words = f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": .")
             return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}"
-        if _ends_often(each):
+        if _ends_often(pod, each):
             return f"pod {pod.metadata.name}: container {each.name} ended {_often(each.name)}"
     return ""
 
 
-def _ends_often(status: ContainerStatus) -> bool:
-    return status.restart_count >= _MANY_RESTARTS and not status.ready
+def _ends_often(pod: Pod, status: ContainerStatus) -> bool:
+    return pod.status.crashes(status) >= _MANY_RESTARTS and not status.ready
 
 
 def _often(container: str) -> str:

@@ -72,8 +72,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_use(self) -> bool:
-        """Whether pods hold a driver that no longer serves: it cannot be unloaded under them. No boot ended that."""
-        return bool(self.user) and not self.rebooted
+        """Whether pods hold a driver that no longer serves: it cannot be unloaded under them.
+
+        In this boot it was proven to work: before that, pods wait for cards and hold none.
+        """
+        return bool(self.user) and self.told is not None and self.told.proven == self.facts.boot_id
 
     @property
     def held(self) -> bool:

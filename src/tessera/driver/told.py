@@ -64,7 +64,14 @@ def dated(status: DriverStatus, before: DriverStatus | None, now: float) -> Driv
         status.phase,
         status.boot,
     )
-    return msgspec.structs.replace(status, since=before.since if same and before is not None else rfc3339(now))
+    since = before.since if same and before is not None else rfc3339(now)
+    return msgspec.structs.replace(status, since=since, proven=_proven(status, before))
+
+
+def _proven(status: DriverStatus, before: DriverStatus | None) -> str:
+    if status.phase is Phase.READY:
+        return status.boot
+    return before.proven if before is not None and before.set == status.set else ""
 
 
 def condition_of(status: DriverStatus) -> Condition:

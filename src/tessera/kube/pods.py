@@ -200,6 +200,20 @@ class PodStatus(Wire, frozen=True, kw_only=True):
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        """All of them, those that run first."""
+        return (*self.init_container_statuses, *self.container_statuses)
+
+    def crashes(self, of: ContainerStatus) -> int:
+        """How often a container was started again by itself, and not together with its pod.
+
+        Kubelet counts on when a node boots, and starts all containers of a pod again; what all were is no crash. A pod
+        of one container says nothing of that, and every start again counts.
+        """
+        every = [each.restart_count for each in self.containers]
+        return of.restart_count - (min(every) if len(every) > 1 else 0)
+
 
 class Pod(Wire, frozen=True, kw_only=True):
     """A pod, partial."""

@@ -227,9 +227,17 @@ async def _look_at_writes(s: Scene) -> None:
         s.story.problem(f"written {count} times while all rests: {what}")
 
 
+def _decides(s: Scene) -> bool:
+    """Whether a controller runs; while people keep all nodes out of service none can."""
+    return any(
+        pod.metadata.labels.get("app.kubernetes.io/name") == "tessera-controller" and pod.status.phase == "Running"
+        for pod in s.lab.own_pods.cache.values()
+    )
+
+
 def look_at_round(s: Scene) -> None:
     """What holds after half an hour in which nobody did anything, whatever was done before."""
-    if not s.governed:
+    if not s.governed or not _decides(s):
         return
     made = {each.id: each for each in s.lab.driver_sets}
     for name, node in s.lab.cluster.nodes.items():

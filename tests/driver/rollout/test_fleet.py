@@ -415,7 +415,26 @@ def test_where_its_pods_cannot_leave_nothing_is_said_against_the_set_and_it_is_n
     assert moved(again, State.CORDON) == ["n1"]
 
 
-def test_a_node_that_rests_is_done_when_its_pods_have_ended() -> None:
-    failed = record(target=OLD, cause="a pod stayed", returning=True, restored=True)
-    free = replaced(held(state=State.FAILED, record=failed), wanted=Wanted(policy=POLICY, set=OLD), pods=())
-    assert moved(decided([free]), State.DONE) == ["n1"]
+def test_a_node_that_rests_without_its_driver_does_so_until_that_works_and_new_pods_are_not_evicted() -> None:
+    failed = record(target=OLD, cause="its agent did not let go", returning=True, restored=True)
+    resting = held(state=State.FAILED, record=failed)
+    free = replaced(resting, wanted=Wanted(policy=POLICY, set=OLD), pods=())
+    assert not decided([free]).instructions
+    assert not decided([resting]).instructions
+    works_again = replaced(free, drivers=(DriverPod(set=OLD, ready=True),), validated=True)
+    assert moved(decided([works_again]), State.DONE) == ["n1"]
+
+
+def test_drivers_that_did_not_come_back_though_their_pods_had_left_end_it_for_the_others() -> None:
+    failed = record(target=OLD, cause="its driver manager fails", returning=True, restored=True)
+    first = replaced(held(state=State.FAILED, record=failed), name="first")
+    decision = decided([first, held()])
+    assert moved(decision, State.CORDON) == []
+    assert "1 did not get their driver back" in decision.notes["n1"]
+    assert moved(decided([first, held()], UpgradePolicy(failure_budget=2)), State.CORDON) == ["n1"]
+
+
+def test_a_failure_that_somebody_else_left_on_a_node_that_works_is_taken_away() -> None:
+    left = node(wanted=wanted(OLD), state=State.FAILED)
+    assert moved(decided([left]), State.DONE) == ["n1"]
+    assert moved(decided([replaced(left, validated=False)]), State.DONE) == []

@@ -329,7 +329,7 @@ def test_where_the_node_gets_its_own_set_anew_the_old_pod_goes_first_all_the_sam
 
 def test_a_pause_without_a_record_is_taken_back_once_the_driver_works() -> None:
     patch = patched(node(deploy=PAUSED))
-    assert patch.labels == {UPGRADE_STATE_LABEL: None, PAUSE_LABEL: "true"}
+    assert (patch.labels, patch.annotations) == ({PAUSE_LABEL: "true"}, {})
     assert due(node(deploy=PAUSED, validated=False)) == Step()  # NVIDIA's driver manager may have paused them
     assert due(node(deploy="false")) == Step()
 

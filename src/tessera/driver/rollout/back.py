@@ -17,7 +17,7 @@ def turns_back(view: NodeView, record: Record, *, goes_on: bool) -> str:
     if view.wanted.set != record.target:
         return f"driver set {view.wanted.set} is wanted now, not {record.target}"
     if not goes_on and not record.changed and not record.requested:
-        return "the rollout was stopped"
+        return "autoUpgrade was switched off, or the rollout was stopped"
     if view.state is State.CORDON and view.cordoned_before and not view.unschedulable:
         return "it was begun because somebody had cordoned it, and is in service again"
     return ""
@@ -62,9 +62,12 @@ def go_back(view: NodeView, record: Record, now: float) -> Step:
 
 
 def rest(view: NodeView, record: Record) -> Step:
-    """A node that failed and came back waits, until it is to have what it has."""
-    if view.wanted.set in {view.current, ""} and not view.wanted.again:
+    """A node that failed and came back waits, until it is to have what it has; one without its own until that works."""
+    content = view.wanted.set == view.current and not view.wanted.again and (view.works or not record.again)
+    if content or not view.wanted.set:
         return Step(patch=finish(view, ""))
+    if record.again:
+        return Step(waits=f"its driver did not come back: {record.cause}")
     if record.occupied:
         return Step(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
     return Step(waits=f"driver set {record.target} failed here: {record.cause}")
@@ -105,13 +108,14 @@ def _forward(view: NodeView, record: Record, now: float) -> Step:
 
 
 def _given_back(view: NodeView, record: Record) -> PatchNode:
-    """In service again, and still told as failed."""
-    patch = finish(view, f"driver set {record.previous} is back: {record.cause}")
+    """In service again, and still told as failed; or without its own driver still, which pods may let come."""
+    absent = record.again and not view.works
+    patch = finish(view, f"driver set {record.previous} is {'not back yet' if absent else 'back'}: {record.cause}")
     kept = text_of(msgspec.structs.replace(record, restored=True))
     return msgspec.structs.replace(
         patch,
         labels={**patch.labels, UPGRADE_STATE_LABEL: State.FAILED.value},
         annotations={**patch.annotations, RECORD_ANNOTATION: kept},
-        reason="DriverRolledBack",
+        reason="DriverUpgradeFailed" if absent else "DriverRolledBack",
         warning=True,
     )

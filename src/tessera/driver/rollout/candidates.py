@@ -23,18 +23,13 @@ def wants(view: NodeView) -> bool:
     return view.requested or not _rests(view)
 
 
-def held_up(view: NodeView, stopped: str) -> str:
-    """Why a rollout that was stopped holds up a node, too; empty if it does not."""
-    return "" if view.requested or view.wanted.again else stopped
-
-
 def refusal(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str) -> str:
     """Why a node that wants a set is not begun; empty if nothing but the limits is in the way.
 
     Args:
         view: the node.
         policy: how.
-        stopped: why the rollout was stopped; empty if it was not.
+        stopped: why nothing more like it is begun; empty if more is.
         failed: why the set failed on this node before; empty if it did not.
     """
     wanted = view.wanted
@@ -43,9 +38,9 @@ def refusal(view: NodeView, policy: UpgradePolicy, *, stopped: str, failed: str)
         return f"{what}; {view.keeps_out}"
     if not policy.auto_upgrade and not view.requested:
         return f"{what}; upgradePolicy.autoUpgrade is off"
-    if held_up(view, stopped):
+    if stopped:
         return stopped
-    if held_up(view, failed):
+    if failed and not (view.requested or wanted.again):
         return f"driver set {wanted.set} failed here: {failed}"
     if wanted.obstacle:
         return f"driver set {wanted.set} cannot come yet: {wanted.obstacle}"

@@ -24,10 +24,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from tessera.api.driver.policy import UpgradePolicy
-from tessera.driver.rollout.candidates import content, held_up, order, refusal, wants
+from tessera.driver.rollout.candidates import content, order, refusal, wants
 from tessera.driver.rollout.failures import Failures
 from tessera.driver.rollout.instructions import DeletePull, Instruction, PullImage
-from tessera.driver.rollout.learning import lesson
+from tessera.driver.rollout.learning import lesson, stalled
 from tessera.driver.rollout.limits import Room, in_progress, proven
 from tessera.driver.rollout.machine import Step, begin, refuse, require, settle, step
 from tessera.driver.rollout.state import State
@@ -205,13 +205,13 @@ class _Round:
         room = Room(self._policy, self._nodes, self._busy)
         for view in sorted(self._candidates(), key=order):
             takes, prepares = self._place(view, room)
-            if (takes or prepares) and view.pull is Pull.FAILED:
+            if (takes or prepares) and view.wanted.image and view.pull is Pull.FAILED:
                 self._refuse(view)
                 continue
             self._kept.add(view.name)
             has_image = (takes or prepares) and self._has_image(view)
-            if held_up(view, self.stopped):
-                self.notes[view.name] = self.stopped
+            if self._stops(view):
+                self.notes[view.name] = self._stops(view)
             elif takes and has_image:
                 self.instructions.append(begin(view, self._now))
             elif view.state is not State.REQUIRED:
@@ -235,7 +235,7 @@ class _Round:
             if view.name in self._busy or not wants(view):
                 self._settle(view)
                 continue
-            why = refusal(view, self._policy, stopped=self.stopped, failed=self._failed.get(view.name, ""))
+            why = refusal(view, self._policy, stopped=self._stops(view), failed=self._failed.get(view.name, ""))
             if why:
                 self.notes[view.name] = why
                 self._tell_anew(view)
@@ -253,14 +253,20 @@ class _Round:
     def _settle(self, view: NodeView) -> None:
         """A node that has what it should have says so."""
         known = view.name not in self._busy and not view.wanted.undecided
-        idle = known and not in_progress(view) and view.state is not State.FAILED
-        if idle and content(view) and (view.state is State.REQUIRED or view.requested):
+        failed = view.state is State.FAILED
+        idle = known and not in_progress(view) and (not failed or view.record is None)
+        left_by_others = failed and view.works
+        if idle and content(view) and (view.state is State.REQUIRED or view.requested or left_by_others):
             self.instructions.append(settle(view))
 
     def _may(self, view: NodeView) -> bool:
-        if view.keeps_out or held_up(view, self.stopped):
-            return False
-        return view.requested or self._policy.auto_upgrade
+        return not view.keeps_out and not self._stops(view) and (view.requested or self._policy.auto_upgrade)
+
+    def _stops(self, view: NodeView) -> str:
+        """Why nothing more like a node is begun; empty if more is. A person's request is tried all the same."""
+        if view.requested:
+            return ""
+        return stalled(self._nodes, self._policy) if view.wanted.again else self.stopped
 
     def _refuse(self, view: NodeView) -> None:
         """The image does not come: the node has failed without being touched."""

@@ -34,6 +34,8 @@ pod could not come back under pods with cards: these leave, and it goes and come
 
 from collections.abc import Mapping
 
+import msgspec
+
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.api.driver.status import PAUSE_LABEL, PAUSED
 from tessera.driver.rollout.back import adopt, go_back, rest, turn_back, turns_back
@@ -85,7 +87,7 @@ def begin(view: NodeView, now: float) -> PatchNode:
         record,
         annotations={REQUESTED_ANNOTATION: None, ENABLED_ANNOTATION: "true", **cordoned},
         reason="DriverUpgrade",
-        note=f"driver set {view.current} is replaced by {view.wanted.set}",
+        note=f"driver set {view.current} is {'brought back' if record.again else f'replaced by {view.wanted.set}'}",
     )
 
 
@@ -150,7 +152,8 @@ def _without_record(view: NodeView) -> Step:
         return Step(patch=abandon(view, "its record was lost"))
     if view.paused and view.works:  # while a driver comes, NVIDIA's driver manager may have paused its users
         note = f"label {PAUSE_LABEL}={PAUSED} is taken back: no driver of the node is being replaced"
-        return Step(patch=write(view, view.state, None, labels=unpaused(view), reason="DriverUpgrade", note=note))
+        patch = write(view, view.state, None, reason="DriverUpgrade", note=note)
+        return Step(patch=msgspec.structs.replace(patch, labels=unpaused(view), annotations={}))
     return Step()
 
 

@@ -147,10 +147,11 @@ def _driver(pod: Pod, now: float) -> DriverPod:
 
 
 def _driver_fault(pod: Pod, now: float) -> str:
-    for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
-        if each.restart_count >= MOST_RESTARTS and not each.ready:
+    for each in pod.status.containers:
+        crashes = pod.status.crashes(each)
+        if crashes >= MOST_RESTARTS and not each.ready:
             ended = each.state.waiting.message if each.state is not None and each.state.waiting is not None else ""
-            what = f"container {each.name} ended {each.restart_count} times. {ended}".strip()
+            what = f"container {each.name} ended {crashes} times. {ended}".strip()
             return f"driver pod {pod.metadata.name}: {what}"
     fault = _pull_fault(pod, now)
     return f"driver pod {pod.metadata.name}: {fault}" if fault else ""
@@ -158,7 +159,7 @@ def _driver_fault(pod: Pod, now: float) -> str:
 
 def _pull_fault(pod: Pod, now: float) -> str:
     """Why an image of a pod will not come; empty while it may, or has."""
-    for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+    for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is None:
             continue

@@ -1,5 +1,6 @@
 """How device plugins join a node: in this process, or over unix sockets in the node's folders, as on a real one."""
 
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -50,7 +51,10 @@ class PluginSide:
                 path.unlink()
         markers = self.markers()
         for path in markers.iterdir() if markers is not None else ():
-            path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     async def open(self, devices: DeviceManager) -> None:
         """Starts to take registrations and to answer pod-resources."""
