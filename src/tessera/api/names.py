@@ -30,6 +30,9 @@ MIG_CONFIG_DYNAMIC = "dynamic"
 MIG_CONFIG_FAILED = "failed"
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 
+#: Scheme of a simulated kubelet's container runtime: by it a lab's nodes say what they are.
+SIMULATED_RUNTIME = "simulated://"
+
 #: Environment through which a container would choose its devices itself, past the device plugin.
 DEVICE_ENV = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 

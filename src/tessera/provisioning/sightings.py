@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, DriverStatus, Phase, Strategy
 from tessera.api.gpu_labels import labels_say_gpu
-from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.names import MIG_CONFIG_LABEL, SIMULATED_RUNTIME
 from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339
@@ -30,9 +30,6 @@ _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
 
 #: Containers of drivers in the pods of NVIDIA's operator; others there build or manage.
 _DRIVER_CONTAINERS = ("nvidia-driver-ctr", "driver")
-
-#: The scheme of a simulated kubelet's runtime.
-_SIMULATED = "simulated://"
 
 
 class Role(Enum):
@@ -160,7 +157,7 @@ def node_sighting(node: Node) -> NodeSighting:
         kept_back=told is not None and told.shared,
         wanted=wanted,
         provider_id=node.spec.provider_id,
-        simulated=node.status.node_info.container_runtime_version.startswith(_SIMULATED),
+        simulated=node.status.node_info.container_runtime_version.startswith(SIMULATED_RUNTIME),
     )
 
 

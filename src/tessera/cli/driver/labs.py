@@ -8,12 +8,10 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from tessera.api.names import SIMULATED_RUNTIME
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.resources import Node
-
-#: What the container runtime of a lab's node begins with.
-_RUNTIME = "simulated://"
 
 _REGISTRIES = (
     "note: this cluster is a lab. Its registries are simulated, and only its controller reaches them: what they said"
@@ -28,7 +26,7 @@ class _Version(msgspec.Struct, frozen=True):
 
 def simulated(nodes: Iterable[Node]) -> bool:
     """Whether these are nodes of a lab."""
-    return any(node.status.node_info.container_runtime_version.startswith(_RUNTIME) for node in nodes)
+    return any(node.status.node_info.container_runtime_version.startswith(SIMULATED_RUNTIME) for node in nodes)
 
 
 def say_where_registries_are(nodes: Iterable[Node]) -> None:

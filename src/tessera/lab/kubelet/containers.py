@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
+from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock
 from tessera.kubelet.seam import Allocation, PluginError
 from tessera.lab.kubelet.backoffs import CREATE_RETRY, CrashBackoff
@@ -256,7 +257,7 @@ class Containers:
             self._failed(record, "CreateContainerError", f'failed to generate container "{container_id}" spec: {error}')
             return None
         self._host.tell("Created", f"Created container: {record.name}")
-        record.container_id = f"simulated://{self._rng.getrandbits(256):064x}"
+        record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"
         record.env = created.env
         record.image_id = self._runtime.images.image_id(created.image)
         record.started = record.ready = True

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock, rfc3339, rfc3339_micro
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, NotFound
@@ -215,7 +216,7 @@ class NodeObject:
                 "bootID": self.boot_id,
                 "kernelVersion": self._kernel,
                 "osImage": self._options.os_image,
-                "containerRuntimeVersion": "simulated://1.0",
+                "containerRuntimeVersion": f"{SIMULATED_RUNTIME}1.0",
                 "kubeletVersion": "v1.32.0",
                 "kubeProxyVersion": "",
                 "operatingSystem": SYSTEM,

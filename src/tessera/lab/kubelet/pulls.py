@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tessera.api.names import SIMULATED_RUNTIME
 from tessera.driver.resolution import Outcome
 from tessera.lab.kubelet.images import Catalogue, SimulatedImage, repository_of
 from tessera.lab.waits import CountedClock
@@ -88,7 +89,7 @@ class NodeImages:
         if digest or (digest == "" and self._catalogue is not None):
             assert self._catalogue is not None
             return f"{repository_of(reference)}@{digest or self._catalogue.digest(reference)}"
-        return f"simulated://{reference}"
+        return f"{SIMULATED_RUNTIME}{reference}"
 
     async def pull(self, image: str) -> Pull:
         """Fetches an image; pods that wait for the same one share the pull.
