@@ -4,8 +4,8 @@ The defaults name images and addresses of the internet; a disconnected site name
 pushed, and with which Secret, is said by annotations of the ClusterPolicy. ``tessera driver build`` has options of its
 own, for one image.
 
-Nothing here knows what an image's name looks like: :func:`taken` has :mod:`tessera.driver.build.settings` check what was
-said, so that a mistake is told at the start.
+Nothing here knows what an image's name looks like: :func:`taken` has :mod:`tessera.driver.build.settings` check what
+was said, so that a mistake is told at the start.
 """
 
 from collections.abc import Callable, Iterator, Mapping
