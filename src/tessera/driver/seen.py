@@ -74,14 +74,15 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     def in_use(self) -> bool:
         """Whether pods hold a driver that no longer serves: it cannot be unloaded under them.
 
-        In this boot it was proven to work: before that, pods wait for cards and hold none.
+        In this boot one was proven to work, before which pods wait for cards and hold none; or it is tried in vain.
         """
-        return bool(self.user) and self.told is not None and self.told.proven == self.facts.boot_id
+        proven = self.told is not None and self.told.proven == self.facts.boot_id
+        return bool(self.user) and (proven or self.held)
 
     @property
     def held(self) -> bool:
-        """Whether the driver cannot come back since pods use what is left of it."""
-        return self.in_use and self.driver is not None and self.driver.held
+        """Whether the driver cannot come, since pods use what another one left, or itself."""
+        return bool(self.user) and not self.rebooted and self.driver is not None and self.driver.held
 
     @property
     def boot(self) -> str:

@@ -71,7 +71,7 @@ def dated(status: DriverStatus, before: DriverStatus | None, now: float) -> Driv
 def _proven(status: DriverStatus, before: DriverStatus | None) -> str:
     if status.phase is Phase.READY:
         return status.boot
-    return before.proven if before is not None and before.set == status.set else ""
+    return before.proven if before is not None else ""
 
 
 def condition_of(status: DriverStatus) -> Condition:

@@ -142,7 +142,8 @@ async def _ask_again(s: Scene, name: str) -> None:
     seen, told = s.lab.nodes.cache.get(name), s.lab.told(name)
     if seen is None or told is None or REQUESTED_ANNOTATION in seen.metadata.annotations:
         return
-    if s.lab.serves(name) and "failed" in told.reason:
+    failed = seen.metadata.labels.get(UPGRADE_STATE_LABEL) == State.FAILED.value
+    if s.lab.serves(name) and (failed or "failed" in told.reason):
         await s.annotate(name, REQUESTED_ANNOTATION, "true")
 
 

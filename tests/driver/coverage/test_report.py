@@ -72,6 +72,15 @@ def test_a_kernel_of_a_version_that_no_node_runs_yet_is_that_of_an_upgrade() -> 
     assert unlisted([older, other], [row(covered=True)]) == ("rhel9.4 amd64",)
 
 
+def test_a_kernel_is_no_upgrade_for_nodes_of_another_architecture_or_page_size() -> None:
+    assert unlisted([NODE], [row(covered=True, architecture="arm64")]) == ("ubuntu22.04 amd64",)
+    arm = msgspec.structs.replace(NODE, architecture="arm64", os_version="20.04")
+    pages = row(covered=True, architecture="arm64")
+    large = msgspec.structs.replace(pages, pool=msgspec.structs.replace(pages.pool, page_kib=64))
+    assert unlisted([arm], [large]) == ("ubuntu20.04 arm64",)
+    assert unlisted([arm], [pages]) == ()
+
+
 def test_a_gate_is_open_on_knowledge_only_where_nothing_is_missing() -> None:
     assert not Report().known
     assert Report(rows=(row(covered=True),)).known

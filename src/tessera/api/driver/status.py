@@ -90,7 +90,7 @@ class DriverStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         leaving: nobody asks for the driver any more; it goes when the pods that use it have ended.
         offered: a better strategy that has become possible and is taken when the node is idle or reboots.
         boot: the boot of the node in which all this was found.
-        proven: the boot in which the driver of the set was last proven to work; empty if it never was.
+        proven: the boot in which a driver was last proven to work; empty if none ever was.
     """
 
     strategy: Strategy
