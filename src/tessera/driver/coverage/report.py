@@ -143,12 +143,18 @@ def expected(
 def unlisted(pools: Iterable[PoolKey], rows: Iterable[KernelCoverage]) -> tuple[str, ...]:
     """The kinds of these nodes for which no kernel is known to come.
 
-    A kernel of a version that no node runs yet, as of the next RHCOS, is taken for that of all nodes of its system.
+    A kernel of a version that no node runs yet, as of the next RHCOS, is taken for that of all nodes of its system,
+    architecture and page size.
     """
     there = {group_of(pool): pool for pool in pools}
-    listed = {row.group: row.pool.os_id for row in rows}
-    upgraded = {os_id for group, os_id in listed.items() if group not in there}
-    return tuple(sorted(each for each, pool in there.items() if each not in listed and pool.os_id not in upgraded))
+    listed = {row.group: _system(row.pool) for row in rows}
+    upgraded = {kind for group, kind in listed.items() if group not in there}
+    return tuple(sorted(each for each, pool in there.items() if each not in listed and _system(pool) not in upgraded))
+
+
+def _system(pool: PoolKey) -> tuple[str, str, int]:
+    """What a node keeps when the version of its system is raised."""
+    return pool.os_id, pool.architecture, pool.page_kib
 
 
 def ways(each: Expected) -> list[ImageQuery]:
