@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.api.documents import FileRefused, Gathered, join, load, load_all, meant
+from tessera.api.documents import FileRefused, Gathered, join, load, load_all, meant, shown
 
 
 def test_yaml_and_json_are_read_alike() -> None:
@@ -78,17 +78,44 @@ def test_a_key_unlike_all_others_is_told_what_there_is() -> None:
     assert meant("timeslicing", ["timeSlicing", "mps"]) == "did you mean timeSlicing?"
 
 
-@pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 50000, "a: 0x_", "a: " + "9" * 5000, "a: \x00", "- a\n b: c"])
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 5000, '{"a":' * 50000, "a: 0x_", '{"a": ' + "9" * 5000 + "}", "a: \x00", "- a\n b: c", '"\\UFFFFFFFF"'],
+)
 def test_what_python_cannot_read_is_refused_like_any_other_mistake(text: str) -> None:
     with pytest.raises(FileRefused):
         load(text)
 
 
-def test_a_document_that_holds_itself_can_be_shown() -> None:
-    found = Gathered()
-    found.text(load("a: &x [*x]")["a"], "a")
-    found.text(load("a: {!!binary aGk=: 1}")["a"], "a")
-    assert [each.text for each in found.problems] == ["must be text, not [[...]]", "must be text, not {b'hi': 1}"]
+@pytest.mark.parametrize("text", ["a: &x [*x]", "&x {a: {b: *x}}", "&x {<<: *x}"])
+def test_a_document_that_holds_itself_is_refused(text: str) -> None:
+    with pytest.raises(FileRefused, match=r"line 1: \*x holds itself"):
+        load(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!!int ''",
+        "!!int 1:1:1",
+        "!!int {=: 1:1:1}",
+        "!!float " + ":".join(["1"] * 400),
+        "!!bool maybe",
+        "!!timestamp now",
+        "!!set {a, b}",
+        "!own {}",
+    ],
+)
+def test_a_tag_that_says_what_a_value_is_is_refused(text: str) -> None:
+    with pytest.raises(FileRefused, match=r"line 2: tag !\S+ says what a value is; leave it out"):
+        load(f"a:\n  {text}\n")
+    assert load("[!!str 5, !!binary aGk=, !!map {a: 1}, !!seq [a]]") == ["5", b"hi", {"a": 1}, ["a"]]
+
+
+def test_a_tag_that_its_short_name_makes_long_is_refused_at_its_first_use() -> None:
+    with pytest.raises(FileRefused, match=r"line 3: tag t{57}\.\.\. says") as refused:
+        load(f"%TAG !e! {'t' * 10_000}\n---\n- !e!x a\n- !e!x b\n")
+    assert len(str(refused.value)) < 200
 
 
 @given(st.text("ab:{}[]-&*!|>'\"# \n\t0x_.,?%@", max_size=30))
@@ -97,7 +124,60 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         load_all(text)
 
 
-def test_mappings_that_grow_by_taking_each_other_in_are_refused_early() -> None:
-    levels = [f"{one}: &{one} {{<<: [{', '.join([f'*{before}'] * 10)}]}}" for before, one in pairwise("abcdefghij")]
-    with pytest.raises(FileRefused, match=r"line \d: a mapping of more than 100000 keys; take fewer in by <<"):
+def test_a_file_stands_for_about_what_is_written_in_it() -> None:
+    assert load(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 900)}]")["b"] == ["x" * 1000] * 900
+    with pytest.raises(FileRefused, match=r"line 2: more than 1000000 characters and values are repeated .* \*a;"):
+        load(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 1000)}]")
+
+
+@pytest.mark.parametrize("step", ["{{<<: [{}]}}", "[{}]", "{{k: [{}]}}"])
+def test_parts_that_grow_by_taking_each_other_in_are_refused_early(step: str) -> None:
+    levels = [f"{one}: &{one} " + step.format(", ".join([f"*{before}"] * 10)) for before, one in pairwise("abcdefghij")]
+    with pytest.raises(FileRefused, match=r"line \d: more than 1000000 characters and values are repeated by names"):
         load("\n".join(["a: &a {x: 1, y: 2}", *levels]))
+
+
+def test_one_level_of_many_large_mappings_is_refused_before_it_is_merged() -> None:
+    large = ", ".join(f"k{number}: 1" for number in range(2000))
+    with pytest.raises(FileRefused, match=r"line 2: more than 1000000 .* repeated by names such as \*a"):
+        load(f"a: &a {{{large}}}\nb: {{<<: [{', '.join(['*a'] * 20_000)}]}}\n")
+
+
+def test_a_key_that_a_merge_brings_too_stands_once_wherever_the_merge_is_named() -> None:
+    text = "c: &c {k: 0}\nx:\n  y: &b {k: 1, <<: *c}\nz: {<<: *b}\n"
+    assert load(text) == {"c": {"k": 0}, "x": {"y": {"k": 1}}, "z": {"k": 1}}
+    with pytest.raises(FileRefused, match='line 2: key "<<" stands twice'):
+        load("c: &c {k: 0}\nx: {<<: *c, <<: *c}\n")
+
+
+def test_a_number_that_is_too_long_is_text() -> None:
+    assert load(f"[{2**63}, {10**20}, 0x{'f' * 5000}]") == [2**63, str(10**20), "0x" + "f" * 5000]
+
+
+def test_what_is_shown_of_a_value_is_short_however_large_it_is() -> None:
+    itself: list[object] = []
+    itself.append(itself)
+    deep: object = "x"
+    for _ in range(100):
+        deep = {"a": [deep] * 10}
+    assert shown(deep) == ('{"a": [' * 9)[:57] + "..."
+    assert shown(itself) == "[" * 57 + "..."
+    assert shown("x" * 1000) == '"' + "x" * 56 + "..."
+    assert shown({b"hi": 1}) == "{b'hi': 1}"
+    assert len(shown({b"hi": deep})) == 60
+    assert shown([1, {"a": None}]) == '[1, {"a": null}]'
+
+
+def test_what_is_quoted_of_a_file_in_a_message_is_short() -> None:
+    long = "k" * 10_000
+    found = Gathered()
+    found.mapping({long: 1}, "a", ["name"])
+    found.choice(long, "p", ["packed"])
+    found.whole(-(10**4000), "n", 1)
+    texts = [str(each) for each in found.problems]
+    assert texts[0] == f'a["{"k" * 317}..."]: unknown; the keys here are name'
+    assert max(map(len, texts)) < 400
+    for text in (f"{long}: 1\n{long}: 2\n", f'{{"{long}": 1, "{long}": 2}}', f"a: *{long}", f"&{long} [*{long}]"):
+        with pytest.raises(FileRefused) as refused:
+            load(text)
+        assert len(str(refused.value)) < 1100

@@ -5,8 +5,11 @@ NVIDIA's tools ignore what they do not know, so ``replica: 4`` there means no sh
 - a key that is not part of the format is refused, with its path and what was probably meant;
 - a key that stands twice is refused: YAML would keep the last one silently;
 - all mistakes of a file are found in one reading, not one per attempt;
-- a mapping that takes in others by ``<<``, and these others again, is refused when it gets larger than any file;
-- ``1:0`` is text, as in the YAML that Kubernetes reads, and not sixty as in YAML 1.1.
+- a file stands for about what is written in it: names for parts that are repeated (``&a``, ``*a``) may add a megabyte,
+  and no part may hold itself, so whoever reads a document may look at all of it;
+- what is quoted of a file in a message is short;
+- ``1:0`` is text, as in the YAML that Kubernetes reads, and not sixty as in YAML 1.1; so is a number of more than 20
+  characters.
 
 What a path looks like: ``sharing.timeSlicing.resources[0].replicas``; a key with a dot in it stands in quotes. What a
 format means is not known here.
@@ -14,6 +17,7 @@ format means is not known here.
 
 import json
 import re
+import reprlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -130,7 +134,7 @@ class Gathered:
         if isinstance(value, int) and not isinstance(value, bool):
             if value >= least:
                 return value
-            self.add(path, f"must be {least} or more, not {value}")
+            self.add(path, f"must be {least} or more, not {shown(value)}")
         else:
             self.add(path, f"must be a whole number, not {shown(value)}")
         return None
@@ -169,8 +173,8 @@ def load_all(text: str) -> list[Any]:
         raise
     except RecursionError as error:
         raise FileRefused([Problem("", "is nested too deeply to be read")]) from error
-    except ValueError as error:  # a number that Python cannot make, such as 0x_
-        raise FileRefused([Problem("", f"not YAML: {error}")]) from error
+    except (ValueError, OverflowError) as error:  # what Python cannot make, such as the number 0x_
+        raise FileRefused([Problem("", f"not YAML: {_cut(str(error), _LONGEST_FAULT)}")]) from error
 
 
 def _documents(text: str) -> list[Any]:
@@ -182,11 +186,12 @@ def _documents(text: str) -> list[Any]:
     try:
         return list(yaml.load_all(text, Loader=_loader()))
     except yaml.YAMLError as error:
-        raise FileRefused([Problem("", f"not YAML: {' '.join(str(error).split())}")]) from error
+        raise FileRefused([Problem("", f"not YAML: {_cut(' '.join(str(error).split()), _LONGEST_FAULT)}")]) from error
 
 
 def join(path: str, key: str) -> str:
     """The path of a key below a path; keys that are more than a word stand in quotes."""
+    key = _cut(key, _LONGEST_KEY)
     plain = re.fullmatch(r"[A-Za-z0-9_-]+", key) is not None
     return f"{path}.{key}" if path and plain else f'{path}["{key}"]' if path else key
 
@@ -201,14 +206,24 @@ def shown(value: Any) -> str:
     """A value as it stands in a file, shortened."""
     if value is None:
         return "nothing"
+    text = ""
     try:
-        text = json.dumps(value, default=str)
-    except (ValueError, TypeError):  # YAML can hold itself, and keys that JSON has not
-        text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+        for piece in json.JSONEncoder(default=str, check_circular=False).iterencode(value):
+            text += piece
+            if len(text) > _LONGEST_VALUE:  # the rest may be endless
+                break
+    except (ValueError, TypeError):  # YAML can have keys that JSON has not
+        text = reprlib.repr(value)
+    return _cut(text, _LONGEST_VALUE)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def _closest(word: str, known: Collection[str]) -> str | None:
+    if len(word) > _LONGEST_KEY:
+        return None
     folded = {each.casefold(): each for each in known}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return folded[close[0]] if close else None
@@ -222,7 +237,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise FileRefused([Problem("", f'key "{key}" stands twice in one mapping; keep one')])
+            raise FileRefused([Problem("", f"key {shown(key)} stands twice in one mapping; keep one")])
         found[key] = value
     return found
 
@@ -244,31 +259,72 @@ def _loader() -> Any:
             for first, rows in yaml.SafeLoader.yaml_implicit_resolvers.items()
         }
 
-        def flatten_mapping(self, node: Any) -> None:
-            """Refuses mappings that grow by ``<<``: ten lines of ten such each stand for more than memory holds."""
-            super().flatten_mapping(node)
-            if len(node.value) > _MOST_KEYS:
-                text = f"line {node.start_mark.line + 1}: a mapping of more than {_MOST_KEYS} keys; take fewer in by <<"
-                raise FileRefused([Problem("", text)])
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            self._size = 0
+            self._sizes: dict[Any, int] = {}
+            self._repeated = 0
 
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            """Refuses a key that stands twice."""
-            seen = set()
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                    continue
-                if key.value in seen:
-                    text = f'line {key.start_mark.line + 1}: key "{key.value}" stands twice in one mapping; keep one'
-                    raise FileRefused([Problem("", text)])
-                seen.add(key.value)
-            return super().construct_mapping(node, deep)
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """One part of the file; measured, before anything is made of it."""
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of it
+            before = self._size
+            if getattr(event, "tag", None) not in _TAGS:
+                raise _at(
+                    event,
+                    f"tag {_cut(event.tag.replace(_YAMLS, '!!'), _LONGEST_VALUE)} says what a value is; leave it out",
+                )
+            node = super().compose_node(parent, index)
+            if isinstance(event, yaml.AliasEvent):
+                self._repeat(event, node)
+                return node
+            self._size += 1 + (len(node.value) if isinstance(node, yaml.ScalarNode) else 0)
+            if event.anchor is not None:
+                self._sizes[node] = self._size - before
+            if isinstance(node, yaml.MappingNode):
+                _check_keys(node)
+            return node
+
+        def _repeat(self, event: Any, node: Any) -> None:
+            if node not in self._sizes:
+                raise _at(event, f"*{_cut(event.anchor, _LONGEST_VALUE)} holds itself")
+            self._size += self._sizes[node]
+            self._repeated += self._sizes[node]
+            if self._repeated > _MOST_REPEATED:
+                text = f"more than {_MOST_REPEATED} characters and values are repeated by names such as"
+                raise _at(event, f"{text} *{_cut(event.anchor, _LONGEST_VALUE)}; write what is meant")
 
     return Strict
 
 
-#: Keys of one mapping at most.
-_MOST_KEYS = 100_000
-_WHOLE = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
+def _check_keys(node: Any) -> None:
+    """Refuses a key that stands twice; at once, since ``<<`` later adds keys that may stand here too."""
+    seen = set()
+    for key, _ in node.value:
+        if not isinstance(key.value, str):
+            continue
+        if key.value in seen:
+            raise _at(key, f"key {shown(key.value)} stands twice in one mapping; keep one")
+        seen.add(key.value)
+
+
+def _at(place: Any, text: str) -> FileRefused:
+    return FileRefused([Problem("", f"line {place.start_mark.line + 1}: {text}")])
+
+
+#: Characters and values that a file may stand for beyond those that are written in it. Kubernetes' largest object has a
+#: megabyte.
+_MOST_REPEATED = 1_000_000
+#: Characters of a key in a path; Kubernetes' longest (253 of a prefix, 63 of a name) have 317.
+_LONGEST_KEY = 320
+#: Characters of a value, and of what a YAML reader says, in a message.
+_LONGEST_VALUE = 60
+_LONGEST_FAULT = 1000
+_YAMLS = "tag:yaml.org,2002:"
+#: Tags that may be written. Others would have PyYAML make numbers and dates of what is none, or are somebody's own.
+_TAGS = frozenset([None, *(f"{_YAMLS}{each}" for each in ("str", "binary", "map", "seq"))])
+#: Short, since Python keeps all whole numbers that are alike modulo 2^61 - 1 in one place of a mapping.
+_WHOLE = re.compile(r"^(?=.{1,20}$)(?:[-+]?0b[01_]+|[-+]?0o?[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 _FLOAT = re.compile(
     r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?\.[0-9][0-9_]*|[-+]?\.(?:inf|Inf)|\.nan)$"
 )

@@ -391,12 +391,13 @@ MANY = "r: &r {node: " + "n" * 4000 + "}\nrecords: [" + ", ".join(["*r"] * 5000)
         ("just words", "f: holds no records; give the ConfigMap provisioning-records"),
         ('{"node":"a"}\n{"node":1}\n', "f, line 2: record of provisioning: Expected `str`"),
         ("a: [", "f: not YAML: "),
-        (NESTED, "f: holds what is no record: it is longer than 10000 characters"),
-        (MANY, "f: stands for more than 16777216 characters"),
+        (NESTED, "f: line 6: more than 1000000 characters and values are repeated by names such as *e"),
+        (MANY, "f: line 2: more than 1000000 characters and values are repeated by names such as *r"),
         ('[{"node":"a"},{}]', "f, record 2: record of provisioning: "),
         ("[" * 50_000, "f: is nested too deeply"),
         ("a: " + "[" * 5_000, "f: is nested too deeply"),
-        ("records: &a\n- {at: *a}\n", "f: holds what is no record"),
+        ("records: &a\n- {at: *a}\n", "f: line 2: *a holds itself"),
+        ("records: [" + "n" * 20_000 + "]", "f: holds what is no record: it is longer than 10000 characters"),
     ],
 )
 def test_a_file_that_holds_none_is_refused_with_its_fault(text: str, says: str) -> None:
@@ -415,7 +416,7 @@ def test_results_of_experiments_are_read_as_bench_writes_them_and_as_a_list() ->
 
 
 def test_pods_of_a_file_are_bounded_like_nodes() -> None:
-    with pytest.raises(ValueError, match="f: holds what is no record"):
+    with pytest.raises(ValueError, match="f: line 6: more than 1000000 characters"):
         read_workloads(NESTED.replace("records:", "workloads:"), "f")
 
 
