@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_samples_in_every_process(tmp_path: Path) -
         subprocess.run(
             [
                 *(sys.executable, "-m", "tessera", "bench", "policy-reset", "--lab", "--operator", "reference"),
-                *("--scenario", "built", "--repeat", "16", "--json", str(files[-1])),
+                *("--scenario", "built", "--repeat", "5", "--json", str(files[-1])),
             ],
             env={**os.environ, "PYTHONHASHSEED": order},
             check=True,

@@ -17,8 +17,17 @@ from tessera.provisioning.experiments.results import Samples
 
 Measure = Callable[..., Samples]
 
-FIVE = [(policy_reset, BUILT), (policy_reset, PUBLIC), (autoscale, BUILT), (autoscale, PUBLIC), (autoscale, INTERNAL)]
-NAMES = [f"{measure.__name__}-{scenario.name}" for measure, scenario in FIVE]
+#: One of each experiment always; the others, which take longest, with the long proofs.
+FIVE = [
+    pytest.param(measure, scenario, id=f"{measure.__name__}-{scenario.name}", marks=() if often else pytest.mark.soak)
+    for measure, scenario, often in (
+        (policy_reset, BUILT, False),
+        (policy_reset, PUBLIC, True),
+        (autoscale, BUILT, False),
+        (autoscale, PUBLIC, True),
+        (autoscale, INTERNAL, False),
+    )
+]
 
 
 def test_the_first_reset_pulls_images_and_does_not_count() -> None:
@@ -54,7 +63,7 @@ ALWAYS = {
 }
 
 
-@pytest.mark.parametrize(("measure", "scenario"), FIVE, ids=NAMES)
+@pytest.mark.parametrize(("measure", "scenario"), FIVE)
 def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_or_an_overlaps(
     measure: Measure, scenario: Scenario
 ) -> None:
