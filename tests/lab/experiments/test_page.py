@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.pages import ROOT, Page, shows
 from tests.lab.experiments.conftest import MAKE
-from tests.lab.experiments.test_means import FIVE, NAMES
+from tests.lab.experiments.test_means import FIVE
 
 from tessera.cli.main import main
 from tessera.lab.experiments.measure import OURS, UPSTREAM
@@ -50,7 +50,7 @@ def _in_table(results: tuple[Samples, ...]) -> None:
 
 
 @pytest.mark.parametrize("order", [UPSTREAM, OURS])
-@pytest.mark.parametrize(("measure", "scenario"), FIVE, ids=NAMES)
+@pytest.mark.parametrize(("measure", "scenario"), FIVE)
 def test_thirty_repetitions_take_less_than_twenty_seconds_and_the_reference_comes_to_red_hats_mean(
     measure: Callable[..., Samples], scenario: Scenario, order: str
 ) -> None:
