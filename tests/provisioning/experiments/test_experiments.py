@@ -1,5 +1,6 @@
 """The experiments measure what they say, and refuse what would measure something else."""
 
+import asyncio
 import random
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ import pytest
 from tessera.api.documents import FileRefused
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import LoopClock
-from tessera.kube.resources import PODS
+from tessera.kube.resources import NODES, PODS
 from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.install import apply
 from tessera.lab.manifests import install_manifests
@@ -129,6 +130,33 @@ def test_a_workload_that_finds_a_free_place_measures_nothing() -> None:
         with pytest.raises(ValueError, match="node node-1, which was there before"):
             await experiment.run(spec, 1)
         assert not (await cluster.client("user").list(PODS, "default")).items
+
+    in_cluster(story)
+
+
+def test_a_pod_that_is_seen_to_run_before_its_node_is_seen_to_be_ready_took_no_time() -> None:
+    async def story(cluster: Cluster) -> None:
+        user = cluster.client("autoscaler")
+        experiment = Autoscale(user, cluster.clock, namespace="default", rng=random.Random(0))
+        name = "tessera-bench"
+
+        async def provide() -> None:
+            await user.create(NODES.untyped(), {"metadata": {"name": "late"}})
+            await cluster.clock.sleep(5)
+            await user.bind(name, "default", "late")
+            running = {"status": {"containerStatuses": [{"name": "c", "state": {"running": {}}}]}}
+            await user.merge_patch(PODS.untyped(), name, running, "default", subresource="status")
+            await cluster.clock.sleep(5)
+            ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+            await user.merge_patch(NODES.untyped(), "late", ready, subresource="status")
+            await cluster.clock.sleep(5)
+            await user.delete(NODES, "late")
+
+        async with asyncio.TaskGroup() as group:
+            measured = group.create_task(experiment.run(pod(**{"nvidia.com/gpu": "1"})["spec"] | {"nodeName": ""}, 1))
+            await cluster.clock.sleep(1)
+            group.create_task(provide())
+        assert measured.result() == [0.0]
 
     in_cluster(story)
 

@@ -12,7 +12,7 @@ from typing import Any
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
-from tessera.kube.informer import Informer
+from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
 from tessera.provisioning.sightings import node_sighting
@@ -76,7 +76,7 @@ class Autoscale:
             TimeoutError: a step took too long; the text says which.
         """
         samples = []
-        self._nodes.add_handler(lambda event: self._note(event.object))
+        self._nodes.add_handler(self._note)
         self._pods.add_handler(lambda event: self._note_obstacle(event.object))
         async with self._watched.running():
             for _ in range(repeats):
@@ -97,7 +97,10 @@ class Autoscale:
                     f"pod {self._namespace}/{NAME} ran on node {node}, which was there before: there was a free card, "
                     "so no node was made; let the autoscaler take free nodes away first"
                 )
-            taken = now - self._ready[node]
+            # Nodes and pods are watched apart: the one may be seen to run before the other is seen to be Ready.
+            if node not in self._ready:
+                await self._until(lambda: node in self._ready, f"node {node} is seen to be Ready")
+            taken = max(0.0, now - self._ready[node])
             made = self._nodes.cache.get(node)
             self.simulated |= made is not None and node_sighting(made).simulated
         finally:
@@ -112,9 +115,10 @@ class Autoscale:
             return
         await self._until(lambda: self._pod() is None, f"pod {self._namespace}/{NAME} is gone")
 
-    def _note(self, node: Node) -> None:
+    def _note(self, event: Event[Node]) -> None:
+        node = event.object
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
-        if ready:
+        if ready and event.kind is not EventKind.DELETED:
             self._ready.setdefault(node.metadata.name, self._clock.monotonic())
         else:
             self._ready.pop(node.metadata.name, None)
