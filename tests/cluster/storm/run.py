@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from tests.cluster.conftest import COMMANDS
+from tests.cluster.distance import Network, distant
 from tests.cluster.driverlab import Drivers, play
 from tests.cluster.storm import mishaps, people
 from tests.cluster.storm.calm import comes_right, goes_on, look_at_round, put_right
-from tests.cluster.storm.distance import Network, distant
 from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
