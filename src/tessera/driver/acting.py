@@ -125,16 +125,16 @@ class Acting:
     def _meets(self, instruction: Instruction) -> bool:
         """Whether another write of the same node has to come first.
 
-        A label holds only for the node as it was seen. So it waits until what was told of the node is seen, and nothing
-        is told while it is under way.
+        A label holds only for the node as it was seen, and what is told is of that. So each waits until the other is seen.
         """
         match instruction:
             case Label(node=node):
-                told = (f"told/{node}", f"condition/{node}")
-                return any(key in self._running or key in self._unseen for key in told)
+                others = (f"told/{node}", f"condition/{node}")
             case Tell(node=node) | Show(node=node):
-                return f"label/{node}" in self._running
-        return False
+                others = (f"label/{node}",)
+            case _:
+                return False
+        return any(key in self._running or key in self._unseen for key in others)
 
     async def _do(self, key: str, instruction: Instruction) -> None:
         try:

@@ -15,13 +15,12 @@ from tessera.kube.errors import ApiError
 from tessera.kube.resources import EVENTS
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Step, WorkloadRecord
+from tessera.provisioning.phases import ROUNDED
 from tessera.provisioning.sightings import moment
 from tessera.provisioning.store import BookStore
 
 #: Pods that wait for their record to be kept; of more, the oldest are passed over.
 _WAITING = 200
-#: Times in objects are whole seconds: a start can look this much earlier than the pull before it.
-_ROUNDED = 1.0
 
 
 class Workloads:
@@ -67,7 +66,7 @@ class Workloads:
             return record
         times = [moment(each.first_timestamp) or moment(each.event_time) for each in found]
         started = record.at[Step.STARTED]
-        before = [each for each in times if each is not None and each <= started + _ROUNDED]
+        before = [each for each in times if each is not None and each <= started + ROUNDED]
         if not before:
             return record
         return msgspec.structs.replace(record, at={**record.at, Step.PULLED: min(max(before), started)})
