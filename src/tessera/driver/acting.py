@@ -125,8 +125,9 @@ class Acting:
     def _meets(self, instruction: Instruction) -> bool:
         """Whether another write of the same node has to come first.
 
-        A label holds only for the node as it was seen, and what is told is of that. So each waits until the other is seen.
+        A label and a node's status are computed from one reading of the node, so each waits until the other is seen.
         """
+        others: tuple[str, ...]
         match instruction:
             case Label(node=node):
                 others = (f"told/{node}", f"condition/{node}")
