@@ -125,17 +125,16 @@ class Acting:
     def _meets(self, instruction: Instruction) -> bool:
         """Whether another write of the same node has to come first.
 
-        A label and a node's status are computed from one reading of the node, so each waits until the other is seen.
+        A label holds only for the node as it was seen. So it waits until what was told of the node is seen, and nothing
+        is told while it is under way.
         """
-        others: tuple[str, ...]
         match instruction:
             case Label(node=node):
-                others = (f"told/{node}", f"condition/{node}")
+                told = (f"told/{node}", f"condition/{node}")
+                return any(key in self._running or key in self._unseen for key in told)
             case Tell(node=node) | Show(node=node):
-                others = (f"label/{node}",)
-            case _:
-                return False
-        return any(key in self._running or key in self._unseen for key in others)
+                return f"label/{node}" in self._running
+        return False
 
     async def _do(self, key: str, instruction: Instruction) -> None:
         try:
