@@ -44,6 +44,20 @@ ECHOED = Limit(
 )
 
 
+STATE_FILE = Limit(
+    4 * 1024 * 1024,
+    "bytes",
+    "a file in which an agent keeps its state",
+    "the largest that an agent writes, with the devices of thousands of pods, has a tenth of it",
+)
+BAD_FILES = Limit(
+    3,
+    "files",
+    "damaged state files of one name that are preserved as `*.bad`",
+    "the first ones and the newest show what happened; a disk that damages every file must not fill up",
+)
+
+
 def all_limits() -> Iterator[tuple[str, Limit]]:
     """Name and limit of everything in this module, in its order."""
     for name, value in globals().items():

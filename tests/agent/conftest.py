@@ -325,7 +325,7 @@ class Scene:
 
     async def journal_is_empty(self) -> bool:
         """Whether the agent remembers nothing."""
-        return not any(json.loads(self.options.journal_file.read_bytes()).values())
+        return not any(json.loads(self.options.journal_file.read_bytes().splitlines()[0]).values())
 
     # The hardware -----------------------------------------------------------------------------------------------
 

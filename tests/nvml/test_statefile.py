@@ -103,12 +103,14 @@ def test_changes_at_the_same_time_do_not_cross(state: Path) -> None:
     assert [one.start for one in load(state).instances(gpu)] == list(range(7))
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"seed": 1}'])
-def test_a_damaged_file_is_an_error_and_stays_as_it_is(state: Path, content: str) -> None:
-    state.write_text(content)
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"seed": 1}', b"\xff", b'{"\xff": 1}', b'{"a":' * 100_000], ids=range(7)
+)
+def test_a_damaged_file_is_an_error_and_stays_as_it_is(state: Path, content: bytes) -> None:
+    state.write_bytes(content)
     with pytest.raises(StateFileError, match="delete the file"):
         load(state)
-    assert state.read_text() == content
+    assert state.read_bytes() == content
 
 
 def test_the_same_cards_may_be_written_in_another_way(state: Path) -> None:

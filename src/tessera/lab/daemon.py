@@ -115,18 +115,19 @@ def running(folder: Path) -> LabState | None:
         return None
     try:
         return msgspec.json.decode((folder / "lab.json").read_bytes(), type=LabState)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (OSError, ValueError, RecursionError):  # being written, or spoilt: nothing can be said of the lab
         return None
 
 
 def _holder(folder: Path) -> int | None:
     """The process that keeps the folder's lock: a running lab, or one that starts or ends just now. 0 if not known."""
     try:
-        with (folder / "lock").open() as lock:
+        with (folder / "lock").open("rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return int(lock.read() or 0)
+                holder = lock.read(20)
+                return int(holder) if holder.isdigit() else 0
     except FileNotFoundError:
         pass
     return None

@@ -103,7 +103,7 @@ class FileStore:
     def _parse(self, content: bytes) -> Machine:
         try:
             return self._decode(content)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:  # no UTF-8, no JSON, another type; nested
             raise StateFileError(
                 f"simulated cards {self._path}: not a machine's state ({error}); delete the file for new cards"
             ) from error

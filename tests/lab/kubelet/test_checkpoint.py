@@ -39,3 +39,12 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, damage: tuple[s
     file.write_text(file.read_text().replace(*damage))
     with pytest.raises(CheckpointError, match=FILE_NAME):
         FileCheckpoint(tmp_path).load()
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b'"\xff"', b"[1]", b'{"Data":' * 100_000], ids=["byte", "text", "array", "nested"]
+)
+def test_a_checkpoint_of_any_bytes_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+    with pytest.raises(CheckpointError, match=FILE_NAME):
+        FileCheckpoint(tmp_path).load()

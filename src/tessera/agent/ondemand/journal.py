@@ -6,14 +6,11 @@ guide: instances are not kept over a reset or reboot). A file that cannot be rea
 Instaslice object then tells which instances were ours (rule 1 of :mod:`tessera.agent.ondemand.slices`).
 """
 
-import logging
 from pathlib import Path
 
 from tessera.agent.keptfile import KeptFile
 from tessera.agent.ondemand.facts import Journal
 from tessera.agent.ondemand.positions import parse_device_id
-
-_log = logging.getLogger(__name__)
 
 
 class JournalFile(KeptFile[Journal]):
@@ -25,16 +22,17 @@ class JournalFile(KeptFile[Journal]):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, Journal)
-        self._name = path
 
     def load(self) -> Journal:
         """What was last saved; empty if there is no readable file, or one that names what is no position."""
-        journal = super().load() or Journal()
-        bound = (each for positions in journal.bindings.values() for each in positions.values())
-        try:
-            for position in (*journal.owners, *bound):
-                parse_device_id(position)
-        except ValueError as error:
-            _log.warning("%s is unreadable and counts as empty: %s", self._name, error)
-            return Journal()
-        return journal
+        return super().load() or Journal()
+
+    def check(self, value: Journal) -> None:
+        """Every position must read.
+
+        Raises:
+            ValueError: one does not.
+        """
+        bound = (each for positions in value.bindings.values() for each in positions.values())
+        for position in (*value.owners, *bound):
+            parse_device_id(position)

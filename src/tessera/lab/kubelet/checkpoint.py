@@ -76,7 +76,7 @@ class FileCheckpoint:
             return _ledger(content["Data"])
         except FileNotFoundError:
             return None
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OSError) as error:
             raise CheckpointError(f"{self._path}: {error}; delete the file to start without it") from error
 
 
