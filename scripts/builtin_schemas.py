@@ -136,10 +136,9 @@ DEFAULTS = {
         "revisionHistoryLimit": 10,
         "updateStrategy": {},
     },
-    "io.k8s.api.apps.v1.StatefulSetUpdateStrategy": {"type": "RollingUpdate"},
     "io.k8s.api.apps.v1.DaemonSetSpec": {"revisionHistoryLimit": 10, "updateStrategy": {}},
     "io.k8s.api.apps.v1.DaemonSetUpdateStrategy": {"type": "RollingUpdate"},
-    "io.k8s.api.batch.v1.JobSpec": {"backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False},
+    "io.k8s.api.batch.v1.JobSpec": {"completionMode": "NonIndexed", "suspend": False},
     "io.k8s.api.scheduling.v1.PriorityClass": {"preemptionPolicy": "PreemptLowerPriority"},
     "io.k8s.api.admissionregistration.v1.MutatingWebhook": {
         "failurePolicy": "Fail",

@@ -7,6 +7,9 @@ from typing import Any
 from tessera.lab.apiserver.pod_defaults import canonical_amounts, default_pod_spec
 from tessera.lab.apiserver.seams import Obj
 
+#: How long a service with ``sessionAffinity: ClientIP`` sends a client to the same pod, seconds.
+CLIENT_IP_SECONDS = 10800
+
 
 def _fill(obj: Obj, **defaults: Any) -> None:
     for key, value in defaults.items():
@@ -43,10 +46,12 @@ def stateful_set(obj: Obj) -> None:
     spec = obj.setdefault("spec", {})
     _template(spec)
     _fill(spec, replicas=1, revisionHistoryLimit=10, podManagementPolicy="OrderedReady", updateStrategy={})
-    _fill(spec["updateStrategy"], type="RollingUpdate")
-    if spec["updateStrategy"]["type"] == "RollingUpdate":
-        _fill(spec["updateStrategy"], rollingUpdate={})
-        _fill(spec["updateStrategy"]["rollingUpdate"], partition=0)
+    update = spec["updateStrategy"]
+    if not update.get("type"):  # whoever writes the type alone gets no partition
+        update["type"] = "RollingUpdate"
+        _fill(update, rollingUpdate={})
+    if update["type"] == "RollingUpdate" and update.get("rollingUpdate") is not None:
+        _fill(update["rollingUpdate"], partition=0)
     _fill(spec, persistentVolumeClaimRetentionPolicy={})
     _fill(spec["persistentVolumeClaimRetentionPolicy"], whenDeleted="Retain", whenScaled="Retain")
 
@@ -68,8 +73,16 @@ def job(obj: Obj) -> None:
     _template(spec)
     if spec.get("completions") is None and spec.get("parallelism") is None:
         spec["completions"] = 1
-    _fill(spec, parallelism=1, completionMode="NonIndexed", suspend=False, podReplacementPolicy="TerminatingOrFailed")
-    _fill(spec, backoffLimit=6)
+    policy = spec.get("podFailurePolicy")
+    _fill(spec, parallelism=1, completionMode="NonIndexed", suspend=False)
+    _fill(spec, podReplacementPolicy="TerminatingOrFailed" if policy is None else "Failed")
+    _fill(spec, backoffLimit=6 if spec.get("backoffLimitPerIndex") is None else 2**31 - 1)
+    for rule in (policy or {}).get("rules") or ():
+        for pattern in rule.get("onPodConditions") or ():
+            _fill(pattern, status="True")
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels")
+    if labels and not obj["metadata"].get("labels"):
+        obj["metadata"]["labels"] = dict(labels)
 
 
 def new_job(obj: Obj) -> None:
@@ -89,8 +102,17 @@ def service(obj: Obj) -> None:
     """Defaults of a Service."""
     spec = obj.setdefault("spec", {})
     _fill(spec, sessionAffinity="None", type="ClusterIP")
+    if spec["sessionAffinity"] == "None":
+        spec.pop("sessionAffinityConfig", None)
+    else:
+        client = ((spec.get("sessionAffinityConfig") or {}).get("clientIP") or {}).get("timeoutSeconds")
+        spec["sessionAffinityConfig"] = {"clientIP": {"timeoutSeconds": client or CLIENT_IP_SECONDS}}
     if spec["type"] == "ExternalName":
         return
+    if spec["type"] in {"NodePort", "LoadBalancer"}:
+        _fill(spec, externalTrafficPolicy="Cluster")
+    if spec["type"] == "LoadBalancer":
+        _fill(spec, allocateLoadBalancerNodePorts=True)
     _fill(spec, internalTrafficPolicy="Cluster", ipFamilies=["IPv4"], ipFamilyPolicy="SingleStack")
     for port in spec.get("ports") or ():
         _fill(port, protocol="TCP", targetPort=port.get("port"))
@@ -108,9 +130,11 @@ def new_service(obj: Obj) -> None:
 
 
 def node(obj: Obj) -> None:
-    """Amounts of a node in their canonical form."""
+    """Amounts of a node in their canonical form; what it has is what it gives, where nothing else is said."""
     status = obj.get("status")
     if isinstance(status, dict):
+        if status.get("capacity") and status.get("allocatable") is None:
+            status["allocatable"] = dict(status["capacity"])
         canonical_amounts(status, "capacity", "allocatable")
 
 
@@ -127,6 +151,19 @@ def secret(obj: Obj) -> None:
     if plain:
         encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in plain.items()}
         obj["data"] = {**(obj.get("data") or {}), **encoded}
+
+
+def endpoints(obj: Obj) -> None:
+    """Defaults of Endpoints."""
+    for subset in obj.get("subsets") or ():
+        for port in subset.get("ports") or ():
+            _fill(port, protocol="TCP")
+
+
+def endpoint_slice(obj: Obj) -> None:
+    """Defaults of an EndpointSlice."""
+    for port in obj.get("ports") or ():
+        _fill(port, name="", protocol="TCP")
 
 
 def webhooks(obj: Obj) -> None:

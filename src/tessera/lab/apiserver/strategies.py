@@ -31,6 +31,8 @@ _WEBHOOKS = Strategy(default=defaults.webhooks, validate=check_webhooks)
 
 _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource("", "configmaps"): Strategy(validate_update=data_update),
+    GroupResource("", "endpoints"): Strategy(default=defaults.endpoints),
+    GroupResource("discovery.k8s.io", "endpointslices"): Strategy(default=defaults.endpoint_slice),
     GroupResource("", "events"): Strategy(default=defaults.event),
     GroupResource("", "namespaces"): Strategy(
         prepare_create=defaults.new_namespace,
