@@ -1,7 +1,7 @@
 """What the server fills in, and what it leaves as its author wrote it.
 
-The rules are those of ``pkg/apis/*/v1/defaults.go``. Pods and pod templates differ: what a pod alone gets would stand in
-a template as a field that nobody wrote, and the next ``kubectl apply`` would trip over it.
+The rules are those of ``pkg/apis/*/v1/defaults.go``. Pods and pod templates differ: what a pod alone gets would be a
+field of the template that nobody wrote, and the next ``kubectl apply`` would trip over it.
 """
 
 from typing import Any

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from tessera.lab.apiserver.bytefields import base64_flaw
 from tessera.lab.apiserver.causes import child, required, unsupported
 from tessera.lab.apiserver.schemas import Definition, Library, library
 from tessera.lab.apiserver.seams import Cause, Obj
@@ -81,6 +82,10 @@ class BuiltinSchema:
         """Removes them."""
         for _, parent, field in list(self._strangers(obj, {"$ref": self._name}, "")):
             del parent[field]
+
+    def settle(self, obj: Obj) -> None:
+        """Removes null, which is the same as absent."""
+        self._shape.settle(obj)
 
     def default(self, obj: Obj) -> None:
         """Fills in the defaults that depend on no other field."""
@@ -210,6 +215,8 @@ def _scalar_problem(value: Any, node: Definition, have: str) -> str:
     if not fits:
         go = {"boolean": "bool", "object": "map[string]interface {}", "array": "[]interface {}", "number": "float64"}
         return f"json: cannot unmarshal {have} into @ of type {go.get(want, want)}"
+    if kind == "byte":
+        return base64_flaw(value)
     if kind == "date-time" and not is_time(value):
         return f'parsing time "{value}" as "2006-01-02T15:04:05Z07:00": cannot parse "{value}" as "2006"'
     return ""

@@ -81,6 +81,8 @@ def conform(ask: Ask, obj: Obj, old: Read | None, *, quiet: bool = False) -> Non
             if not quiet:
                 field_validation(ask, schema.unknown_fields(part))
             schema.prune(part)
+            if isinstance(schema, BuiltinSchema):
+                schema.settle(part)
         schema.default(part)
         _put_back(obj, part, looked_at)
     strategy = strategy_of(ask.resource)

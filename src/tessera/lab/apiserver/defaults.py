@@ -149,7 +149,7 @@ def secret(obj: Obj) -> None:
     _fill(obj, type="Opaque")
     plain = obj.pop("stringData", None)
     if plain:
-        encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in plain.items()}
+        encoded = {key: base64.b64encode((value or "").encode()).decode() for key, value in plain.items()}
         obj["data"] = {**(obj.get("data") or {}), **encoded}
 
 

@@ -126,20 +126,22 @@ def _subject(certificate: Mapping[str, Any]) -> UserInfo:
 async def _read(raw: web.BaseRequest) -> Request:
     if (raw.content_length or 0) > MAX_BODY:
         raise _too_large()
-    body = await raw.read()
-    if len(body) > MAX_BODY:
-        raise _too_large()
+    body = bytearray()
+    async for chunk in raw.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise _too_large()
     return Request(
         method=raw.method,
         path=raw.rel_url.raw_path,
         query=list(raw.rel_url.query.items()),
         headers={key.lower(): value for key, value in raw.headers.items()},
-        body=body,
+        body=bytes(body),
     )
 
 
 def _too_large() -> StatusError:
-    return StatusError(413, "RequestEntityTooLarge", f"limit is {MAX_BODY}: the request's body is too large")
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
 
 
 def _whole(answer: Response) -> web.Response:

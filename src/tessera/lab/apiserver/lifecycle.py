@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 
 from tessera.clock import parse_rfc3339, rfc3339
+from tessera.lab.apiserver.causes import too_long
 from tessera.lab.apiserver.seams import Cause, Obj
 
 #: Letters of generated names (``k8s.io/apimachinery/pkg/util/rand``: no vowels, nothing easily confused).
 SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 #: Longest name that generateName makes, suffix included.
 MAX_GENERATED = 63
+#: Bytes of all annotations of an object, keys included (``TotalAnnotationSizeLimitB``).
+MAX_ANNOTATIONS = 256 * 1024
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
@@ -109,8 +112,11 @@ def metadata_causes(obj: Mapping[str, Any], name_rule: str) -> Sequence[Cause]:
             causes.append(_invalid("metadata.labels", value, "must be no more than 63 characters"))
         elif value and not _QUALIFIED.fullmatch(value):
             causes.append(_invalid("metadata.labels", value, _VALUE_RULE))
-    for key in meta.get("annotations") or {}:
+    annotations = meta.get("annotations") or {}
+    for key in annotations:
         causes += _key_causes(key.lower(), "metadata.annotations")
+    if sum(len(key.encode()) + len(str(value).encode()) for key, value in annotations.items()) > MAX_ANNOTATIONS:
+        causes.append(too_long("metadata.annotations", MAX_ANNOTATIONS))
     for index, owner in enumerate(meta.get("ownerReferences") or ()):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from tessera.clock import parse_rfc3339
+from tessera.lab.apiserver.bytefields import is_base64
 from tessera.lab.apiserver.schemas import Definition, Library
 
 QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?")
@@ -21,6 +22,16 @@ _TYPES: Mapping[str, frozenset[type]] = {
     "object": frozenset({dict}),
     "array": frozenset({list}),
     "number": frozenset({int, float}),
+}
+#: Makes Go's zero value, by type and by format.
+_ZEROS: Mapping[str, Callable[[], Any]] = {
+    "string": str,
+    "boolean": bool,
+    "object": dict,
+    "array": list,
+    "number": int,
+    "integer": int,
+    "quantity": lambda: "0",
 }
 
 
@@ -34,10 +45,11 @@ class Shape:
         defaults: fields with a default of their own.
         defaulted: whether anything at or below this node has a default.
         free: whether anything at all may stand here.
+        nullable: whether null stays null; elsewhere it is the same as absent, or as empty in a list or map.
+        zero: what Go makes of null in a list or map.
     """
 
     __slots__ = (
-        "_extra",
         "_fields",
         "_items",
         "_node",
@@ -47,7 +59,9 @@ class Shape:
         "enum",
         "fits",
         "free",
+        "nullable",
         "required",
+        "zero",
     )
 
     def __init__(self, shapes: "Shapes", schema: Definition, node: Definition) -> None:
@@ -57,6 +71,8 @@ class Shape:
         self._items: Shape | None = None
         self.fits = _test(node)
         self.free = not any(key in node for key in ("properties", "additionalProperties", "items"))
+        self.nullable = node.get("format") == "date-time" or "type" not in node
+        self.zero = _ZEROS.get(node.get("format", "")) or _ZEROS.get(node.get("type", ""), str)
         self.enum: frozenset[Any] | None = frozenset(schema["enum"]) if "enum" in schema else None
         self.required = shapes.required(schema, node)
         properties = node.get("properties") or {}
@@ -88,9 +104,9 @@ class Shape:
         return self._items
 
     def sound(self, value: Any) -> bool:
-        """Whether all values have the right types and no field is unknown."""
+        """Whether all values have the right types, none is null and no field is unknown."""
         if value is None:
-            return True
+            return self.nullable
         if not self.fits(value):
             return False
         if self.free:
@@ -125,6 +141,29 @@ class Shape:
             complete = self.items.complete
             return all(complete(each) for each in value)
         return self.enum is None or value == "" or value in self.enum
+
+    def settle(self, value: Any) -> None:
+        """Removes null from fields and replaces it in lists and maps, in place."""
+        if type(value) is dict:
+            is_map = "properties" not in self._node
+            for name in [name for name, each in value.items() if each is None]:
+                below = self.field(name)
+                if below is None or below.nullable:
+                    continue
+                if is_map:
+                    value[name] = below.zero()
+                else:
+                    del value[name]
+            for name, each in value.items():
+                below = self.field(name)
+                if below is not None and not below.free:
+                    below.settle(each)
+        elif type(value) is list:
+            for index, each in enumerate(value):
+                if each is None and not self.items.nullable:
+                    value[index] = self.items.zero()
+                else:
+                    self.items.settle(each)
 
     def fill(self, value: Any) -> None:
         """Sets the defaults that are missing."""
@@ -224,6 +263,8 @@ def _test(node: Definition) -> Callable[[Any], bool]:
         return lambda value: type(value) is int and least <= value < most
     if form == "date-time":
         return lambda value: type(value) is str and is_time(value)
+    if form == "byte":
+        return lambda value: type(value) is str and is_base64(value)
     types = _TYPES.get(kind, frozenset())
     return lambda value: type(value) in types
 

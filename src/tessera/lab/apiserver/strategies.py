@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tessera.lab.apiserver import defaults
 from tessera.lab.apiserver.crd_schema import check_crd
+from tessera.lab.apiserver.data_rules import config_map_causes, data_update, secret_causes, secret_update
 from tessera.lab.apiserver.definitions import established, fill_names, reestablished
 from tessera.lab.apiserver.pod_defaults import default_pod, new_pod
 from tessera.lab.apiserver.pod_rules import pod_causes
@@ -14,7 +15,6 @@ from tessera.lab.apiserver.strategy import Strategy
 from tessera.lab.apiserver.webhook_config import check_webhooks
 from tessera.lab.apiserver.workload_rules import (
     binding_update,
-    data_update,
     job_causes,
     job_update,
     priority_class_update,
@@ -30,7 +30,7 @@ _BINDING = Strategy(default=defaults.binding, validate_update=binding_update)
 _WEBHOOKS = Strategy(default=defaults.webhooks, validate=check_webhooks)
 
 _BY_KIND: Mapping[GroupResource, Strategy] = {
-    GroupResource("", "configmaps"): Strategy(validate_update=data_update),
+    GroupResource("", "configmaps"): Strategy(validate=config_map_causes, validate_update=data_update),
     GroupResource("", "endpoints"): Strategy(default=defaults.endpoints),
     GroupResource("discovery.k8s.io", "endpointslices"): Strategy(default=defaults.endpoint_slice),
     GroupResource("", "events"): Strategy(default=defaults.event),
@@ -48,7 +48,9 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         returns_deleted=True,
     ),
     GroupResource("", "resourcequotas"): Strategy(default=defaults.quota, returns_deleted=True),
-    GroupResource("", "secrets"): Strategy(default=defaults.secret, validate_update=data_update),
+    GroupResource("", "secrets"): Strategy(
+        default=defaults.secret, validate=secret_causes, validate_update=secret_update
+    ),
     GroupResource("", "services"): Strategy(
         default=defaults.service, prepare_create=defaults.new_service, returns_deleted=True
     ),

@@ -105,11 +105,3 @@ def binding_update(obj: Read, old: Read) -> Sequence[Cause]:
     """A binding keeps its role."""
     same = obj.get("roleRef") == old.get("roleRef")
     return () if same else [invalid("roleRef", obj.get("roleRef"), "cannot change roleRef")]
-
-
-def data_update(obj: Read, old: Read) -> Sequence[Cause]:
-    """What is marked immutable stays as it is."""
-    if not old.get("immutable"):
-        return ()
-    same = all(obj.get(key) == old.get(key) for key in ("data", "binaryData", "immutable"))
-    return () if same else [forbidden("data", "field is immutable when `immutable` is set")]
