@@ -43,6 +43,55 @@ ECHOED = Limit(
     "a reader finds the mistake in less; a longer text hides the message around it",
 )
 
+NODE_AFFINITY_TERMS = Limit(
+    100,
+    "terms",
+    "terms of a slice pod's required node affinity",
+    "one term says what hundreds do, with a list of values; each is judged for every node",
+)
+NODE_AFFINITY_EXPRESSIONS = Limit(
+    500,
+    "expressions",
+    "expressions in all terms of a slice pod's required node affinity",
+    "several for each term; each is judged for every node",
+)
+NODE_AFFINITY_VALUES = Limit(
+    5_000,
+    "values",
+    "values in all expressions of a slice pod's required node affinity",
+    "a list that names every node of the largest clusters fits",
+)
+NODE_SELECTOR_LABELS = Limit(
+    100,
+    "labels",
+    "labels in a slice pod's nodeSelector",
+    "a node has a few dozen labels; each is judged for every node",
+)
+TOLERATIONS = Limit(
+    200,
+    "tolerations",
+    "tolerations of a slice pod",
+    "clusters have a few kinds of taints; kept for every pod that waits",
+)
+POD_CONTAINERS = Limit(
+    200,
+    "containers",
+    "containers of a slice pod, init containers included",
+    "a node runs some hundred containers in all; requests of each are added up",
+)
+POD_QUANTITIES = Limit(
+    1_000,
+    "quantities",
+    "quantities in requests and limits of a slice pod, all containers together",
+    "five for each of the most containers; each is parsed, and held against every node",
+)
+REMEMBERED_CONSTRAINTS = Limit(
+    4_096,
+    "answers",
+    "different constraints of pods whose nodes the controller remembers",
+    "more kinds of pods than wait at once; the longest unused is forgotten and judged anew",
+)
+
 
 STATE_FILE = Limit(
     4 * 1024 * 1024,

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from tessera.controller.constraints import Constraints
 from tessera.controller.eligibility import refusal, shortage
-from tessera.controller.facts import Constraints, NodeFacts
+from tessera.controller.facts import NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
 LABELS = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n1", "zone": "a", "cores": "64"}

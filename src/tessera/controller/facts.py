@@ -18,29 +18,16 @@ from tessera.api.names import (
     profile_of,
 )
 from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.api.pod_bounds import excess
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, pod_amounts
-from tessera.kube.resources import Node, NodeSelectorTerm, Pod, Taint, Toleration
+from tessera.controller.constraints import ANYWHERE, Constraints, constraints_of
+from tessera.kube.resources import Node, Pod, Taint
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})
 #: ``spec.nodeName`` of a pod that no scheduler has bound.
 UNBOUND = NodeName("")
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """Which nodes a pod may run on. Equal constraints are decided once per node.
-
-    Attributes:
-        selector: ``spec.nodeSelector`` as sorted pairs.
-        terms: terms of the required node affinity, any of which must hold; None without any.
-        tolerations: taints that the pod puts up with.
-    """
-
-    selector: tuple[tuple[str, str], ...] = ()
-    terms: tuple[NodeSelectorTerm, ...] | None = None
-    tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +48,7 @@ class PodFacts:
         created: creation time, RFC 3339; earlier goes first among equals.
         finished: it has ended and will not run again.
         leaving: its deletion was asked for.
-        fault: why its requests cannot be read; empty if they can.
+        fault: why it cannot be placed whatever room there is; empty if it can.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -73,7 +60,7 @@ class PodFacts:
     gates: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
     amounts: Amounts = field(default_factory=dict)
-    constraints: Constraints = Constraints()
+    constraints: Constraints = ANYWHERE
     priority: int = 0
     created: str = ""
     finished: bool = False
@@ -89,7 +76,8 @@ class PodFacts:
     @property
     def ready_to_place(self) -> bool:
         """Whether it waits for us and for nobody else."""
-        return bool(self.profiles) and self.gates == (GATE,) and not self.finished and not self.leaving
+        held = self.gates == (GATE,) and not self.fault
+        return held and bool(self.profiles) and not self.finished and not self.leaving
 
     @property
     def key(self) -> str:
@@ -134,14 +122,7 @@ class NodeFacts:
 def pod_facts(pod: Pod) -> PodFacts:
     """What matters of a pod."""
     spec, meta = pod.spec, pod.metadata
-    fault = ""
-    held: Amounts = {}
-    profiles: tuple[str, ...] = ()
-    try:
-        profiles = pod_slices(slices_of(pod))
-        held = pod_amounts(spec)
-    except (SliceRequestError, ValueError) as error:
-        fault = str(error)
+    profiles, held, constraints, fault = _needs(pod)
     return PodFacts(
         uid=PodUid(meta.uid),
         namespace=meta.namespace,
@@ -151,7 +132,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         gates=tuple(gate.name for gate in spec.scheduling_gates),
         profiles=profiles,
         amounts=held,
-        constraints=_constraints(pod),
+        constraints=constraints,
         priority=spec.priority,
         created=meta.creation_timestamp or "",
         finished=pod.status.phase in FINISHED,
@@ -161,19 +142,24 @@ def pod_facts(pod: Pod) -> PodFacts:
     )
 
 
+def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
+    """Slices, amounts, constraints (of a pod with slices) and what is wrong with them."""
+    profiles: tuple[str, ...] = ()
+    held: Amounts = {}
+    try:
+        profiles = pod_slices(slices_of(pod))
+        fault = excess(pod.spec) if profiles else ""
+        if fault and not pod.spec.node_name:
+            return profiles, {}, ANYWHERE, fault
+        held = pod_amounts(pod.spec)
+    except (SliceRequestError, ValueError) as error:
+        return profiles, held, ANYWHERE, str(error)
+    return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
+
+
 def version_number(version: str) -> int:
     """A resourceVersion as the number that it is by contract since Kubernetes 1.35; 0 if it is none."""
     return int(version) if version.isdecimal() else 0
-
-
-def _constraints(pod: Pod) -> Constraints:
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
-    required = affinity.required if affinity is not None else None
-    return Constraints(
-        selector=tuple(sorted(pod.spec.node_selector.items())),
-        terms=None if required is None else required.node_selector_terms,
-        tolerations=pod.spec.tolerations,
-    )
 
 
 def node_facts(node: Node) -> NodeFacts:

@@ -21,13 +21,13 @@ from tessera.controller.allocation import Allocation, Step, adopted, next_step, 
 from tessera.controller.amounts import Amounts
 from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
-from tessera.controller.eligibility import admitted, refusal, served_by_fixed
 from tessera.controller.facts import PodFacts
 from tessera.controller.instructions import Instruction, Key, PatchRequests, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
+from tessera.controller.judges import FreeAmounts, Judge
 from tessera.controller.ledger import Ledger
 from tessera.controller.observed import Observed
-from tessera.controller.placing import Placed, place
+from tessera.controller.placing import Placed, Unplaced, place
 from tessera.controller.wording import fixed_text, lost_text, waiting_text
 from tessera.placement.reasons import Reason
 
@@ -50,6 +50,7 @@ class Slicer(Observed):
         self.decisions = 0
         self._cards: dict[NodeName, NodeResources] = {}
         self._makes: dict[NodeName, frozenset[str]] = {}
+        self._serving: dict[tuple[str, ...], tuple[int, int]] = {}
         self._due: set[NodeName] = set()
         self._begun = False
         self._fresh: set[PodUid] = set()
@@ -125,6 +126,8 @@ class Slicer(Observed):
         """Absorbs what was observed, then plans what waits; all of it if room may have grown, else what is new."""
         self._sweep()
         nodes, self._changed_nodes = self._changed_nodes, set()
+        if nodes:
+            self._serving.clear()
         for node in sorted(nodes):
             self._absorb(node)
         pods, self._changed_pods = self._changed_pods, set()
@@ -143,12 +146,27 @@ class Slicer(Observed):
                 self._orphan(node)
 
     def _plan(self, pods: Sequence[PodFacts]) -> None:
-        placed = place(pods, self.inventory.fleet, self.nodes, self.used, ledger=self.ledger, home_of=self.home_of)
-        for one in placed:
+        for one in self.placed(pods):
             if isinstance(one, Placed):
                 self._promise(one)
             else:
                 self._refuse(one.pod, one.reason)
+
+    def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
+        """Where these pods would go now, together; nothing is promised."""
+        return place(
+            pods,
+            self.inventory.fleet,
+            self.nodes,
+            self.index,
+            self._judges(),
+            ledger=self.ledger,
+            home_of=self.home_of,
+        )
+
+    def _judges(self) -> Sequence[Judge]:
+        """The rules about what stands on nodes, for one batch."""
+        return (FreeAmounts(self.nodes, self.used),)
 
     def _promise(self, placed: Placed) -> None:
         pod = placed.pod
@@ -178,10 +196,21 @@ class Slicer(Observed):
 
     def _for_fixed(self, pod: PodFacts) -> bool:
         """Whether only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
-        if not any(node.fixed for node in self.nodes.values()):
+        if not self._fixed:
             return False
-        able = (self.nodes[name] for name, made in self._makes.items() if made.issuperset(pod.profiles))
-        return not any(admitted(pod, node) for node in able) and served_by_fixed(pod, self.nodes.values())
+        if pod.profiles not in self._serving:
+            made = (name for name, profiles in self._makes.items() if profiles.issuperset(pod.profiles))
+            fixed = (name for name in self._fixed if self.nodes[name].fixed.issuperset(pod.profiles))
+            self._serving[pod.profiles] = (self._mask(made), self._mask(fixed))
+        made_on, fixed_on = self._serving[pod.profiles]
+        selected = self.index.selected(pod.constraints)
+        return not selected & made_on and bool(selected & fixed_on)
+
+    def _mask(self, nodes: Iterable[NodeName]) -> int:
+        mask = 0
+        for node in nodes:
+            mask |= self.index.bit(node)
+        return mask
 
     # Absorbing
 
@@ -282,8 +311,8 @@ class Slicer(Observed):
         pod = self.pods.get(allocation.uid)
         if pod is None or not pod.gated or allocation.given_up or ("pod", pod.uid) in self._busy:
             return
-        node = self.nodes.get(allocation.node)
-        if pod.leaving or not allocation.slices or node is None or refusal(pod.constraints, node):
+        able = self.index.open_to(pod.constraints) & self.index.bit(allocation.node)
+        if pod.leaving or not allocation.slices or not able:
             self._give_up(allocation)
 
     def _give_up(self, allocation: Allocation) -> None:

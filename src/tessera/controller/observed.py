@@ -8,6 +8,7 @@ from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.facts import NodeFacts, PodFacts, version_number
 from tessera.controller.instructions import DeleteObject
+from tessera.controller.node_index import NodeIndex
 
 
 class Observed:
@@ -17,12 +18,15 @@ class Observed:
         pods: pods that hold something or want slices, by UID; finished ones only while a promise of theirs stands.
         nodes: all nodes.
         objects: the Instaslice object of each node.
+        index: all nodes, by what pods' constraints ask of them.
     """
 
     def __init__(self) -> None:
         self.pods: dict[PodUid, PodFacts] = {}
         self.nodes: dict[NodeName, NodeFacts] = {}
         self.objects: dict[NodeName, Instaslice] = {}
+        self.index = NodeIndex()
+        self._fixed: set[NodeName] = set()
         self._uids: dict[str, PodUid] = {}
         self._hosts: dict[str, NodeName] = {}
         self._changed_nodes: set[NodeName] = set()
@@ -58,6 +62,8 @@ class Observed:
         if before is not None and self._hosts.get(before.hostname) == node.name:
             del self._hosts[before.hostname]
         self.nodes[node.name] = node
+        self.index.put(node)
+        (self._fixed.add if node.fixed else self._fixed.discard)(node.name)
         self._hosts[node.hostname] = node.name
         self._changed_nodes.add(node.name)
         self._grown = True
@@ -65,6 +71,8 @@ class Observed:
     def lose_node(self, name: NodeName) -> None:
         """A node is gone; its object goes with it."""
         node = self.nodes.pop(name, None)
+        self.index.remove(name)
+        self._fixed.discard(name)
         if node is not None and self._hosts.get(node.hostname) == name:
             del self._hosts[node.hostname]
         self._orphan(name)

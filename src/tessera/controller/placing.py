@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, device_id
 from tessera.clock import parse_rfc3339
-from tessera.controller.amounts import Amounts, add
-from tessera.controller.eligibility import refusal, shortage
-from tessera.controller.facts import Constraints, NodeFacts, PodFacts
+from tessera.controller.constraints import Constraints
+from tessera.controller.eligibility import MISMATCH, closure
+from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.judges import Judge
 from tessera.controller.ledger import Ledger
+from tessera.controller.node_index import NodeIndex
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
@@ -41,7 +43,8 @@ def place(
     pods: Sequence[PodFacts],
     fleet: Fleet,
     nodes: Mapping[NodeName, NodeFacts],
-    used: Mapping[NodeName, Amounts],
+    index: NodeIndex,
+    judges: Sequence[Judge],
     *,
     ledger: Ledger,
     home_of: Callable[[PodFacts], NodeName | None],
@@ -52,12 +55,13 @@ def place(
         pods: what waits, in any order; higher priority goes first, then the older, then by name.
         fleet: the cards; unchanged.
         nodes: the nodes.
-        used: what is held on each node besides slices.
+        index: the same nodes, for constraints.
+        judges: the other rules, made for this batch.
         ledger: existing promises; a node that still takes back slices of a pod is no place for it.
         home_of: the node that a pod must run on because it is ungated already.
     """
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created, pod.key))
-    rules = _Rules({pod.key: pod for pod in ordered}, nodes, used, ledger, home_of)
+    rules = _Rules({pod.key: pod for pod in ordered}, nodes, index, judges, ledger=ledger, home_of=home_of)
     asked, alike = _enough(ordered, rules, fleet)
     demands = [Demand(pod.key, pod.profiles, pod.priority, _arrival(pod)) for pod in asked]
     decided = plan(fleet, demands, rules.allows, on_take=rules.take, on_give_back=rules.give_back)
@@ -137,33 +141,36 @@ class _Rules:
         self,
         pods: Mapping[str, PodFacts],
         nodes: Mapping[NodeName, NodeFacts],
-        used: Mapping[NodeName, Amounts],
+        index: NodeIndex,
+        judges: Sequence[Judge],
+        *,
         ledger: Ledger,
         home_of: Callable[[PodFacts], NodeName | None],
     ) -> None:
         self._pods = pods
         self._nodes = nodes
-        self._used = used
+        self._index = index
+        self._judges = judges
         self._ledger = ledger
         self._homes = {pod.uid: home_of(pod) for pod in pods.values()}
-        self._taken: dict[NodeName, Amounts] = {}
-        self._memo: dict[tuple[int, str], Refusal | None] = {}
+        self._closed: dict[tuple[int, str], Refusal] = {}
         shared: dict[Constraints, int] = {}
         self._kinds = {pod.uid: shared.setdefault(pod.constraints, len(shared)) for pod in pods.values()}
+        self._open: dict[int, int] = {}
 
     def allows(self, demand: Demand, node: str) -> Refusal | None:
         """Placement's question."""
         pod = self._pods[demand.key]
         home = self._homes[pod.uid]
         if home is not None:
-            return None if home == node else Refusal("node(s) are not the one that the pod is pinned to")
+            return None if home == node else _NOT_HOME
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
-            return Refusal("node(s) still take back the pod's former slices")
-        kind = (self._kinds[pod.uid], node)
-        if kind not in self._memo:
-            self._memo[kind] = self._static(pod, name)
-        return self._memo[kind] or self._amounts(pod, name)
+            return _LEAVING
+        if not self._index.bit(name) & self._open_to(pod):
+            return self._closure(pod, name)
+        why = next((why for judge in self._judges if (why := judge.refusal(pod, name))), "")
+        return Refusal(why) if why else None
 
     def kind(self, pod: PodFacts) -> Hashable:
         """Equal for pods that every node treats alike."""
@@ -172,24 +179,28 @@ class _Rules:
 
     def take(self, demand: Demand, node: str) -> None:
         """The batch gives the pod a place there."""
-        pod = self._pods[demand.key]
-        if not pod.node:
-            add(self._taken.setdefault(NodeName(node), {}), pod.amounts)
+        for judge in self._judges:
+            judge.take(self._pods[demand.key], NodeName(node))
 
     def give_back(self, demand: Demand, node: str) -> None:
         """It takes that back."""
-        pod = self._pods[demand.key]
-        if not pod.node:
-            add(self._taken[NodeName(node)], pod.amounts, sign=-1)
+        for judge in self._judges:
+            judge.give_back(self._pods[demand.key], NodeName(node))
 
-    def _static(self, pod: PodFacts, node: NodeName) -> Refusal | None:
-        facts = self._nodes.get(node)
-        why = refusal(pod.constraints, facts) if facts is not None else "node(s) were gone"
-        return Refusal(why, f"{node}: {why}") if why else None
+    def _open_to(self, pod: PodFacts) -> int:
+        kind = self._kinds[pod.uid]
+        if kind not in self._open:
+            self._open[kind] = self._index.open_to(pod.constraints)
+        return self._open[kind]
 
-    def _amounts(self, pod: PodFacts, node: NodeName) -> Refusal | None:
-        used = self._used.get(node, {})
-        taken = self._taken.get(node)
-        both = used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
-        why = shortage(pod.amounts, both, self._nodes[node].allocatable)
-        return Refusal(why, f"{node}: {why}") if why else None
+    def _closure(self, pod: PodFacts, node: NodeName) -> Refusal:
+        key = (self._kinds[pod.uid], node)
+        if key not in self._closed:
+            facts = self._nodes.get(node)
+            why = "node(s) were gone" if facts is None else closure(pod.constraints, facts) or MISMATCH
+            self._closed[key] = Refusal(why)
+        return self._closed[key]
+
+
+_NOT_HOME = Refusal("node(s) are not the one that the pod is pinned to")
+_LEAVING = Refusal("node(s) still take back the pod's former slices")

@@ -15,7 +15,7 @@ from tessera.controller.eligibility import refusal, shortage
 from tessera.controller.facts import PodFacts
 from tessera.controller.inventory import FOREIGN
 from tessera.controller.machine import Slicer
-from tessera.controller.placing import Placed, place
+from tessera.controller.placing import Placed
 from tessera.controller.wording import wanted_text
 from tessera.placement.cards import Allocation
 from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
@@ -296,12 +296,4 @@ def _below(slicer: Slicer, wanted: str) -> list[str]:
 
 def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:
     other = replace(pod, profiles=(profile.replace("+", "."),))
-    placed = place(
-        [other],
-        slicer.inventory.fleet,
-        slicer.nodes,
-        slicer.used,
-        ledger=slicer.ledger,
-        home_of=slicer.home_of,
-    )
-    return isinstance(placed[0], Placed)
+    return isinstance(slicer.placed([other])[0], Placed)
