@@ -1,12 +1,15 @@
 """Text of others cannot steer a terminal, forge a line or run in a page."""
 
+import json
+import unicodedata
 from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.text import html, one_line
+from tessera.text import html, lines, one_line
+from tessera.text import json as json_text
 
 
 @pytest.mark.parametrize(
@@ -48,3 +51,18 @@ def test_any_text_in_a_page_is_text(text: str) -> None:
 
     Reader().feed(f'<p title="{html(text)}">{html(text)}</p>')
     assert found == ["p"]
+
+
+@given(st.text())
+def test_json_keeps_its_meaning_and_steers_no_terminal(text: str) -> None:
+    shown = json_text(json.dumps({"a": text}, ensure_ascii=False))
+    assert json.loads(shown) == {"a": text}
+    assert not [each for each in shown if unicodedata.category(each) in {"Cc", "Cf", "Zl", "Zp"}]
+
+
+def test_ends_of_lines_within_json_stay() -> None:
+    assert json_text('{\n  "a": "\x9b \U000e0001"\n}') == '{\n  "a": "\\u009b \\udb40\\udc01"\n}'
+
+
+def test_a_text_of_several_lines_keeps_its_lines() -> None:
+    assert lines("a\n\x1bb\r\n") == ["a", r"\x1bb\r", ""]

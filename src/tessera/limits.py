@@ -42,6 +42,30 @@ ECHOED = Limit(
     "text of others that a message repeats",
     "a reader finds the mistake in less; a longer text hides the message around it",
 )
+LINE_SHOWN = Limit(
+    4_000,
+    "characters",
+    "one line that a command prints",
+    "about two screens of a terminal; longer lines of others scroll the answer away",
+)
+FACT_SHOWN = Limit(
+    1_000,
+    "characters",
+    "the verdict and each fact of `tessera why`",
+    "a scheduler's message about a large cluster fits; a tenant's text cannot push the answer off the screen",
+)
+CONDITION_MESSAGE = Limit(
+    1_000,
+    "characters",
+    "message of a condition that Tessera writes on a Node",
+    "each write of the Node carries it; a file with many mistakes lists them all in `tessera config check`",
+)
+LOG_LINE = Limit(
+    8_000,
+    "characters",
+    "one line of a process's log",
+    "what the API server answers is there in full; a text of others cannot fill the log",
+)
 
 NODE_AFFINITY_TERMS = Limit(
     100,

@@ -2,7 +2,8 @@
 
 Names, annotations, messages and labels come from tenants and nodes. Printed raw, they can clear a reader's terminal,
 forge lines of ours or run in a page. Whatever shows such a text passes it through here first: :func:`one_line` for
-terminals, logs, events and conditions, :func:`html` for pages.
+terminals, logs, events and conditions, :func:`html` for pages, :func:`json` for what programs read. The command line
+does so in one place, :mod:`tessera.cli.console`.
 """
 
 import html as _html
@@ -24,8 +25,24 @@ def one_line(text: object, most: int = ECHOED) -> str:
     """
     whole = text if isinstance(text, str) else str(text)
     start = whole[: most + 1]
-    shown = "".join(_escaped(each) for each in start)
+    shown = start if start.isprintable() else "".join(_escaped(each) for each in start)
     return shown if len(shown) <= most else shown[: max(most - 1, 0)] + _ELLIPSIS
+
+
+def lines(text: object, most: int = ECHOED) -> list[str]:
+    """:func:`one_line` of each line of a text that has several by right: a table, a manifest, a traceback."""
+    return [one_line(each, most) for each in str(text).split("\n")]
+
+
+def json(document: str) -> str:
+    r"""JSON in which every character that steers a terminal is escaped as JSON escapes it (``\u202e``).
+
+    Encoders escape no more than JSON demands, which leaves the second set of controls, DEL and bidirectional overrides.
+    The meaning stays the same: outside of strings JSON has none of these but blanks and ends of lines.
+    """
+    if document.isascii() and "\x7f" not in document:
+        return document
+    return "".join(each if each in "\n\t\r" or not _steers(each) else _in_json(each) for each in document)
 
 
 def html(text: object, most: int = ECHOED) -> str:
@@ -34,6 +51,15 @@ def html(text: object, most: int = ECHOED) -> str:
 
 
 def _escaped(character: str) -> str:
-    if unicodedata.category(character) not in _UNSAFE:
+    if not _steers(character):
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+def _steers(character: str) -> bool:
+    return unicodedata.category(character) in _UNSAFE
+
+
+def _in_json(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))

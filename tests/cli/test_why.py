@@ -106,14 +106,22 @@ def bound(name: str = "a", profile: str = "3g.20gb", **more: Any) -> Pod:
     return pod(name, profile, gates=(), **{**more, "spec": {"nodeName": "n1", **more.get("spec", {})}})
 
 
-def agent(*, ready: str = "True") -> Pod:
-    return pod(
-        "agent-x",
-        "",
-        gates=(),
-        labels={"app.kubernetes.io/name": "tessera-agent"},
-        spec={"nodeName": "n1"},
-        status={"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+#: What a pod of the agents' DaemonSet has in its metadata.
+OF_AGENTS = {
+    "namespace": "tessera-system",
+    "labels": {"app.kubernetes.io/name": "tessera-agent"},
+    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "tessera-agent", "controller": True}],
+}
+
+
+def agent(*, ready: str = "True", **metadata: Any) -> Pod:
+    return msgspec.convert(
+        {
+            "metadata": {"name": "agent-x", **OF_AGENTS, **metadata},
+            "spec": {"nodeName": "n1"},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+        },
+        Pod,
     )
 
 
@@ -213,7 +221,7 @@ def test_no_node_joined() -> None:
 def test_a_joined_node_without_an_agent() -> None:
     found = answer(pod(), instaslices=[])
     assert found.case == "no-card-reported"
-    assert "no pod of the agent" in said(found)
+    assert "no pod of DaemonSet tessera-system/tessera-agent" in said(found)
 
 
 @pytest.mark.parametrize(
@@ -287,8 +295,10 @@ def test_kube_scheduler_has_the_word() -> None:
     ("others", "events", "case", "words"),
     [
         ([agent()], [], "slice-being-made", "is making its slice"),
-        ([], [], "agent-down", "no pod of the agent"),
-        ([agent(ready="False")], [], "agent-down", "team/agent-x is not ready"),
+        ([agent(namespace="team")], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
+        ([agent(ownerReferences=[])], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
+        ([], [], "agent-down", "no pod of DaemonSet tessera-system/tessera-agent"),
+        ([agent(ready="False")], [], "agent-down", "tessera-system/agent-x is not ready"),
         ([agent()], [event("a", "SliceFailed", "GPU is lost")], "slice-failed", "GPU is lost"),
     ],
 )

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+from tests.cli.test_why import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
 from tessera.api.driver.status import Phase, Strategy
@@ -18,7 +19,7 @@ M = Milestone
 READY = condition("Ready")
 AGENT = msgspec.convert(
     {
-        "metadata": {"name": "a", "labels": {"app.kubernetes.io/name": "tessera-agent"}},
+        "metadata": {"name": "a", **OF_AGENTS},
         "spec": {"nodeName": "gpu-1"},
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     },

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cli.test_why import OF_AGENTS
 
 from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
@@ -63,11 +64,7 @@ def node(
 
 def agent(ready: str = "True", *arguments: str) -> Pod:
     body = {
-        "metadata": {
-            "name": "tessera-agent-x",
-            "namespace": "tessera-system",
-            "labels": {"app.kubernetes.io/name": "tessera-agent"},
-        },
+        "metadata": {"name": "tessera-agent-x", **OF_AGENTS},
         "spec": {"nodeName": "n1", "containers": [{"name": "agent", "args": arguments}]},
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
     }
@@ -388,3 +385,15 @@ def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:
     found = answer(driven(node(HEALTHY, IN_FORCE), Phase.READY, reason, leaving=True))
     assert (found.case, found.facts[0]) == ("as-asked", f"driver: {reason}")
     assert answer(driven(node(HEALTHY, IN_FORCE), Phase.READY, "It is there.")) == answer(node(HEALTHY, IN_FORCE))
+
+
+def test_a_tenants_pod_with_the_agents_label_is_no_agent() -> None:
+    forged = msgspec.convert(
+        {
+            "metadata": {"name": "x", "namespace": "team", "labels": {"app.kubernetes.io/name": "tessera-agent"}},
+            "spec": {"nodeName": "n1"},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        },
+        Pod,
+    )
+    assert answer(node(IN_FORCE), pods=[forged]).case == "agent-down"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import reported
+from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.cli.checks.part import Part
@@ -42,8 +43,6 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
       kubectl get clusterpolicy -o yaml | tessera config check -
       kubectl get configmap -n gpu my-profiles -o yaml | tessera config check -
     """
-    import msgspec
-
     from tessera.cli.checks.files import check as judge
     from tessera.cli.checks.part import parse_node
     from tessera.cli.checks.source import text_of
@@ -51,9 +50,9 @@ def check(file: Path, models: Sequence[str], output: str) -> int:
     nodes = [parse_node(each) for each in models]
     parts = judge(text_of(file), nodes)
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode({"parts": parts}), indent=2).decode())
+        say_json({"parts": parts})
     else:
-        print("\n".join(_lines(parts)))
+        say(*_lines(parts))
     return 1 if any(part.problems for part in parts) else 0
 
 

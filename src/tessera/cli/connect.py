@@ -10,6 +10,8 @@ import click
 
 from tessera.clock import SystemClock
 from tessera.kube.client import Client
+from tessera.limits import LINE_SHOWN
+from tessera.text import one_line
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,7 +75,14 @@ def _unheard(error: BaseException) -> bool:
 
 
 class Failure(click.ClickException):
-    """What a command says on standard error before exit code 1."""
+    """What a command says on standard error before exit code 1.
+
+    Args:
+        lines: each is one line of the terminal, whatever it holds.
+    """
+
+    def __init__(self, *lines: str) -> None:
+        super().__init__("\n".join(one_line(line, LINE_SHOWN) for line in lines))
 
 
 def _said(error: BaseException) -> str | None:
@@ -88,7 +97,7 @@ def _said(error: BaseException) -> str | None:
         lines = [_said(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
-        return str(error)
+        return " ".join(str(error).split())
     known = (ConfigError, LabError, NvmlError, StateFileError, ConnectionError, FileNotFoundError, ValueError)
     if isinstance(error, (*known, TimeoutError)):
         return f"error: {' '.join(str(error).split())}"

@@ -20,6 +20,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli.cards import cards_of
 from tessera.cli.connect import connected, reported
+from tessera.cli.console import say, say_coloured, say_document, say_json_text
 from tessera.cli.progress import Progress
 from tessera.cli.tiles import draw
 from tessera.clock import Clock, SystemClock
@@ -121,11 +122,11 @@ def command(keep: bool) -> None:
     """
     clock = SystemClock()
     progress = Progress(clock)
-    print("Tessera demo: production code on a simulated cluster with simulated cards\n")
+    say("Tessera demo: production code on a simulated cluster with simulated cards", "")
     with _lab(progress, keep=keep) as lab:
         asyncio.run(_play(lab, progress, clock, keep=keep))
         if keep:
-            print(NEXT.format(kubeconfig=lab.kubeconfig, path=_path(), node=NODE))
+            say_document(NEXT.format(kubeconfig=lab.kubeconfig, path=_path(), node=NODE))
     _summary(progress)
 
 
@@ -237,14 +238,14 @@ def _show(lab: daemon.LabState, slices: Informer[Instaslice], progress: Progress
     results = msgspec.json.format(msgspec.json.encode(node.status.pod_allocation_results), indent=2).decode()
     asked = f"kubectl get instaslice {NODE} -n {INSTASLICE_NAMESPACE} -o json | jq .status.podAllocationResults"
     progress.command(asked)
-    print(results)
+    say_json_text(results)
     progress.command("nvidia-smi -L      (simulated cards)")
-    print(control.ask(Path(lab.kubeconfig).parent, "smi", NODE))
+    say_document(control.ask(Path(lab.kubeconfig).parent, "smi", NODE))
     progress.command("tessera map")
-    print("\n".join(draw(cards_of([node]), colour=progress.live)) + "\n", flush=True)
+    say_coloured(*draw(cards_of([node]), colour=progress.live), "")
 
 
 def _summary(progress: Progress) -> None:
-    print("Measured in this run, on this machine; cluster, cards and pulls are simulated:")
+    say("Measured in this run, on this machine; cluster, cards and pulls are simulated:")
     for step in progress.steps:
-        print(f"  {step.seconds:6.2f} s  {step.text}")
+        say(f"  {step.seconds:6.2f} s  {step.text}")

@@ -9,6 +9,7 @@ import click
 
 from tessera.cli import building, site
 from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.console import say, say_document
 from tessera.cli.simulate import known_cards
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ def command(
     )
     objects = _manifests(choices)
     for notice in notices:
-        click.echo(f"note: {notice}", err=True)
+        say(f"note: {notice}", err=True)
     if output is not None:
-        _print(objects)
+        _show(objects)
         return
     asyncio.run(_install(choices, objects, dry_run, kubeconfig, context))
 
@@ -163,8 +164,8 @@ def _settings(file: Path, drivers: bool | None) -> "OperatorSettings":
     try:
         return settings_from(_single(load(text_of(file))), drivers)
     except FileRefused as refused:
-        wrong = "\n".join(f"  {problem}" for problem in refused.problems)
-        raise Failure(f"error: {named(file)} has mistakes, nothing was changed:\n{wrong}") from refused
+        wrong = [f"  {problem}" for problem in refused.problems]
+        raise Failure(f"error: {named(file)} has mistakes, nothing was changed:", *wrong) from refused
 
 
 def _single(document: Any) -> Any:
@@ -187,10 +188,10 @@ def _manifests(choices: "Choices") -> "list[Manifest]":
     return manifests(install_manifests(), eviction, choices, replacing)
 
 
-def _print(objects: "Sequence[Manifest]") -> None:
+def _show(objects: "Sequence[Manifest]") -> None:
     import yaml
 
-    print(yaml.safe_dump_all(objects, sort_keys=False, width=120, explicit_start=True), end="")
+    say_document(yaml.safe_dump_all(objects, sort_keys=False, width=120, explicit_start=True))
 
 
 async def _install(
@@ -209,10 +210,10 @@ async def _install(
         async for done in apply_all(client, SystemClock(), objects, dry=dry, drivers=choices.ask_for_drivers):
             all_done.append(done)
             if text := line(done, dry=dry):
-                print(text, flush=True)
-        print(total(all_done, dry=dry))
+                say(text)
+        say(total(all_done, dry=dry))
         async for warning in warnings(client, choices):
-            click.echo(f"warning: {warning}", err=True)
+            say(f"warning: {warning}", err=True)
     told = [] if dry else list(looks(all_done))
     if told:
-        print("", *told, sep="\n")
+        say("", *told)

@@ -1,12 +1,12 @@
 """``tessera lab``: a simulated cluster on this machine, in the background."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
 from tessera.cli.connect import reported
+from tessera.cli.console import say, say_document, say_json
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -107,8 +107,7 @@ def up(folder: Path | None, **world: Any) -> None:
 
     parse_nodes(world["nodes"])
     state = daemon.start(_folder(folder), _arguments(world))
-    print(f"lab is up: {state.server}, simulated nodes {state.nodes}")
-    print(f"export KUBECONFIG={state.kubeconfig}")
+    say(f"lab is up: {state.server}, simulated nodes {state.nodes}", f"export KUBECONFIG={state.kubeconfig}")
 
 
 def _arguments(world: dict[str, Any]) -> list[str]:
@@ -128,7 +127,7 @@ def down(folder: Path | None) -> None:
     from tessera.lab import daemon
 
     where = _folder(folder)
-    print("lab is down" if daemon.stop(where) else f"no lab runs in {where}")
+    say("lab is down" if daemon.stop(where) else f"no lab runs in {where}")
 
 
 @command.command()
@@ -137,24 +136,22 @@ def down(folder: Path | None) -> None:
 @reported
 def status(folder: Path | None, output: str) -> int:
     """Say whether a lab runs, and where its kubeconfig is. Exit code 1 if none runs."""
-    import msgspec
-
     from tessera.lab import daemon
 
     where = _folder(folder)
     state = daemon.running(where)
     if state is None:
-        print(f"no lab runs in {where}; start one with: tessera lab up", file=sys.stderr)
+        say(f"no lab runs in {where}; start one with: tessera lab up", err=True)
         return 1
     match output:
         case "json":
-            print(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+            say_json(state)
         case "kubeconfig":
-            print(state.kubeconfig)
+            say(state.kubeconfig)
         case _:
             time = "virtual" if state.virtual_time else "real"
-            print(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
-            print(f"simulated nodes {state.nodes}\nexport KUBECONFIG={state.kubeconfig}")
+            say(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
+            say(f"simulated nodes {state.nodes}", f"export KUBECONFIG={state.kubeconfig}")
     return 0
 
 
@@ -166,7 +163,7 @@ def smi(folder: Path | None, node: str) -> None:
     """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
     from tessera.lab.control import ask
 
-    print(ask(_lab_folder(folder), "smi", node))
+    say_document(ask(_lab_folder(folder), "smi", node))
 
 
 @command.command()
@@ -190,7 +187,7 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
     """
     from tessera.lab.control import ask
 
-    print(ask(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
+    say_document(ask(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 
 
 def _lab_folder(folder: Path | None) -> Path:

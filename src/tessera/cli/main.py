@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from tessera.cli.console import refused, say, tolerate_any_encoding
 from tessera.cli.lazy import LazyCommands, Table
 
 #: Order is the order of the overview.
@@ -56,7 +57,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
     if wanted:
         from tessera import __version__
 
-        click.echo(f"tessera {__version__}")
+        say(f"tessera {__version__}")
         ctx.exit()
 
 
@@ -81,6 +82,7 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or 1 when anything went wrong (130 when interrupted).
     """
+    tolerate_any_encoding()
     # Not pathlib, whose import is a part of what starting costs.
     name = "kubectl tessera" if os.path.basename(sys.argv[0]).startswith("kubectl-") else "tessera"  # noqa: PTH119
     try:
@@ -89,7 +91,7 @@ def main(args: Sequence[str] | None = None) -> int:
         error.show()
         return 0
     except click.ClickException as error:
-        click.echo(_line(error), err=True)
+        refused(error)
         return 1
     except click.Abort:
         return 130
@@ -100,14 +102,6 @@ def main(args: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return result if isinstance(result, int) else 0
-
-
-def _line(error: click.ClickException) -> str:
-    """An error as kubectl writes it; of a wrong command line also where the right one is found."""
-    text = error.format_message()
-    if isinstance(error, click.UsageError) and error.ctx is not None:
-        text = f"{text.rstrip('.')}; see '{error.ctx.command_path} --help'"
-    return text if text.startswith(("error: ", "Error from server")) else f"error: {text}"
 
 
 if __name__ == "__main__":

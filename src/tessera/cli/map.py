@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import click
-import msgspec
 
 from tessera.cli.cards import NodeCards, cards_of
 from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.console import say_coloured, say_json
 from tessera.cli.tiles import draw
 
 
@@ -39,9 +39,9 @@ def command(
         raise click.ClickException(f"node {min(missing)!r} has no sliced cards; nodes that have: {names}")
     shown = [each for each in found if not nodes or each.node in nodes]
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode({"nodes": shown}), indent=2).decode())
+        say_json({"nodes": shown})
         return
-    print("\n".join(draw(shown, colour=sys.stdout.isatty() if colour is None else colour)))
+    say_coloured(*draw(shown, colour=sys.stdout.isatty() if colour is None else colour))
 
 
 async def _read(kubeconfig: Path | None, context: str | None) -> list[NodeCards]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import Failure, reported
+from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.mig.geometry import Geometry, Placement
@@ -34,8 +35,6 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
       tessera plan mig H100-80GB 3g.40gb=2 1g.10gb=1
       tessera plan mig A30 2g.12gb=2 -o json | jq '.layout[].start'
     """
-    import msgspec
-
     from tessera.mig.layout import Infeasible, plan_layout
     from tessera.mig.models import model_by_short_name
 
@@ -44,11 +43,11 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
     geometry = found.geometry
     plan = plan_layout(geometry, counts)
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode(_as_json(found.short_name, geometry, plan)), indent=2).decode())
+        say_json(_as_json(found.short_name, geometry, plan))
         return 1 if isinstance(plan, Infeasible) else 0
     if isinstance(plan, Infeasible):
         raise Failure(plan.reason)
-    print("\n".join(_drawn(found.short_name, geometry, plan)))
+    say(*_drawn(found.short_name, geometry, plan))
     return 0
 
 

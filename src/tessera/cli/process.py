@@ -10,6 +10,9 @@ from typing import Any
 
 import click
 
+from tessera.limits import LOG_LINE
+from tessera.text import lines, one_line
+
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -53,10 +56,22 @@ async def _until_asked(main: Coroutine[Any, Any, Any]) -> None:
 
 
 def start_log(level: str) -> None:
-    """Logs to standard error, one line an entry."""
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s", force=True
-    )
+    """Logs to standard error, one line an entry; what is text of others in it is escaped."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+
+
+class EscapingFormatter(logging.Formatter):
+    """Makes each entry one line of bounded length, and each line of a traceback one."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
+        """The entry without its traceback."""
+        return one_line(super().formatMessage(record), LOG_LINE)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the base class's name
+        """The traceback, whose last line repeats the text of an error."""
+        return "\n".join(lines(super().formatException(ei), LOG_LINE))
 
 
 log_option = click.option(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from tessera.cli.console import say_coloured
 from tessera.clock import Clock
 
 #: Columns of a step's text.
@@ -39,18 +40,18 @@ class Progress:
             with self._spinner(doing):
                 yield
         except BaseException:
-            print(f"  {self._painted('✗', 31)} {doing}", flush=True)
+            say_coloured(f"  {self._painted('✗', 31)} {doing}")
             raise
         self.finish(done, self._clock.monotonic() - started)
 
     def finish(self, done: str, seconds: float) -> None:
         """Writes one finished step."""
         self.steps.append(Step(done, seconds))
-        print(f"  {self._painted('✓', 32)} {done:<{WIDTH}} {seconds:6.2f} s", flush=True)
+        say_coloured(f"  {self._painted('✓', 32)} {done:<{WIDTH}} {seconds:6.2f} s")
 
     def command(self, line: str) -> None:
         """Writes a command line whose output follows, as a user would have typed it."""
-        print(f"\n{self._painted(f'$ {line}', 1)}")
+        say_coloured("", self._painted(f"$ {line}", 1))
 
     def _painted(self, text: str, code: int) -> str:
         """The text in ANSI's rendition ``code``, on a terminal."""

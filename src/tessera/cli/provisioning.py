@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.console import say, say_document, say_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.experiments.results import Samples
@@ -90,9 +90,9 @@ def report(
     pods = workload_summaries(workloads)
     if output == "json":
         whole = {"summaries": found, "pods": pods, "experiments": results, "records": records, "workloads": workloads}
-        print(_json(whole))
+        say_json(whole)
     else:
-        print(_shown(output, found, pods, results, now))
+        _show(output, found, pods, results, now)
 
 
 def _chosen(
@@ -110,30 +110,25 @@ def _wanted(at: Mapping[Any, float], group: str, since: float | None, groups: Se
     return (not groups or group in groups) and (since is None or max(at.values(), default=0.0) >= since)
 
 
-def _shown(
+def _show(
     output: str,
     found: "Sequence[Summary]",
     pods: "Sequence[WorkloadSummary]",
     results: "Sequence[Samples]",
     now: float,
-) -> str:
+) -> None:
     from tessera.clock import rfc3339
 
     if output == "table":
         from tessera.provisioning.report.table import lines
 
-        return "\n".join(lines(found, results, pods))
-    if output == "html":
+        say(*lines(found, results, pods))
+    elif output == "html":
         from tessera.provisioning.report.page import page
 
-        return page(found, results, rfc3339(now), pods).rstrip("\n")
-    return _svg(found, results)
-
-
-def _json(whole: Mapping[str, object]) -> str:
-    import msgspec
-
-    return msgspec.json.format(msgspec.json.encode(whole), indent=2).decode()
+        say_document(page(found, results, rfc3339(now), pods))
+    else:
+        say_document(_svg(found, results))
 
 
 def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
@@ -165,7 +160,7 @@ async def _kept(
             return (), ()
     book = Book()
     for fault in book.read(found.data):
-        print(f"warning: {fault}", file=sys.stderr)
+        say(f"warning: {fault}", err=True)
     return book.nodes.values(), book.workloads.values()
 
 

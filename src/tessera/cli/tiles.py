@@ -1,12 +1,14 @@
 """Draws cards as rows of tiles, one column group a memory slot.
 
 Plain text by default; with colour each pod keeps one colour of a small palette. Eight slots fit a terminal of 80
-columns; a label that does not fit its tile is cut, and the table below the cards tells it in full.
+columns; a label that does not fit its tile is cut, and the table below the cards tells it in full. Names are escaped
+here, before they are measured and coloured.
 """
 
 from collections.abc import Iterator, Sequence
 
 from tessera.cli.cards import Card, NodeCards, Tile
+from tessera.text import one_line
 
 #: Columns of one memory slot, borders included. 8 slots x 9 columns and the card's number fit 80 columns.
 SLOT_COLUMNS = 9
@@ -32,7 +34,7 @@ def draw(nodes: Sequence[NodeCards], *, colour: bool) -> Iterator[str]:
 
 def _draw_node(node: NodeCards, *, colour: bool) -> Iterator[str]:
     used, slots = sum(card.used for card in node.cards), sum(card.slots for card in node.cards)
-    yield f"{node.node}   {_models(node)}   {used} of {slots} memory slots used"
+    yield f"{one_line(node.node)}   {_models(node)}   {used} of {slots} memory slots used"
     if not node.cards:
         yield "  no card of this node can be sliced"
         return
@@ -48,7 +50,7 @@ def _models(node: NodeCards) -> str:
     counts: dict[str, int] = {}
     for card in node.cards:
         counts[card.model] = counts.get(card.model, 0) + 1
-    return ", ".join(f"{count} x {model}" for model, count in counts.items()) or "no cards"
+    return ", ".join(f"{count} x {one_line(model)}" for model, count in counts.items()) or "no cards"
 
 
 def _letters(node: NodeCards) -> dict[str, str]:
@@ -74,7 +76,8 @@ def _row(card: Card, letters: dict[str, str], *, colour: bool) -> str:
 
 def _tile(tile: Tile, letters: dict[str, str], columns: int, *, colour: bool) -> str:
     width = tile.size * columns - 2
-    label = f"{letters[tile.uid]} {tile.profile}" if tile.uid else f"- {tile.profile or 'foreign'}"
+    profile = one_line(tile.profile)
+    label = f"{letters[tile.uid]} {profile}" if tile.uid else f"- {profile or 'foreign'}"
     text = f"[{label[:width]:{width}}]"
     if not colour:
         return text
@@ -87,7 +90,8 @@ def _legend(node: NodeCards, uid: str, letter: str) -> Iterator[str]:
         for tile in card.tiles:
             if tile.uid == uid:
                 where = f"GPU {card.index} start {tile.start} size {tile.size}"
-                yield f"  {letter:>3}  {tile.profile:<12} {where:<22} {tile.state:<9} {tile.pod}"
+                profile, state, pod = map(one_line, (tile.profile, tile.state, tile.pod))
+                yield f"  {letter:>3}  {profile:<12} {where:<22} {state:<9} {pod}"
 
 
 def _foreign(node: NodeCards) -> Iterator[str]:
@@ -95,4 +99,5 @@ def _foreign(node: NodeCards) -> Iterator[str]:
         for tile in card.tiles:
             if not tile.uid:
                 where = f"GPU {card.index} start {tile.start} size {tile.size}"
-                yield f"    -  {tile.profile or '?':<12} {where:<22} {'foreign':<9} not made by Tessera, left alone"
+                profile = one_line(tile.profile) or "?"
+                yield f"    -  {profile:<12} {where:<22} {'foreign':<9} not made by Tessera, left alone"

@@ -1,12 +1,12 @@
 """``tessera validate``: whether containers of this node can compute on its cards."""
 
 import os
-import sys
 from pathlib import Path
 
 import click
 
 from tessera.api.driver.status import CUDA_READY, MARKER_FOLDER, TOOLKIT_READY
+from tessera.cli.console import say
 
 #: Seconds within which a driver of many cards without persistence mode has come up and computed.
 _TIMEOUT = 300.0
@@ -45,8 +45,7 @@ def command(folder: Path, timeout: float, simulated: bool) -> int:
     work.start()
     work.join(timeout)
     if work.is_alive():
-        click.echo(f"error: no answer within {timeout:g} seconds after the last line; the driver hangs", err=True)
-        sys.stdout.flush()
+        say(f"error: no answer within {timeout:g} seconds after the last line; the driver hangs", err=True)
         os._exit(1)  # a thread that hangs in the driver cannot be ended in order
     if outcome[0]:
         raise click.ClickException(outcome[0])
@@ -85,5 +84,4 @@ def _simulated(folder: Path) -> int:
 
 
 def _say(line: str) -> None:
-    click.echo(line)
-    sys.stdout.flush()
+    say(line)

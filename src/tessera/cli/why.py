@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.cli.verdicts.answer import Report
@@ -34,15 +35,13 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
       tessera why node/gpu-1
       tessera why job/train -o json | jq -r '.answers[].case'
     """
-    import msgspec
-
     from tessera.cli.verdicts.answer import lines
 
     found = asyncio.run(_report(what, namespace, kubeconfig, context))
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        say_json(found)
     else:
-        print("\n".join(lines(found)))
+        say(*lines(found))
 
 
 async def _report(what: str, namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Report":
@@ -59,4 +58,4 @@ async def _report(what: str, namespace: str | None, kubeconfig: Path | None, con
         try:
             return await report(client, clock, wanted, namespace)
         except NotFound as error:
-            raise Failure("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+            raise Failure(str(error), *getattr(error, "__notes__", ())) from error

@@ -7,6 +7,8 @@ import msgspec
 from tessera.api.driver.status import DRIVER_CONDITION, DriverStatus, Phase
 from tessera.clock import rfc3339
 from tessera.kube.resources import Condition
+from tessera.limits import CONDITION_MESSAGE
+from tessera.text import one_line
 
 #: Most bytes of an annotation that are read; the longest that is written stays below.
 _MOST = 32_768
@@ -81,7 +83,7 @@ def condition_of(status: DriverStatus) -> Condition:
         type=DRIVER_CONDITION,
         status="True" if ready else "False",
         reason=_REASONS[status.phase],
-        message=f"{status.strategy.value}: {status.reason}"[:_LONGEST],
+        message=one_line(f"{status.strategy.value}: {status.reason}", CONDITION_MESSAGE),
     )
 
 

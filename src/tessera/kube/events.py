@@ -20,6 +20,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound, TooManyRequests
 from tessera.kube.meta import Resource
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
+from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -114,7 +115,7 @@ class EventRecorder:
         Args:
             about: the object, see :func:`reference_to`.
             reason: short, CamelCase, for machines.
-            note: a sentence for people; cut to 1024 bytes.
+            note: a sentence for people; made one printable line and cut to 1024 bytes.
             type: ``Warning`` if somebody should look.
             action: what was done about it.
         """
@@ -224,5 +225,6 @@ def _namespace(note: _Note) -> str:
 
 
 def _cut(note: str) -> str:
-    encoded = note.encode()
-    return note if len(encoded) <= NOTE_LIMIT else encoded[: NOTE_LIMIT - 3].decode(errors="ignore") + "..."
+    """One printable line that the API takes: a note repeats text of others, and kubectl prints it as it is."""
+    encoded = one_line(note, NOTE_LIMIT).encode()
+    return encoded.decode() if len(encoded) <= NOTE_LIMIT else encoded[: NOTE_LIMIT - 3].decode(errors="ignore") + "..."

@@ -19,6 +19,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Node, ObjectReference
+from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Record
 from tessera.provisioning.options import ProvisioningOptions
@@ -34,6 +35,7 @@ from tessera.provisioning.startup import (
 )
 from tessera.provisioning.store import BookStore
 from tessera.provisioning.tracker import Tracker
+from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +158,7 @@ class StartupGate:
 
     async def _tell(self, node: Node, told: Told, now: float) -> None:
         """Writes the condition if what it says changes, and an Event if its reason does."""
-        meta = node.metadata
+        meta, told = node.metadata, msgspec.structs.replace(told, text=one_line(told.text, CONDITION_MESSAGE))
         shown = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
         before = _Said(shown.status, shown.reason, _lasting(shown.reason, shown.message)) if shown else None
         says = _Said(told.status, told.reason, _lasting(told.reason, told.text))

@@ -7,7 +7,6 @@ import pytest
 
 from tessera.agent.settings.wishes import SharingWish
 from tessera.agent.telling.conditions import (
-    LONGEST,
     NodeCondition,
     layout_condition,
     manifest_of,
@@ -19,6 +18,7 @@ from tessera.agent.telling.conditions import (
 from tessera.api.documents import Notice
 from tessera.api.sharing.devices import Device, Offer, Offered
 from tessera.kube.resources import Condition
+from tessera.limits import CONDITION_MESSAGE
 
 WISH = SharingWish(name="slice-4", reason="the cluster's default")
 KEPT = SharingWish(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")
@@ -134,10 +134,16 @@ def test_the_time_of_transition_moves_with_the_status_only() -> None:
     assert listed["lastTransitionTime"] == "latest"
 
 
+def test_a_message_is_one_printable_line_whatever_a_configmap_holds() -> None:
+    text = "profile \x1b[2J is none\nWhat would help: nothing"
+    (found,) = settled([NodeCondition("GpuSharingApplied", "False", "ProfileRefused", text)]).values()
+    assert found.message == r"profile \x1b[2J is none\nWhat would help: nothing"
+
+
 def test_messages_have_an_end() -> None:
     (found,) = settled([NodeCondition("GpuHealthy", "False", "CardUnhealthy", "x" * 5000)]).values()
-    assert len(found.message) == LONGEST
-    assert found.message.endswith("x...")
+    assert len(found.message) == CONDITION_MESSAGE
+    assert found.message.endswith("x…")
 
 
 def test_of_what_a_node_shows_only_the_agents_own_count() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from tessera.agent.driver.facts import Waits
-from tessera.agent.telling.conditions import LONGEST, NodeCondition, manifest_of
+from tessera.agent.telling.conditions import NodeCondition, manifest_of
 from tessera.agent.wakeup import Changes
 from tessera.api.driver.status import ADVERTISED_CONDITION as CONDITION
 from tessera.clock import Clock, rfc3339
@@ -20,6 +20,8 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Condition, Node
+from tessera.limits import CONDITION_MESSAGE
+from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +76,7 @@ class ReadyTeller:
 
     def waits(self, waits: Waits) -> None:
         """Something is waited for."""
-        self._want(NodeCondition(CONDITION, "False", waits.reason, waits.message[:LONGEST]))
+        self._want(NodeCondition(CONDITION, "False", waits.reason, one_line(waits.message, CONDITION_MESSAGE)))
 
     def advertised(self) -> None:
         """Kubelet has the cards."""

@@ -13,6 +13,8 @@ import msgspec
 from tessera.agent.settings.wishes import SharingWish
 from tessera.api.sharing.devices import Offer
 from tessera.kube.resources import Condition
+from tessera.limits import CONDITION_MESSAGE
+from tessera.text import one_line
 
 SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
 #: Every type that an agent may have written while there is a driver; ``GpuNodeReady`` is told by
@@ -20,8 +22,6 @@ SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuH
 TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
 
 Truth = Literal["True", "False", "Unknown"]
-#: Longest message, characters; a file with many mistakes lists them all elsewhere (``tessera config check``).
-LONGEST = 1000
 
 
 class NodeCondition(msgspec.Struct, frozen=True):
@@ -114,8 +114,11 @@ def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
 
 
 def settled(conditions: Iterable[NodeCondition]) -> dict[str, NodeCondition]:
-    """The conditions by type, with messages of bounded length."""
-    return {each.type: msgspec.structs.replace(each, message=_cut(each.message)) for each in conditions}
+    """The conditions by type, each message one printable line of bounded length."""
+    return {
+        each.type: msgspec.structs.replace(each, message=one_line(each.message, CONDITION_MESSAGE))
+        for each in conditions
+    }
 
 
 def shown_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
@@ -147,7 +150,3 @@ def manifest_of(
         since[each.type] = (each.status, time)
         found.append({**msgspec.to_builtins(each), "lastHeartbeatTime": now, "lastTransitionTime": time})
     return found
-
-
-def _cut(message: str) -> str:
-    return message if len(message) <= LONGEST else message[: LONGEST - 3] + "..."

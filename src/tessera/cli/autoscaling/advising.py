@@ -9,6 +9,7 @@ import click
 from tessera.cli.autoscaling.durations import Duration
 from tessera.cli.autoscaling.sources import FILE, times_and_facts
 from tessera.cli.connect import Failure, cluster_options, reported
+from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.cli.autoscaling.facts import ClusterFacts
@@ -92,11 +93,9 @@ def command(
     cluster = expendable(facts.expendable, facts.settings.cutoff)
     match output:
         case "table":
-            print("\n".join(lines(told, cluster)))
+            say(*lines(told, cluster))
         case "json":
-            import msgspec
-
-            print(msgspec.json.format(msgspec.json.encode({"groups": told, "cluster": cluster}), indent=2).decode())
+            say_json({"groups": told, "cluster": cluster})
         case _:
             from tessera.cli.autoscaling import emitting
 

@@ -6,11 +6,11 @@ first, go to standard error.
 
 from collections.abc import Iterator, Sequence
 
-import click
 import yaml
 
 from tessera.cli.autoscaling.facts import ClusterFacts
 from tessera.cli.autoscaling.tables import OPTIONS, SIMULATED, TIMERS, GroupAdvice, kept, lines_of_findings
+from tessera.cli.console import say, say_document
 from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import Finding
 from tessera.provisioning.startup import STARTUP_TAINT
@@ -28,21 +28,21 @@ def told(groups: Sequence[GroupAdvice], cluster: Sequence[Finding], facts: Clust
     advices = [each.advice for each in groups]
     longest = emit.longest(advices)
     for line in (*_first(groups, cluster), *_notes(form, longest.max_node_startup)):
-        click.echo(line, err=True)
+        say(line, err=True)
     match form:
         case "openshift":
             made = emit.openshift(longest, scale_down=facts.settings.scale_down is not False)
-            print(yaml.safe_dump(made, sort_keys=False), end="")
+            say_document(yaml.safe_dump(made, sort_keys=False))
         case "flags":
-            print("\n".join(emit.flags(longest)))
+            say(*emit.flags(longest))
         case "capi":
             for each in advices:
-                print(f"# node group {each.group or '(no name)'}: annotations of its MachineSet or MachineDeployment")
+                say(f"# node group {each.group or '(no name)'}: annotations of its MachineSet or MachineDeployment")
                 annotations = emit.capi(each, facts.annotation_group(each.group))
-                print(yaml.safe_dump(annotations, sort_keys=False), end="")
+                say_document(yaml.safe_dump(annotations, sort_keys=False))
         case _:
             pools = [emit.karpenter(each, STARTUP_TAINT) for each in advices]
-            print(yaml.safe_dump_all(pools, sort_keys=False), end="")
+            say_document(yaml.safe_dump_all(pools, sort_keys=False))
 
 
 def _first(groups: Sequence[GroupAdvice], cluster: Sequence[Finding]) -> Iterator[str]:

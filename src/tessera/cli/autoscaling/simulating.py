@@ -8,6 +8,7 @@ import click
 from tessera.cli.autoscaling.durations import Duration
 from tessera.cli.autoscaling.numbers import Number
 from tessera.cli.connect import reported
+from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera.lab.cloud.autoscaler.rules import Timers
@@ -74,8 +75,6 @@ def command(
       tessera autoscaler simulate --timer 5m --drivers built --vm-time 4m --max-nodes 3
       tessera autoscaler simulate --timer 5m --drivers precompiled --operator tessera
     """
-    import msgspec
-
     from tessera.lab.cloud.autoscaler.rules import Timers
     from tessera.lab.costs import CostModel
     from tessera.lab.experiments.scaling import Setting
@@ -100,9 +99,9 @@ def command(
     )
     played = _played(setting)
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode(played), indent=2).decode())
+        say_json(played)
         return
-    print("\n".join(_lines(setting, played)))
+    say(*_lines(setting, played))
 
 
 def _played(setting: "Setting") -> "Played":

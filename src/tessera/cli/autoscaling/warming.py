@@ -10,6 +10,7 @@ from tessera.cli.autoscaling.durations import Duration
 from tessera.cli.autoscaling.numbers import Number
 from tessera.cli.autoscaling.sources import FILE, times_and_facts
 from tessera.cli.connect import Failure, cluster_options, reported
+from tessera.cli.console import say, say_document, say_json
 
 if TYPE_CHECKING:
     from tessera.provisioning.advise.samples import GroupTimes
@@ -70,8 +71,6 @@ def command(
       tessera autoscaler warm --per-hour 6 --time-to-gpu 9m --node-price 0.53 --wait-price 20
       tessera autoscaler warm --per-hour 6 --gpus 4 -o yaml | kubectl apply -f -
     """
-    import msgspec
-
     from tessera.cli.autoscaling.tables import SIMULATED
     from tessera.provisioning.advise.findings import span
     from tessera.provisioning.advise.warm import CUTOFF, cheapest, pool, smallest
@@ -89,18 +88,18 @@ def command(
         chosen_priority = max(CUTOFF, cutoff) if priority is None else priority
         _warn(chosen_priority, cutoff)
         if simulated:
-            click.echo(f"warning: {SIMULATED}; size no real pool by them", err=True)
-            print(f"# {SIMULATED}")
+            say(f"warning: {SIMULATED}; size no real pool by them", err=True)
+            say(f"# {SIMULATED}")
         _print_placeholders(chosen.nodes, resource, gpus, selector, chosen_priority)
         return
     sizes = range(max(0, chosen.nodes - 2), chosen.nodes + 3)
     shown = [pool(nodes, **rates, wait_price=wait_price or 0.0) for nodes in sizes]
     if output == "json":
         whole = {"time_to_gpu": seconds, "simulated": simulated, "chosen": chosen, "around": shown}
-        print(msgspec.json.format(msgspec.json.encode(whole), indent=2).decode())
+        say_json(whole)
         return
-    print(f"{per_hour:g} pods an hour, a node takes {span(seconds)}" + (f"   ({SIMULATED})" if simulated else ""))
-    print("\n".join(_pools(shown, chosen, priced=wait_price is not None)))
+    say(f"{per_hour:g} pods an hour, a node takes {span(seconds)}" + (f"   ({SIMULATED})" if simulated else ""))
+    say(*_pools(shown, chosen, priced=wait_price is not None))
 
 
 def _mean(times: "Sequence[GroupTimes]") -> float:
@@ -124,10 +123,10 @@ def _warn(priority: int, cutoff: int) -> None:
     """Says where placeholders of this priority do nothing, or too much."""
     if priority < cutoff:
         text = f"the autoscaler makes no node for a priority of {priority}: its cutoff is {cutoff}"
-        click.echo(f"warning: {text}; give --priority {cutoff} or lower the cutoff", err=True)
+        say(f"warning: {text}; give --priority {cutoff} or lower the cutoff", err=True)
     if priority >= _ORDINARY:
         text = f"a placeholder of priority {priority} is not pushed aside by pods that have {_ORDINARY} or no priority"
-        click.echo(
+        say(
             f"warning: {text}; lower the autoscaler's cutoff (podPriorityThreshold) below {_ORDINARY}, or give real "
             f"pods a PriorityClass above {priority}",
             err=True,
@@ -140,7 +139,7 @@ def _print_placeholders(nodes: int, resource: str, count: int, selector: dict[st
     from tessera.provisioning.advise.warm import placeholders
 
     made = placeholders("tessera-warm", nodes, resource=resource, count=count, selector=selector, priority=priority)
-    print(yaml.safe_dump_all(made, sort_keys=False), end="")
+    say_document(yaml.safe_dump_all(made, sort_keys=False))
 
 
 def _pools(shown: "Sequence[WarmPool]", chosen: "WarmPool", *, priced: bool) -> list[str]:

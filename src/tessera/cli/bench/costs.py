@@ -3,6 +3,7 @@
 import click
 
 from tessera.cli.connect import reported
+from tessera.cli.console import say, say_json
 
 
 @click.command()
@@ -14,14 +15,12 @@ def command(output: str) -> None:
     Numbers marked "calibrated" were chosen so that the reference operator's order of steps comes to Red Hat's means;
     nobody measured them. The others name their source.
     """
-    import msgspec
-
     from tessera.lab.costs import CostModel, listed
 
     costs = listed(CostModel())
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode({"simulated": True, "costs": costs}), indent=2).decode())
+        say_json({"simulated": True, "costs": costs})
         return
     width = max(len(each.name) for each in costs)
     for each in costs:
-        print(f"{each.name:<{width}} {each.value:>8g} {each.unit:<6} {each.meaning}  [{each.source}]")
+        say(f"{each.name:<{width}} {each.value:>8g} {each.unit:<6} {each.meaning}  [{each.source}]")

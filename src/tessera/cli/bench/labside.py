@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 
-import click
-
 from tessera.cli.bench.live import saved
 from tessera.cli.bench.options import Trial
 from tessera.cli.bench.tables import attribution_lines, lines
+from tessera.cli.console import say
 from tessera.lab.experiments import measure
 from tessera.lab.experiments.attribution import attribute
 from tessera.lab.experiments.scenarios import RED_HAT, SCENARIOS
@@ -38,7 +37,7 @@ def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
             _tell(name)(order)
             results.append(one(name, order, REFERENCE))
     titles = {name: scenario.title for name, scenario in SCENARIOS.items()}
-    print("\n".join([*lines(results, titles, RED_HAT), *told]))
+    say(*lines(results, titles, RED_HAT), *told)
     saved(results, trial.json_file)
 
 
@@ -54,4 +53,4 @@ def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Wa
 
 
 def _tell(scenario: str) -> Callable[[str], None]:
-    return lambda what: click.echo(f"{scenario}: {what} ...", err=True)
+    return lambda what: say(f"{scenario}: {what} ...", err=True)

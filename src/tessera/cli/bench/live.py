@@ -11,9 +11,8 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
 from tessera.cli.connect import Failure, connected
+from tessera.cli.console import say, say_json_text
 from tessera.cli.driver.labs import leaps
 from tessera.kube.client import Client
 from tessera.kube.resources import NODES
@@ -51,7 +50,7 @@ async def measurable(reached: Reached, command: str) -> AsyncIterator[Client]:
 
 def teller(scenario: str) -> Callable[[str], None]:
     """Tells on standard error how a scenario goes on."""
-    return lambda text: click.echo(f"{scenario}: {text}", err=True)
+    return lambda text: say(f"{scenario}: {text}", err=True)
 
 
 @contextmanager
@@ -74,7 +73,7 @@ def kept(file: Path | None) -> Iterator[list[Samples]]:
         try:
             _told(results, file)
         except Failure as unwritten:
-            click.echo(unwritten.message, err=True)
+            say(unwritten.message, err=True)
         raise
     _told(results, file)
 
@@ -84,7 +83,7 @@ def _told(results: Sequence[Samples], file: Path | None) -> None:
 
     measured = [each for each in results if each.samples or each.first is not None]
     if measured:
-        print("\n".join(lines(measured, {}, {})))
+        say(*lines(measured, {}, {}))
         saved(measured, file)
 
 
@@ -100,7 +99,7 @@ def saved(results: Sequence[Samples], file: Path | None) -> None:
     try:
         file.write_bytes(written)
     except OSError as error:
-        click.echo(written.decode(), nl=False)
+        say_json_text(written.decode().removesuffix("\n"))
         raise Failure(
             f"error: {file} could not be written ({error.strerror}); what belongs in it was printed instead"
         ) from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import Failure, cluster_options, connected, reported
+from tessera.cli.console import say, say_document
 
 if TYPE_CHECKING:
     from tessera.driver.build.builds import Builds
@@ -114,9 +115,9 @@ def command(
     if files is not None:
         _write(wanted, files)
     if local:
-        print(_local(wanted, tool, files))
+        say_document(_local(wanted, tool, files))
     elif dry_run:
-        print(_what_would_run(wanted, tool), end="")
+        say_document(_what_would_run(wanted, tool))
     else:
         asyncio.run(_built(wanted, kubeconfig, context, wait=wait))
 
@@ -219,14 +220,14 @@ async def _followed(builds: "Builds", order: "BuildOrder", changed: asyncio.Even
     failures = before.attempts if before.phase is BuildPhase.FAILED else 0
     found = await _begun(builds, order, changed, failures)
     name = f"Job tessera-system/{job_name(order, found.attempts)}"
-    print(f"{name}: {order.target} for {order.pool.text}", flush=True)
+    say(f"{name}: {order.target} for {order.pool.text}")
     if before.phase is BuildPhase.DONE:
-        print("This Job has built it before; delete it to build again.")
+        say("This Job has built it before; delete it to build again.")
     builds.want([])  # a failure is the user's to judge
     told = ""
     while wait and found.phase is BuildPhase.RUNNING:
         if found.text and found.text != told:
-            print(found.text, flush=True)
+            say(found.text)
             told = found.text
         changed.clear()
         await changed.wait()
@@ -255,10 +256,10 @@ def _told(order: "BuildOrder", name: str, found: "BuildState") -> None:
     from tessera.driver.build.states import BuildPhase
 
     if found.phase is BuildPhase.DONE:
-        print(f"pushed {order.target}" + (f" as {found.digest}" if found.digest else ""))
+        say(f"pushed {order.target}" + (f" as {found.digest}" if found.digest else ""))
     elif found.phase is BuildPhase.FAILED:
         raise Failure(f"error: {name} failed: {found.text}")
     elif found.phase is BuildPhase.NONE:
         raise Failure(f"error: {name} was deleted")
     else:
-        print(f"kubectl logs -n tessera-system -f job/{name.rpartition('/')[2]}")
+        say(f"kubectl logs -n tessera-system -f job/{name.rpartition('/')[2]}")

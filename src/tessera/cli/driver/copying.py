@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import click
 import msgspec
 
 from tessera.cli.connect import Failure
+from tessera.cli.console import say
 from tessera.cli.driver.access import Registries
 from tessera.cli.driver.answers import size
 from tessera.cli.driver.needs import needs
@@ -51,7 +51,7 @@ async def mirrored(there: Registries, order: Order, subjects: Sequence[Subject])
     copies = plan(found.needed, order.target, whole=order.whole)
     done = [await _one(there, order, each) for each in copies]
     for each in found.missing:
-        click.echo(f"no image: {each}", err=True)
+        say(f"no image: {each}", err=True)
     return 0 if all(done) and not found.missing else 1
 
 
@@ -60,13 +60,13 @@ async def _one(there: Registries, order: Order, copy: Copy) -> bool:
     try:
         todo = due(copy, await standing(there.client, copy, there.keyring))
         if todo is None:
-            print(f"{'# ' if order.dry_run else ''}there already: {copy.target.text}")
+            say(f"{'# ' if order.dry_run else ''}there already: {copy.target.text}")
         elif order.dry_run:
-            print(order.skopeo.shown(todo))
+            say(order.skopeo.shown(todo))
         else:
             await run(order.skopeo, todo)
-            print(f"copied: {todo.source.text} to {todo.target.text} ({size(todo.size_bytes)})")
+            say(f"copied: {todo.source.text} to {todo.target.text} ({size(todo.size_bytes)})")
     except (CopyError, RegistryError, ValueError) as error:
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         return False
     return True

@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.console import say, say_json_text
 from tessera.cli.driver.access import Access, registries, registry_options
 from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
 
@@ -115,9 +116,12 @@ def command(
         report = asyncio.run(_in_cluster(access, kernels, announce, kubeconfig, context))
     else:
         report = asyncio.run(_of_policy(access, kernels, _policy(repository, image, driver)))
-    print(as_json(report) if output == "json" else "\n".join(table(report)))
+    if output == "json":
+        say_json_text(as_json(report))
+    else:
+        say(*table(report))
     if not report.known:
-        click.echo(unknown(report, cluster=cluster), err=True)
+        say(unknown(report, cluster=cluster), err=True)
     if not report.open:
         return NOT_COVERED
     return NOT_KNOWN if must_know and not report.known else 0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.console import say, say_json
 from tessera.cli.driver.access import Access, Registries, registries, registry_options
 from tessera.cli.driver.naming import REPOSITORY, image_option, output_option, version_option
 
@@ -114,18 +115,16 @@ async def _looked(there: Registries, subject: "Subject") -> "Images":
 
 
 def _told(found: Sequence["Images"], seen: "Seen", output: str) -> int:
-    import msgspec
-
     from tessera.cli.driver.answers import table
 
     if output == "json":
         document = {"images": found, "others": [{"node": node, "reason": why} for node, why in seen.others]}
-        print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        say_json(document)
     else:
         for subject, each in zip(seen.subjects, found, strict=True):
             source = subject.policy.source
             name = source.image if source.verbatim else f"{source.repository}/{source.image}"
-            print("\n".join(table(each, name)), end="\n\n" if each is not found[-1] or seen.others else "\n")
+            say(*table(each, name), *([""] if each is not found[-1] or seen.others else []))
         for node, why in seen.others:
-            print(f"{node}: needs no image: {why}" if why else f"{node}: no policy is for it")
+            say(f"{node}: needs no image: {why}" if why else f"{node}: no policy is for it")
     return 0 if all(each.image for each in found) else 1

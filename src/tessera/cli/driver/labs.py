@@ -5,10 +5,10 @@ A lab's kubelets say so by the name of their container runtime, and an API serve
 
 from collections.abc import Iterable
 
-import click
 import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME
+from tessera.cli.console import say
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.resources import Node
@@ -32,7 +32,7 @@ def simulated(nodes: Iterable[Node]) -> bool:
 def say_where_registries_are(nodes: Iterable[Node]) -> None:
     """Says on standard error that a lab's registries are not those that are asked here."""
     if simulated(nodes):
-        click.echo(_REGISTRIES, err=True)
+        say(_REGISTRIES, err=True)
 
 
 async def leaps(client: Client, nodes: Iterable[Node]) -> bool:

@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.api.driver.policy import ImageSource
 from tessera.cli.connect import Failure
+from tessera.cli.console import say, say_json
 from tessera.cli.driver.access import Access, Registries, registries
 from tessera.cli.driver.answers import aligned, by_number, fitting, of_version, size
 from tessera.cli.driver.subject import pool
@@ -76,29 +77,25 @@ def _of(tags: Sequence[str], version: str, system: str | None) -> list[str]:
 
 def _names(source: ImageSource, found: list[str], output: str) -> int:
     if output == "json":
-        _print_json({"Repository": f"{source.repository}/{source.image}", "Tags": found})
+        say_json({"Repository": f"{source.repository}/{source.image}", "Tags": found})
     elif found:
-        print("\n".join(found))
+        say(*found)
     return 0 if found else 1
 
 
 def _images(source: ImageSource, nodes: PoolKey, found: dict[str, Resolution], output: str) -> int:
     name = f"{source.repository}/{source.image}"
     if output == "json":
-        _print_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
+        say_json({"repository": name, "pool": nodes.text, "tags": list(_rows(found))})
     elif found:
         rows = [(tag, each.outcome.value, size(each.size_bytes), each.digest) for tag, each in found.items()]
-        print("\n".join(aligned([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows])))
-        print("\nThe driver's version decides which of them is taken: give --version.")
+        say(*aligned([("TAG", "ANSWER", "SIZE", "DIGEST"), *rows]))
+        say("", "The driver's version decides which of them is taken: give --version.")
     else:
-        print(f"{name} has no image with modules for {nodes.text}; give --version to see which builds them.")
+        say(f"{name} has no image with modules for {nodes.text}; give --version to see which builds them.")
     return 0 if found else 1
 
 
 def _rows(found: dict[str, Resolution]) -> Iterator[dict[str, object]]:
     for tag, each in found.items():
         yield {"tag": tag, "outcome": each.outcome.value, "digest": each.digest, "sizeBytes": each.size_bytes}
-
-
-def _print_json(document: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())

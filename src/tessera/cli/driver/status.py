@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.console import say, say_json
 from tessera.cli.driver.naming import output_option
 
 if TYPE_CHECKING:
@@ -32,15 +33,13 @@ def command(nodes: tuple[str, ...], *, verbose: bool, output: str, kubeconfig: P
       tessera driver status gpu-1 -v
       tessera driver status -o json | jq -r '.[] | select(.phase != "ready") | .node'
     """
-    import msgspec
-
     from tessera.cli.driver.nodestatus import is_stuck, lines
 
     found = asyncio.run(_read(nodes, kubeconfig, context))
     if output == "json":
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        say_json(found)
     else:
-        print("\n".join(lines(found, verbose=verbose)))
+        say(*lines(found, verbose=verbose))
     return 1 if any(map(is_stuck, found)) else 0
 
 

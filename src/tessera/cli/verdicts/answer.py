@@ -4,6 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from tessera.limits import FACT_SHOWN
+from tessera.text import one_line
+
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Why pods do not run or a node is not as asked, or that all is well.
@@ -52,20 +55,20 @@ def lines(report: Report) -> Iterator[str]:
         for answer in report.answers:
             yield from _block(about, answer)
         return
-    yield f"{about}: {report.summary}"
+    yield one_line(f"{about}: {report.summary}", FACT_SHOWN)
     for answer in report.answers:
         yield ""
         yield from _block(_pods(answer.pods), answer)
 
 
 def _block(about: str, answer: Answer) -> Iterator[str]:
-    yield f"{about}: {answer.verdict}"
+    yield one_line(f"{about}: {answer.verdict}", FACT_SHOWN)
     for fact in answer.facts:
-        yield f"  - {fact}"
+        yield f"  - {one_line(fact, FACT_SHOWN)}"
     if answer.help:
         yield "What would help:"
         for each in answer.help:
-            yield f"  - {each}"
+            yield f"  - {one_line(each, FACT_SHOWN)}"
 
 
 def _pods(names: Sequence[str]) -> str:

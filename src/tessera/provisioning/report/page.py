@@ -5,13 +5,13 @@ is for reading, ``-o json`` has everything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.report.charts import PHASES, TITLES, bars, stacked
 from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
+from tessera.text import html as escape
 
 #: Tables that are open, where there are more than that; and tables at most.
 _OPEN, _MOST = 12, 200

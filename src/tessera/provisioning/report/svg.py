@@ -7,7 +7,9 @@ in light and in dark surroundings, within a page or alone.
 import math
 import re
 from collections.abc import Sequence
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
+
+from tessera.text import html as escape
 
 #: Width of a character of the sans-serif face, in parts of its size: a little more than the average of Latin texts.
 _WIDTH = 0.56
