@@ -9,7 +9,7 @@ import functools
 import itertools
 import json
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -239,11 +239,15 @@ class Scene:
         name: str,
         containers: Mapping[str, Mapping[str, int]],
         init: Mapping[str, Mapping[str, int]] | None = None,
+        sidecars: Collection[str] = (),
     ) -> None:
-        """A pod, not on any node yet. Containers are given as counts by profile."""
+        """A pod, not on any node yet. Containers are given as counts by profile, init containers before the others."""
         spec: dict[str, Any] = {"containers": _containers(containers)}
         if init:
-            spec["initContainers"] = _containers(init)
+            spec["initContainers"] = [
+                {**each, **({"restartPolicy": "Always"} if each["name"] in sidecars else {})}
+                for each in _containers(init)
+            ]
         pod = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
         self.made[name] = await self.client.create(PODS.untyped(), pod, "default")
 
@@ -281,6 +285,18 @@ class Scene:
             await self.kubelet.pre_start(uid, container)
         names = [cdi for each in self.kubelet.allocations(uid, container) for cdi in each.cdi_devices]
         return self.cdi.edits(names).env
+
+    async def tell_states(self, name: str, states: Mapping[str, Mapping[str, Any]], *, sandbox: bool = True) -> None:
+        """Kubelet writes the states of a pod's containers into its status; the agent's watch does not know yet."""
+        inits = {each["name"] for each in self.made[name]["spec"].get("initContainers", ())}
+        told = [{"name": each, "state": dict(state)} for each, state in states.items()]
+        status = {
+            "phase": "Pending",
+            "conditions": [{"type": "PodReadyToStartContainers", "status": str(sandbox)}],
+            "initContainerStatuses": [each for each in told if each["name"] in inits],
+            "containerStatuses": [each for each in told if each["name"] not in inits],
+        }
+        await self.client.merge_patch(PODS, name, {"status": status}, "default", subresource="status")
 
     async def finish(self, name: str, phase: str = "Succeeded") -> None:
         """All containers of the pod ended."""

@@ -61,6 +61,28 @@ def test_an_init_container_shares_its_slice_with_the_app(in_lab: Callable[..., N
     in_lab(scenario)
 
 
+def test_an_init_container_sees_its_slice_alone_when_the_app_takes_it_over_beside_another(
+    in_lab: Callable[..., None],
+) -> None:
+    """Kubelet lists both for the app from the start, also while the init container starts."""
+
+    async def scenario(lab: Any) -> None:
+        init = {
+            "name": "prepare",
+            "image": "busybox",
+            "command": ["sleep", "1"],
+            "resources": {"limits": {"nvidia.com/mig-1g.5gb": 1}},
+        }
+        both = {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1}
+        await lab.create("staged", both, initContainers=[init])
+        await lab.running("staged")
+        assert kinds(lab, lab.devices("staged", "prepare")) == ["1g.5gb"]
+        assert kinds(lab, lab.devices("staged", "c0")) == ["1g.5gb", "2g.10gb"]
+        assert len(lab.hardware()) == 2
+
+    in_lab(scenario)
+
+
 def test_two_pods_of_one_profile_never_share(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.create("a", {"nvidia.com/mig-1g.5gb": 2})

@@ -18,7 +18,7 @@ from tessera.kube.resources import NODES, PODS, Node, Pod
 
 
 class Mirror:
-    """See :class:`tessera.agent.ondemand.claims.PodDirectory`, of which it is one.
+    """See :class:`tessera.agent.ondemand.claimants.PodDirectory`, of which it is one.
 
     Args:
         client: the API server.

@@ -72,6 +72,13 @@ def test_what_an_init_container_left_is_used_first() -> None:
     assert (choice.given, choice.available) == (("b",), ("a", "c"))
 
 
+def test_what_an_init_container_left_is_used_again_also_when_it_is_no_longer_healthy() -> None:
+    made = ledger("a", "b")
+    give(made, ONE, "init", "a")
+    made.set_devices(MIG, [Device(id="a", healthy=False), Device(id="b")])
+    assert made.choose(MIG, 1, {"a"}).given == ("a",)
+
+
 def test_devices_pass_from_init_containers_to_app_containers_but_not_from_sidecars() -> None:
     spec: dict[str, Any] = {
         "initContainers": [{"name": "init"}, {"name": "side", "restartPolicy": "Always"}],

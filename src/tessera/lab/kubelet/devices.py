@@ -103,7 +103,7 @@ class DeviceLedger:
         healthy = self._healthy[resource]
         if not healthy:
             raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
-        given = [each for each in sorted(reusable) if each in healthy][:needed]
+        given = sorted(reusable)[:needed]  # healthy or not
         if len(given) == needed:
             return Choice(given=tuple(given), available=(), needed=needed)
         owners = self._owner.get(resource, {})

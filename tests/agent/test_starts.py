@@ -1,0 +1,222 @@
+"""Which slices a container finds when kubelet gives devices of finished init containers to those that come after."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tessera.api.requests import container_slices, pod_slices
+from tessera.clock import rfc3339
+from tessera.kubelet.seam import PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from tests.agent.conftest import Place, Scene
+
+Counts = dict[str, int]
+
+#: On a node of three cards.
+PLACES: dict[str, list[Place]] = {
+    "1g.5gb": [("1g.5gb", 0, start) for start in range(7)],
+    "2g.10gb": [("2g.10gb", 1, start) for start in (0, 2, 4)],
+    "3g.20gb": [("3g.20gb", 2, start) for start in (0, 4)],
+}
+WAITS = {"waiting": {"reason": "PodInitializing"}}
+
+
+class Life:
+    """One pod on a node, from its admission on: the test is its kubelet's pod worker."""
+
+    def __init__(
+        self, scene: Scene, init: Mapping[str, Counts], apps: Mapping[str, Counts], sidecars: Collection[str] = ()
+    ) -> None:
+        self.scene = scene
+        self.init = init
+        self.apps = apps
+        self.sidecars = sidecars
+        self.states: dict[str, Mapping[str, Any]] = dict.fromkeys((*init, *apps), WAITS)
+
+    async def begin(self) -> None:
+        await self.scene.begin()
+        await self.scene.joined()
+        await self.scene.pod("web", self.apps, init=self.init, sidecars=self.sidecars)
+        asked = [
+            container_slices(
+                name,
+                {f"nvidia.com/mig-{profile}": str(count) for profile, count in counts.items()},
+                {},
+                init=name in self.init,
+                sidecar=name in self.sidecars,
+            )
+            for name, counts in {**self.init, **self.apps}.items()
+        ]
+        needed = pod_slices(asked)
+        places = [PLACES[each][needed[:n].count(each)] for n, each in enumerate(needed)]
+        await self.scene.promise("web", *places)
+        await self.scene.bind("web")
+        await self.scene.admit("web")
+        await self.tell(sandbox=False)
+
+    async def tell(self, *, sandbox: bool = True) -> None:
+        await self.scene.tell_states("web", self.states, sandbox=sandbox)
+
+    async def start(self, container: str) -> list[str]:
+        """Starts a container, which then runs; returns the profiles that its environment names."""
+        uuids: list[str] = []
+        if {**self.init, **self.apps}[container]:
+            env = await self.scene.start("web", container)
+            uuids = env["NVIDIA_VISIBLE_DEVICES"].split(",")
+        self.states[container] = {"running": {"startedAt": rfc3339(self.scene.clock.now())}}
+        await self.tell()
+        kinds = {str(ci.mig_uuid): each.profile for _, each in self.scene.instances() for ci in each.compute_instances}
+        assert len(set(uuids)) == len(uuids)
+        return sorted(kinds[uuid] for uuid in uuids)
+
+    async def end(self, container: str, code: int = 0) -> None:
+        now = rfc3339(self.scene.clock.now())
+        self.states[container] = {"terminated": {"exitCode": code, "startedAt": now, "finishedAt": now}}
+        await self.tell()
+
+    async def new_sandbox(self) -> None:
+        """The sandbox died and everything with it. Kubelet leaves init containers in the status as they ended."""
+        await self.scene.clock.sleep(2.0)
+        for name, state in self.states.items():
+            if "running" in state:
+                await self.end(name, 137)
+        await self.tell(sandbox=False)
+
+    def asked(self, container: str) -> list[str]:
+        """The profiles that a container asks for, each as often as it does."""
+        counts = {**self.init, **self.apps}[container]
+        return sorted(profile for profile, count in counts.items() for _ in range(count))
+
+
+ONE, TWO = {"1g.5gb": 1}, {"1g.5gb": 1, "2g.10gb": 1}
+
+
+@pytest.mark.parametrize("app", [TWO, dict(reversed(TWO.items()))], ids=["small first", "large first"])
+def test_an_init_container_is_not_told_of_the_slice_beside_its_own(play: Callable[..., None], app: Counts) -> None:
+    async def story(scene: Scene) -> None:
+        life = Life(scene, {"load": ONE}, {"main": app})
+        await life.begin()
+        for code in (1, 0):
+            assert await life.start("load") == ["1g.5gb"]
+            await life.end("load", code)
+        for code in (1, 0):
+            assert await life.start("main") == ["1g.5gb", "2g.10gb"]
+            await life.end("main", code)
+
+    play(story, "2xA100-40GB")
+
+
+def test_a_sidecar_is_not_taken_for_the_init_container_before_it(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        life = Life(scene, {"load": ONE, "side": TWO, "warm": ONE}, {"main": ONE}, sidecars=["side"])
+        await life.begin()
+        assert await life.start("load") == ["1g.5gb"]
+        await life.end("load")
+        assert await life.start("side") == ["1g.5gb", "2g.10gb"]
+        assert await life.start("warm") == ["1g.5gb"]
+        await life.end("side", 1)
+        assert await life.start("side") == ["1g.5gb", "2g.10gb"]
+        await life.end("warm")
+        assert await life.start("main") == ["1g.5gb"]
+
+    play(story, "2xA100-40GB")
+
+
+def test_after_a_new_sandbox_the_init_containers_run_again(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        life = Life(scene, {"load": ONE, "warm": {"2g.10gb": 1}}, {"main": TWO})
+        await life.begin()
+        for _ in ("first sandbox", "second"):
+            assert await life.start("load") == ["1g.5gb"]
+            await life.end("load")
+            assert await life.start("warm") == ["2g.10gb"]
+            await life.end("warm")
+            assert await life.start("main") == ["1g.5gb", "2g.10gb"]
+            await life.new_sandbox()
+
+    play(story, "2xA100-40GB")
+
+
+def test_a_status_that_is_behind_is_waited_for(play: Callable[..., None]) -> None:
+    """Kubelet starts the app as soon as the init container has ended, and writes the status meanwhile."""
+
+    async def story(scene: Scene) -> None:
+        life = Life(scene, {"load": ONE}, {"main": TWO})
+        await life.begin()
+        await life.start("load")
+        starting = asyncio.create_task(scene.start("web", "main", tries=1))
+        await scene.clock.sleep(3.0)
+        assert not starting.done()
+        await life.end("load")
+        assert len((await starting)["NVIDIA_VISIBLE_DEVICES"].split(",")) == 2
+
+    play(story, "2xA100-40GB")
+
+
+def test_a_status_that_stays_behind_is_named(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        life = Life(scene, {"load": ONE}, {"main": TWO})
+        await life.begin()
+        await life.start("load")
+        refusal = "pod default/web: its status does not show yet which of its containers load, main starts"
+        with pytest.raises(PluginError, match=refusal):
+            await scene.start("web", "main", tries=1)
+
+    play(story, "2xA100-40GB")
+
+
+def counts() -> st.SearchStrategy[Counts]:
+    most = {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
+    return st.permutations(list(most)).flatmap(
+        lambda names: st.fixed_dictionaries({name: st.integers(0, most[name]) for name in names})
+    )
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    init=st.lists(st.tuples(counts(), st.booleans()), max_size=3),
+    apps=st.lists(counts(), min_size=1, max_size=2),
+    data=st.data(),
+)
+def test_whatever_its_shape_each_container_finds_what_it_asked_for_at_each_start(
+    play_anew: Callable[..., None], init: list[tuple[Counts, bool]], apps: list[Counts], data: st.DataObject
+) -> None:
+    inits = {f"init{n}": {p: c for p, c in each.items() if c} for n, (each, _) in enumerate(init)}
+    sidecars = [f"init{n}" for n, (_, sidecar) in enumerate(init) if sidecar]
+    mains = {f"app{n}": {p: c for p, c in each.items() if c} for n, each in enumerate(apps)}
+    total = {p: sum(each.get(p, 0) for each in (*inits.values(), *mains.values())) for p in PLACES}
+    if not any(total.values()) or any(count > len(PLACES[p]) for p, count in total.items()):
+        return
+
+    async def story(scene: Scene) -> None:
+        life = Life(scene, inits, mains, sidecars)
+        await life.begin()
+        for _ in range(data.draw(st.integers(1, 2), label="sandboxes")):
+            for name in (*inits, *mains):
+                if name in sidecars or name in mains:
+                    assert await life.start(name) == life.asked(name)
+                    continue
+                for code in data.draw(st.sampled_from([(0,), (1, 0)]), label=f"exit codes of {name}"):
+                    assert await life.start(name) == life.asked(name)
+                    for sidecar in (each for each in sidecars if "running" in life.states[each]):
+                        if data.draw(st.booleans(), label=f"{sidecar} crashes"):
+                            await life.end(sidecar, 1)
+                            assert await life.start(sidecar) == life.asked(sidecar)
+                    await life.end(name, code)
+            if data.draw(st.booleans(), label="agent is killed"):
+                await scene.kill_agent()
+                scene.start_agent()
+            for name in mains:
+                await life.end(name, 1)
+                assert await life.start(name) == life.asked(name)
+            await life.new_sandbox()
+
+    play_anew(story, "3xA100-40GB")
