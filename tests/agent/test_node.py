@@ -43,7 +43,7 @@ def test_a_promised_slice_is_made_claimed_and_given_back(play: Callable[..., Non
         await scene.bind("web")
         await scene.admit("web")
         env = await scene.start("web", "main")
-        assert env["NVIDIA_VISIBLE_DEVICES"] == env["CUDA_VISIBLE_DEVICES"] == scene.mig_uuid(B)
+        assert env == {"NVIDIA_VISIBLE_DEVICES": scene.mig_uuid(B)}
         await scene.finish("web")
         await scene.release("web")
         assert scene.places() == []

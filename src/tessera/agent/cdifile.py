@@ -4,7 +4,7 @@ What stands in them is decided by whoever hands out devices. Specification: cont
 """
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
@@ -13,6 +13,9 @@ from tessera.nvml.interface import DeviceFile
 #: Lowest version that has all that we use (names that begin with a digit came with 0.5.0); containerd 1.7 and CRI-O
 #: 1.28 read it.
 VERSION = "0.6.0"
+#: Where NVIDIA's runtime looks for devices that are listed as mounts (nvidia-container-toolkit,
+#: ``internal/config/image``).
+MOUNTED_DEVICES = PurePosixPath("/var/run/nvidia-container-devices")
 
 
 class _Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,9 +26,16 @@ class _Node(msgspec.Struct, frozen=True, kw_only=True):
     permissions: str = "rw"
 
 
+class _Mount(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    host_path: str = "/dev/null"
+    container_path: str
+    options: tuple[str, ...] = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+
+
 class _Edits(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     env: tuple[str, ...] = ()
     device_nodes: tuple[_Node, ...] = ()
+    mounts: tuple[_Mount, ...] = ()
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -41,17 +51,22 @@ class _Spec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     devices: tuple[Definition, ...]
 
 
-def define(name: str, env: Iterable[str], files: Iterable[DeviceFile] = ()) -> Definition:
+def define(
+    name: str, env: Iterable[str], files: Iterable[DeviceFile] = (), *, mounted: Iterable[str] = ()
+) -> Definition:
     """A device.
 
     Args:
         name: what comes behind the kind and ``=`` in its full name.
         env: variables that its container gets, each ``NAME=value``.
         files: device nodes that its container may open; each path counts once.
+        mounted: UUIDs that NVIDIA's runtime finds listed as mounts. It adds the driver's libraries for them, also where
+            it ignores the variable (``docs/decisions/container-environment.md``).
     """
     by_path = {each.path: each for each in files}
     nodes = tuple(_Node(path=each.path, major=each.major, minor=each.minor) for each in by_path.values())
-    return Definition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes))
+    mounts = tuple(_Mount(container_path=str(MOUNTED_DEVICES / each)) for each in mounted)
+    return Definition(name=name, container_edits=_Edits(env=tuple(env), device_nodes=nodes, mounts=mounts))
 
 
 def put(path: Path, kind: str, devices: Sequence[Definition]) -> None:

@@ -33,8 +33,10 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 #: Scheme of a simulated kubelet's container runtime: by it a lab's nodes say what they are.
 SIMULATED_RUNTIME = "simulated://"
 
+#: The devices that NVIDIA's container runtime gives to a container.
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 #: Environment through which a container would choose its devices itself, past the device plugin.
-DEVICE_ENV = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+DEVICE_ENV = (VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES")
 
 #: Class of the CDI devices that the agent writes.
 CDI_KIND = "tessera.dev/mig"

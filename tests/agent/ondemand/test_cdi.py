@@ -14,8 +14,10 @@ def test_a_device_brings_environment_and_device_files(tmp_path: Path) -> None:
     files = [DeviceFile(path="/dev/nvidia0", major=195, minor=0)]
     CdiFolder(tmp_path).write(DEVICE, ["MIG-1", "MIG-2"], files)
     edits = CdiRegistry([tmp_path]).edits([qualified(DEVICE)])
-    assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "MIG-1,MIG-2", "CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
+    assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
     assert edits.device_nodes == ("/dev/nvidia0",)
+    # Where NVIDIA's runtime ignores the variable in unprivileged containers, it finds the devices by their mounts.
+    assert edits.mounts == tuple(f"/var/run/nvidia-container-devices/{each}" for each in ("MIG-1", "MIG-2"))
 
 
 def test_a_file_is_what_the_specification_asks_for(tmp_path: Path) -> None:
@@ -27,7 +29,7 @@ def test_a_file_is_what_the_specification_asks_for(tmp_path: Path) -> None:
         "devices": [
             {
                 "name": DEVICE,
-                "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=MIG-1", "CUDA_VISIBLE_DEVICES=MIG-1"]},
+                "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=MIG-1"]},
             }
         ],
     }

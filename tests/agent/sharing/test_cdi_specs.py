@@ -55,6 +55,13 @@ def test_the_file_is_one_that_runtimes_take(specs: CdiSpecs) -> None:
     assert spec["devices"][0]["containerEdits"] == {
         "env": [f"NVIDIA_VISIBLE_DEVICES={A}"],
         "deviceNodes": [{**node, "path": "/dev/nvidiactl", "minor": 255}, node],
+        "mounts": [
+            {
+                "hostPath": "/dev/null",
+                "containerPath": f"/var/run/nvidia-container-devices/{A}",
+                "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+            }
+        ],
     }
 
 
@@ -71,6 +78,7 @@ def test_of_two_devices_both_are_named_and_have_their_nodes(specs: CdiSpecs, run
     edits = runtime.edits(names(B, A, "set-1"))
     assert edits.env == {"NVIDIA_VISIBLE_DEVICES": f"{A},{B}"}
     assert edits.device_nodes == ("/dev/nvidiactl", "/dev/nvidia1", "/dev/nvidia0")
+    assert edits.mounts == tuple(f"/var/run/nvidia-container-devices/{each}" for each in (B, A))
 
 
 def test_a_set_stays_while_it_is_held(specs: CdiSpecs, runtime: CdiRegistry) -> None:

@@ -3,7 +3,8 @@
 One file per device ID. kubelet gives an ID to one running container at a time, and a name that stands in two CDI
 files cannot be resolved at all, so the claim of the next container replaces the file of the one before, by atomic
 rename. Every file carries the MIG UUIDs of *all* slices of the container that it was written for: the runtime merges
-the files of a container's devices, and the variables agree.
+the files of a container's devices, and the variables agree. The UUIDs are there as mounts, too, and
+``CUDA_VISIBLE_DEVICES`` is left alone (``docs/decisions/container-environment.md``).
 
 Only this agent's files are touched; they are known by their prefix. Simulated cards have no device files, so their
 containers get the environment alone.
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tessera.agent.cdifile import define, put
-from tessera.api.names import CDI_KIND, DEVICE_ENV
+from tessera.api.names import CDI_KIND, VISIBLE_DEVICES
 from tessera.nvml.interface import DeviceFile
 
 _log = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ def file_name(device_id: str) -> str:
 
 
 def environment(mig_uuids: Sequence[str]) -> dict[str, str]:
-    """The variables through which CUDA and NVIDIA's runtime find a container's slices."""
-    return dict.fromkeys(DEVICE_ENV, ",".join(mig_uuids))
+    """The variable through which NVIDIA's runtime finds a container's slices."""
+    return {VISIBLE_DEVICES: ",".join(mig_uuids)}
 
 
 class CdiFolder:
@@ -59,7 +60,8 @@ class CdiFolder:
             OSError: the folder cannot be written.
         """
         env = [f"{name}={value}" for name, value in environment(mig_uuids).items()]
-        put(self._path / file_name(device_id), CDI_KIND, [define(device_id, env, device_files)])
+        mounted = mig_uuids if device_files else ()
+        put(self._path / file_name(device_id), CDI_KIND, [define(device_id, env, device_files, mounted=mounted)])
 
     def remove(self, device_ids: Iterable[str]) -> None:
         """Undefines devices; those that are not defined are passed over."""

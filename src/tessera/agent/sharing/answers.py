@@ -24,17 +24,16 @@ from typing import Protocol, Self
 
 import msgspec
 
+from tessera.agent.cdifile import MOUNTED_DEVICES
+from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.config import AllocationPolicy, Flags
 from tessera.api.sharing.devices import Device
 from tessera.kubelet.seam import Allocation, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
-VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 #: Vendor and class of the CDI names; that of NVIDIA's device plugin, so that what was allocated by it still resolves.
 CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
-#: Where NVIDIA's runtime looks for devices that are listed as mounts (k8s-device-plugin, ``internal/plugin``).
-MOUNTED_DEVICES = PurePosixPath("/var/run/nvidia-container-devices")
 CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
 CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
 _CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")

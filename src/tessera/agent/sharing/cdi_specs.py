@@ -7,7 +7,8 @@ its UUID and by its index, since a profile may choose either.
 Each device's edits give its nodes and name it in ``NVIDIA_VISIBLE_DEVICES``, which wins over what image and pod set.
 The runtime applies the devices of a container one after the other, so of several the last would be the only one that is
 named; a *set* therefore follows them, which has no nodes of its own and names all (``docs/decisions/cdi-sets.md``).
-A set is one container's, and what it names may grow when kubelet has told what else the container has.
+A set is one container's, and what it names may grow when kubelet has told what else the container has. Each device is
+named by a mount as well (``docs/decisions/container-environment.md``).
 
 Simulated cards have no nodes, so their containers get the environment alone. Which containers there are is not known
 here.
@@ -19,7 +20,8 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.cdifile import Definition, define, put
-from tessera.agent.sharing.answers import CDI_KIND, VISIBLE_DEVICES, unique
+from tessera.agent.sharing.answers import CDI_KIND, unique
+from tessera.api.names import VISIBLE_DEVICES
 from tessera.nvml.interface import DeviceFile
 
 FILE_NAME = CDI_KIND.replace("/", "-") + ".json"
@@ -95,7 +97,8 @@ def _definitions(devices: Sequence[CdiDevice], sets: Mapping[str, Collection[str
     found: list[Definition] = []
     for device in devices:
         names = unique((device.uuid, device.index))
-        found += [define(name, _visible((device.uuid,)), device.files) for name in names]
+        mounted = (device.uuid,) if device.files else ()
+        found += [define(name, _visible((device.uuid,)), device.files, mounted=mounted) for name in names]
     for name, together in sorted(sets.items()):
         found.append(define(name, _visible([device.uuid for device in devices if device.uuid in together])))
     return found
