@@ -44,7 +44,10 @@ KINDS = {
     ),
     ("admissionregistration.k8s.io", "v1"): (
         "io.k8s.api.admissionregistration.v1.",
-        "MutatingWebhookConfiguration ValidatingWebhookConfiguration",
+        (
+            "MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding "
+            "ValidatingWebhookConfiguration"
+        ),
     ),
     ("apiextensions.k8s.io", "v1"): (
         "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.",
@@ -102,6 +105,11 @@ ENUMS = {
         "matchPolicy": ["Equivalent", "Exact"],
         "sideEffects": ["None", "NoneOnDryRun"],
     },
+    "io.k8s.api.admissionregistration.v1.MatchResources": {"matchPolicy": ["Equivalent", "Exact"]},
+    "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec": {"failurePolicy": ["Fail", "Ignore"]},
+    "io.k8s.api.admissionregistration.v1.Validation": {
+        "reason": ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"],
+    },
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec": {
         "scope": ["Cluster", "Namespaced"],
     },
@@ -155,7 +163,14 @@ DEFAULTS = {
         "objectSelector": {},
         "timeoutSeconds": 10,
     },
+    "io.k8s.api.admissionregistration.v1.MatchResources": {
+        "matchPolicy": "Equivalent",
+        "namespaceSelector": {},
+        "objectSelector": {},
+    },
+    "io.k8s.api.admissionregistration.v1.NamedRuleWithOperations": {"scope": "*"},
     "io.k8s.api.admissionregistration.v1.RuleWithOperations": {"scope": "*"},
+    "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec": {"failurePolicy": "Fail"},
     "io.k8s.api.admissionregistration.v1.ServiceReference": {"port": 443},
 }
 

@@ -13,7 +13,6 @@ import msgspec
 
 from tessera.kube.client import Client
 from tessera.kube.transport import Request, Response, Stream
-from tessera.lab.apiserver.identity import service_account
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
@@ -94,9 +93,8 @@ def distant(network: Network) -> type[Cluster]:
     """A cluster with this network between Tessera and the API server."""
 
     class Distant(Cluster):
-        def account_client(self, component: str, namespace: str, account: str) -> Client:
-            user = service_account(namespace, account)
-            transport = _Distant(self.server, user, self.rng(component), network)
+        def account_client(self, component: str, account: UserInfo) -> Client:
+            transport = _Distant(self.server, account, self.rng(component), network)
             return Client(transport, field_manager=component, clock=self.clock)
 
     return Distant if network.trip else Cluster

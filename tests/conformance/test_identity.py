@@ -16,17 +16,28 @@ RBAC = "rbac.authorization.k8s.io/v1"
 
 
 @pytest.fixture
-async def robot(api: Api, core: str, kubeconfig: Path) -> Any:
+async def as_token(kubeconfig: Path) -> Any:
+    """Makes raw requests with a bearer token."""
+    transports: list[HttpTransport] = []
+
+    def made(token: str) -> Api:
+        admin = load_config(clock=SystemClock(), kubeconfig=str(kubeconfig))
+        credentials = StaticCredentials(Credential(authorization=f"Bearer {token}"))
+        transports.append(HttpTransport(msgspec.structs.replace(admin, credentials=credentials)))
+        return Api(transports[-1])
+
+    yield made
+    for transport in transports:
+        await transport.close()
+
+
+@pytest.fixture
+async def robot(api: Api, core: str, as_token: Any) -> Any:
     """Raw requests as a service account without rights."""
     (await api("POST", f"{core}/serviceaccounts", {"metadata": {"name": "robot"}})).ok()
     request = {"spec": {"expirationSeconds": 600}}
     answer = await api("POST", f"{core}/serviceaccounts/robot/token", request)
-    token = answer.ok()["status"]["token"]
-    admin = load_config(clock=SystemClock(), kubeconfig=str(kubeconfig))
-    credentials = StaticCredentials(Credential(authorization=f"Bearer {token}"))
-    transport = HttpTransport(msgspec.structs.replace(admin, credentials=credentials))
-    yield Api(transport)
-    await transport.close()
+    return as_token(answer.ok()["status"]["token"])
 
 
 async def granted(api: Api, namespace: str, **rule: Any) -> None:
@@ -120,3 +131,31 @@ async def test_a_token_ends_with_its_account(api: Api, robot: Api, core: str) ->
     assert (await robot("GET", "/version")).status == 200
     (await api("DELETE", f"{core}/serviceaccounts/robot")).ok()
     await robot.until(f"{core}/pods", lambda answer: answer.status == 401)
+
+
+async def test_a_token_bound_to_a_pod_tells_its_pod_and_node(
+    api: Api, core: str, unique: str, as_token: Any, cleanup: Any
+) -> None:
+    """Policies know by it on which node a process runs; ``ServiceAccountTokenPodNodeInfo``, on since 1.30."""
+    cleanup(f"/api/v1/nodes/{unique}")
+    node = (await api("POST", "/api/v1/nodes", {"metadata": {"name": unique}})).ok()["metadata"]
+    pod = {"metadata": {"name": "p"}, "spec": {"nodeName": unique, "containers": [{"name": "a", "image": "e.com/a:1"}]}}
+    pod = (await api("POST", f"{core}/pods", pod)).ok()["metadata"]
+    ref = {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": pod["uid"]}
+    request = {"spec": {"expirationSeconds": 600, "boundObjectRef": ref}}
+    answer = await api("POST", f"{core}/serviceaccounts/default/token", request)
+    bound = as_token(answer.ok()["status"]["token"])
+    answer = await bound("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    extra = answer.ok()["status"]["userInfo"]["extra"]
+    about = "authentication.kubernetes.io/"
+    assert extra[f"{about}pod-name"] == ["p"]
+    assert extra[f"{about}pod-uid"] == [pod["uid"]]
+    assert extra[f"{about}node-name"] == [unique]
+    assert extra[f"{about}node-uid"] == [node["uid"]]
+    assert extra[f"{about}credential-id"][0].startswith("JTI=")
+    await api("DELETE", f"{core}/pods/p?gracePeriodSeconds=0")
+
+
+async def test_a_token_bound_to_no_pod_tells_no_node(robot: Api) -> None:
+    answer = await robot("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+    assert set(answer.ok()["status"]["userInfo"].get("extra", {})) <= {"authentication.kubernetes.io/credential-id"}

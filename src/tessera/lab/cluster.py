@@ -21,7 +21,7 @@ from tessera.kube.credentials import Credentials
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import NODES
 from tessera.kube.transport import Transport
-from tessera.lab.apiserver.identity import service_account
+from tessera.lab.apiserver.identity import BoundObject, bound_to_pod, service_account
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
@@ -109,15 +109,19 @@ class Cluster:
         """A client without sockets."""
         return Client(InProcessTransport(self.server, user), field_manager=component, clock=self.clock)
 
-    def account_client(self, component: str, namespace: str, account: str) -> Client:
-        """A client without sockets under a service account."""
-        return self.client(component, service_account(namespace, account))
+    def account_client(self, component: str, account: UserInfo) -> Client:
+        """A client without sockets for a container, under its service account."""
+        return self.client(component, account)
 
     async def container_client(self, context: ContainerContext) -> Client:
         """The API server as a container sees it: with its service account's token where the server listens."""
         component = f"tessera-{context.argv[1]}"
         if self.connect is None:
-            return self.account_client(component, context.namespace, context.service_account)
+            pod, node = BoundObject(context.pod, context.pod_uid), BoundObject(context.node, "")
+            extra = bound_to_pod(pod, node)
+            return self.account_client(
+                component, service_account(context.namespace, context.service_account, extra=extra)
+            )
         credentials = ContainerToken(self.client("kubelet"), context, self.clock)
         await credentials.current()  # like kubelet, which starts no container before it has the token
         return Client(self.connect(credentials), field_manager=component, clock=self.clock)

@@ -1,7 +1,8 @@
 """What stands between a decoded write and the store: built-in admission, then webhooks.
 
 The order is kube-apiserver's: namespace life cycle, the plugins that fill things in, mutating webhooks; after
-validation the validating webhooks; quota at the very end, without an await before the commit.
+validation the admission policies, then the validating webhooks; quota at the very end, without an await before the
+commit.
 """
 
 from collections.abc import Sequence
@@ -43,13 +44,14 @@ class Admission:
         return await webhooks.mutate(request) if webhooks else Admitted(obj=request.obj)
 
     async def validate(self, request: AdmissionRequest) -> Sequence[str]:
-        """Asks the validating webhooks and returns their warnings.
+        """Evaluates the policies, asks the validating webhooks, and returns the warnings of both.
 
         Raises:
             StatusError: refused.
         """
-        webhooks = self._core.parts.webhooks
-        return await webhooks.validate(request) if webhooks else ()
+        policies, webhooks = self._core.parts.policies, self._core.parts.webhooks
+        warnings = policies.validate(request) if policies else ()
+        return [*warnings, *(await webhooks.validate(request) if webhooks else ())]
 
     def quota(self, request: AdmissionRequest) -> Sequence[QuotaUpdate]:
         """What the write adds to quotas; no await may stand between this and the commit.

@@ -4,7 +4,7 @@ Tests and benchmarks read it: writes per pod, verbs per service account. It deci
 """
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -40,6 +40,12 @@ class AuditLog:
         self.verbs: Counter[tuple[str, str, str, str]] = Counter()
         #: Requests by HTTP status.
         self.codes: Counter[int] = Counter()
+        #: What admission policies have written, oldest first: annotations of audit events.
+        self.annotations: deque[Mapping[str, str]] = deque(maxlen=keep)
+
+    def annotate(self, annotations: Mapping[str, str]) -> None:
+        """Adds annotations of one request."""
+        self.annotations.append(annotations)
 
     def note(self, entry: Entry) -> None:
         """Records a request; a watch when it starts."""
@@ -67,3 +73,4 @@ class AuditLog:
         self._entries.clear()
         self.verbs.clear()
         self.codes.clear()
+        self.annotations.clear()

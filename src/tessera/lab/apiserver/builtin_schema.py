@@ -48,7 +48,9 @@ ENFORCED = frozenset(
         "Subject",
         "Taint",
         "TopologySpreadConstraint",
+        "Validation",
         "ValidatingWebhook",
+        "Variable",
         "Volume",
         "VolumeMount",
     }

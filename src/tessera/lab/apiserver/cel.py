@@ -1,4 +1,4 @@
-"""A part of the Common Expression Language, for ``matchConditions`` of webhooks and rules of CRDs.
+"""A part of the Common Expression Language, for admission webhooks, admission policies and rules of CRDs.
 
 Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps; field access, indices, the optional forms
 ``.?f`` and ``[?k]``; ``has()`` and the macros all, exists, exists_one, filter, map; the operators; the functions in
@@ -13,6 +13,8 @@ different types are unequal; a missing field is an error.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
+
+import msgspec
 
 from tessera.lab.apiserver.cel_functions import (
     FUNCTIONS,
@@ -60,27 +62,48 @@ class Program:
         return found
 
 
-def compile_expression(text: str, variables: frozenset[str]) -> Program:
+def compile_expression(
+    text: str, variables: frozenset[str], fields: Mapping[str, frozenset[str]] | None = None
+) -> Program:
     """An expression over the named variables.
+
+    Args:
+        text: the expression.
+        variables: the names that it may use.
+        fields: of those variables whose type is known, the fields that they have.
 
     Raises:
         CelError: it is not valid, or has what is not supported.
     """
     tree = parse(text)
-    _check(tree, variables)
+    _check(tree, _Names(variables, fields or {}))
     return Program(text, tree)
+
+
+class _Names(msgspec.Struct, frozen=True):
+    """Declared names, and the fields of those whose type is known."""
+
+    known: frozenset[str]
+    fields: Mapping[str, frozenset[str]]
+
+    def with_name(self, name: str) -> "_Names":
+        """These names and one more, whose type is not known."""
+        return _Names(self.known | {name}, {key: value for key, value in self.fields.items() if key != name})
 
 
 # -- checks ---------------------------------------------------------------------------------------------------------
 
 
-def _check(node: Node, names: frozenset[str]) -> None:
+def _check(node: Node, names: _Names) -> None:
     match node:
         case Name(name=name, at=at):
-            if name not in names:
+            if name not in names.known:
                 raise CelError(f"undeclared reference to '{name}' at {at}")
-        case Select(target=target):
+        case Select(target=target, field=field, at=at):
             _check(target, names)
+            known = names.fields.get(target.name) if isinstance(target, Name) else None
+            if known is not None and field not in known:
+                raise CelError(f"undefined field '{field}' at {at}")
         case Index(target=target, key=key):
             _check(target, names)
             _check(key, names)
@@ -97,7 +120,7 @@ def _check(node: Node, names: frozenset[str]) -> None:
             pass
 
 
-def _check_call(call: Call, names: frozenset[str]) -> None:
+def _check_call(call: Call, names: _Names) -> None:
     if call.target is not None:
         _check(call.target, names)
     if call.target is not None and call.name in MACROS:
@@ -117,11 +140,11 @@ def _check_call(call: Call, names: frozenset[str]) -> None:
         _check(each, names)
 
 
-def _check_macro(call: Call, names: frozenset[str]) -> None:
+def _check_macro(call: Call, names: _Names) -> None:
     allowed = (2, 3) if call.name == "map" else (2,)
     if len(call.args) not in allowed or not isinstance(call.args[0], Name):
         raise CelError(f"{call.name}() at {call.at} takes a variable and an expression")
-    inner = names | {call.args[0].name}
+    inner = names.with_name(call.args[0].name)
     for each in call.args[1:]:
         _check(each, inner)
 

@@ -114,6 +114,8 @@ def _negate(value: Any) -> Any:
 
 
 def _contains(element: Any, container: Any) -> bool:
+    if isinstance(container, dict) and isinstance(element, str):
+        return element in container
     if isinstance(container, (list, dict)):
         return any(equal(element, each) for each in container)
     raise EvaluationError(f"no such overload: in {type_name(container)}")

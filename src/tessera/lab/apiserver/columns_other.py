@@ -39,6 +39,15 @@ def _webhooks(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), len(obj.get("webhooks") or ()), age_of(obj, now)]
 
 
+def _policy(obj: Part, now: float) -> Sequence[Any]:
+    spec = obj.get("spec") or {}
+    return [name_of(obj), len(spec.get("validations") or ()), "<unset>", age_of(obj, now)]
+
+
+def _policy_binding(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), (obj.get("spec") or {}).get("policyName", ""), "<unset>", age_of(obj, now)]
+
+
 def _priority(obj: Part, now: float) -> Sequence[Any]:
     policy = obj.get("preemptionPolicy") or "PreemptLowerPriority"
     return [name_of(obj), obj.get("value", 0), bool(obj.get("globalDefault")), age_of(obj, now), policy]
@@ -84,6 +93,8 @@ COLUMNS = {
     (_RBAC, "ClusterRoleBinding"): _BINDING,
     (_ADMISSION, "MutatingWebhookConfiguration"): _WEBHOOKS,
     (_ADMISSION, "ValidatingWebhookConfiguration"): _WEBHOOKS,
+    (_ADMISSION, "ValidatingAdmissionPolicy"): (("Name", "Validations:integer", "ParamKind", "Age"), _policy),
+    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): (("Name", "PolicyName", "ParamRef", "Age"), _policy_binding),
     ("apiextensions.k8s.io", "CustomResourceDefinition"): _NAME_CREATED,
     ("scheduling.k8s.io", "PriorityClass"): (
         ("Name", "Value:integer", "Global-Default:boolean", "Age", "PreemptionPolicy"),

@@ -22,6 +22,7 @@ from tessera.lab.apiserver.seams import (
     Logs,
     Obj,
     OpenApi,
+    Policies,
     Quota,
     UserInfo,
     Webhooks,
@@ -40,6 +41,7 @@ class Parts(msgspec.Struct, kw_only=True):
     discovery: Discovery | None = None
     openapi: OpenApi | None = None
     webhooks: Webhooks | None = None
+    policies: Policies | None = None
     quota: Quota | None = None
     protobuf: BodyDecoder | None = None
     logs: Logs | None = None

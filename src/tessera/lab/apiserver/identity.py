@@ -1,7 +1,8 @@
 """Who asks: bearer tokens, client certificates, service-account tokens issued by this server.
 
 A token is a JWT signed with a key that lives as long as the server; a service account's token is worth nothing once
-the account (or the pod it is bound to) is gone.
+the account (or the pod it is bound to) is gone. A token that is bound to a pod tells which one, and on which node it is
+(``ServiceAccountTokenPodNodeInfo``, on by default since Kubernetes 1.30).
 """
 
 import base64
@@ -21,19 +22,24 @@ SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = UserInfo(name="system:anonymous", groups=(UNAUTHENTICATED,))
 ISSUER = "https://kubernetes.default.svc.cluster.local"
+#: What user infos say beside name and groups starts with it.
+EXTRA = "authentication.kubernetes.io/"
 #: Life of a token when the request does not say, and the shortest one allowed, seconds (TokenRequest).
 DEFAULT_LIFE, SHORTEST_LIFE = 3600, 600
 
 
-class _Bound(msgspec.Struct, frozen=True):
+class BoundObject(msgspec.Struct, frozen=True):
+    """What a token is bound to."""
+
     name: str
     uid: str
 
 
 class _Kubernetes(msgspec.Struct, frozen=True, omit_defaults=True):
     namespace: str
-    serviceaccount: _Bound
-    pod: _Bound | None = None
+    serviceaccount: BoundObject
+    pod: BoundObject | None = None
+    node: BoundObject | None = None
 
 
 class _Claims(msgspec.Struct, frozen=True):
@@ -43,13 +49,24 @@ class _Claims(msgspec.Struct, frozen=True):
     iat: int
     nbf: int
     exp: int
+    jti: str
     kubernetes: _Kubernetes = msgspec.field(name="kubernetes.io")
 
 
-def service_account(namespace: str, name: str, uid: str = "") -> UserInfo:
-    """The identity of a service account."""
+def service_account(
+    namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
+) -> UserInfo:
+    """The identity of a service account; ``extra`` tells of its token, see :func:`bound_to_pod`."""
     groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED)
-    return UserInfo(name=f"system:serviceaccount:{namespace}:{name}", groups=groups, uid=uid)
+    return UserInfo(name=f"system:serviceaccount:{namespace}:{name}", groups=groups, uid=uid, extra=extra or {})
+
+
+def bound_to_pod(pod: BoundObject, node: BoundObject | None) -> dict[str, tuple[str, ...]]:
+    """What a token that is bound to a pod adds to its user."""
+    extra = {f"{EXTRA}pod-name": (pod.name,), f"{EXTRA}pod-uid": (pod.uid,)}
+    if node is not None:
+        extra |= {f"{EXTRA}node-name": (node.name,), f"{EXTRA}node-uid": (node.uid,)}
+    return {key: values for key, values in extra.items() if values[0]}
 
 
 def from_certificate(common_name: str, organizations: Sequence[str]) -> UserInfo:
@@ -85,7 +102,10 @@ class Identities:
             found = self._core.store.get(resource, held.namespace, bound.name)
             if found is None or found["metadata"]["uid"] != bound.uid:
                 return None
-        return service_account(held.namespace, held.serviceaccount.name, held.serviceaccount.uid)
+        extra: dict[str, tuple[str, ...]] = {f"{EXTRA}credential-id": (f"JTI={claims.jti}",)}
+        if held.pod is not None:
+            extra |= bound_to_pod(held.pod, held.node)
+        return service_account(held.namespace, held.serviceaccount.name, held.serviceaccount.uid, extra)
 
     def issue(
         self, namespace: str, name: str, *, life: float, audiences: Sequence[str] = (), pod: Obj | None = None
@@ -99,7 +119,7 @@ class Identities:
         if account is None:
             raise not_found("", "serviceaccounts", name)
         now = int(self._core.clock.now())
-        bound = _Bound(pod["metadata"]["name"], pod["metadata"]["uid"]) if pod else None
+        bound = BoundObject(pod["metadata"]["name"], pod["metadata"]["uid"]) if pod else None
         claims = _Claims(
             iss=ISSUER,
             sub=f"system:serviceaccount:{namespace}:{name}",
@@ -107,10 +127,19 @@ class Identities:
             iat=now,
             nbf=now,
             exp=now + int(life),
-            kubernetes=_Kubernetes(namespace, _Bound(name, account["metadata"]["uid"]), bound),
+            jti=self._core.new_uid(),
+            kubernetes=_Kubernetes(
+                namespace, BoundObject(name, account["metadata"]["uid"]), bound, self._node(pod) if pod else None
+            ),
         )
         signed = _b64(b'{"alg":"HS256","typ":"JWT"}') + "." + _b64(msgspec.json.encode(claims))
         return signed + "." + self._signature(signed)
+
+    def _node(self, pod: Obj) -> BoundObject | None:
+        """The pod's node, without a UID where there is no such Node."""
+        name = pod["spec"].get("nodeName")
+        found = self._core.store.get(GroupResource("", "nodes"), "", name) if name else None
+        return BoundObject(name, found["metadata"]["uid"] if found else "") if name else None
 
     def expiry(self, token: str) -> str:
         """When a token that this server issued ends, as ``metav1.Time``."""

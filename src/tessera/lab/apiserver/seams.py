@@ -161,6 +161,18 @@ class Webhooks(Protocol):
         ...
 
 
+class Policies(Protocol):
+    """Admission policies, evaluated in this process."""
+
+    def validate(self, request: AdmissionRequest) -> Sequence[str]:
+        """Warnings of the policies that concern the write.
+
+        Raises:
+            tessera.lab.apiserver.status.StatusError: a policy refuses.
+        """
+        ...
+
+
 class QuotaUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """New ``status.used`` of one ResourceQuota, to be stored together with the object that used it."""
 

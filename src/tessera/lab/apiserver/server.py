@@ -21,6 +21,7 @@ from tessera.lab.apiserver.dispatch import Dispatch, OpenWatch
 from tessera.lab.apiserver.identity import Identities
 from tessera.lab.apiserver.openapi import OpenApi
 from tessera.lab.apiserver.plugins import PLUGINS
+from tessera.lab.apiserver.policies import AdmissionPolicies
 from tessera.lab.apiserver.quota import Quotas, QuotaTracker
 from tessera.lab.apiserver.rbac import Rbac
 from tessera.lab.apiserver.registry import Registry
@@ -89,6 +90,8 @@ class ApiServer:
         QuotaTracker(self.core.store)
         nobody = InProcessCaller({})
         self.core.parts.webhooks = AdmissionWebhooks(self.core.store, self.core.registry, nobody, self.core.new_uid)
+        core = self.core
+        core.parts.policies = AdmissionPolicies(core.store, core.registry, core.audit, core.new_uid)
         Definitions(self.core)
         writing = Writing(self.core, Admission(self.core, PLUGINS))
         self._dispatch = Dispatch(self.core, writing, self.identities)

@@ -9,6 +9,7 @@ from tessera.lab.apiserver.definitions import established, fill_names, reestabli
 from tessera.lab.apiserver.pod_defaults import default_pod, new_pod
 from tessera.lab.apiserver.pod_rules import pod_causes
 from tessera.lab.apiserver.pod_updates import pod_update_causes
+from tessera.lab.apiserver.policy_config import check_binding, check_policy
 from tessera.lab.apiserver.registry import ResourceType
 from tessera.lab.apiserver.seams import GroupResource
 from tessera.lab.apiserver.strategy import Strategy
@@ -85,6 +86,8 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource(_RBAC, "rolebindings"): _BINDING,
     GroupResource(_RBAC, "clusterrolebindings"): _BINDING,
     GroupResource(_ADMISSION, "mutatingwebhookconfigurations"): _WEBHOOKS,
+    GroupResource(_ADMISSION, "validatingadmissionpolicies"): Strategy(validate=check_policy),
+    GroupResource(_ADMISSION, "validatingadmissionpolicybindings"): Strategy(validate=check_binding),
     GroupResource(_ADMISSION, "validatingwebhookconfigurations"): _WEBHOOKS,
 }
 _PLAIN = Strategy()

@@ -17,6 +17,25 @@ Part = Mapping[str, Any]
 
 #: What a match condition may speak of.
 VARIABLES = frozenset({"object", "oldObject", "request"})
+#: What an admission request tells (``AdmissionRequest`` without object, oldObject and uid).
+FIELDS = {
+    "request": frozenset(
+        {
+            "dryRun",
+            "kind",
+            "name",
+            "namespace",
+            "operation",
+            "options",
+            "requestKind",
+            "requestResource",
+            "requestSubResource",
+            "resource",
+            "subResource",
+            "userInfo",
+        }
+    )
+}
 REVIEW_VERSIONS = ("v1", "v1beta1")
 OPERATIONS = ("*", "CONNECT", "CREATE", "DELETE", "UPDATE")
 MAX_CONDITIONS = 64
@@ -58,8 +77,8 @@ def _hook(hook: Part, place: str) -> Iterator[Cause]:
         yield causes.invalid(f"{place}.timeoutSeconds", timeout, "the timeout value must be between 1 and 30 seconds")
     yield from _client(hook.get("clientConfig") or {}, f"{place}.clientConfig")
     for index, rule in enumerate(hook.get("rules") or ()):
-        yield from _rule(rule, f"{place}.rules[{index}]")
-    yield from _conditions(hook.get("matchConditions") or (), f"{place}.matchConditions")
+        yield from rule_causes(rule, f"{place}.rules[{index}]")
+    yield from condition_causes(hook.get("matchConditions") or (), f"{place}.matchConditions", VARIABLES)
 
 
 def _client(config: Part, place: str) -> Iterator[Cause]:
@@ -95,7 +114,8 @@ def _url(url: str, place: str) -> Iterator[Cause]:
         yield causes.invalid(place, parts.query, "query parameters are not permitted in the URL")
 
 
-def _rule(rule: Part, place: str) -> Iterator[Cause]:
+def rule_causes(rule: Part, place: str) -> Iterator[Cause]:
+    """What is wrong with a rule of operations and resources."""
     for name in ("operations", "apiGroups", "apiVersions", "resources"):
         if not rule.get(name):
             yield causes.required(f"{place}.{name}")
@@ -106,7 +126,8 @@ def _rule(rule: Part, place: str) -> Iterator[Cause]:
         yield causes.unsupported(f"{place}.scope", rule["scope"], ("*", "Cluster", "Namespaced"))
 
 
-def _conditions(conditions: Sequence[Part], place: str) -> Iterator[Cause]:
+def condition_causes(conditions: Sequence[Part], place: str, variables: frozenset[str]) -> Iterator[Cause]:
+    """What is wrong with match conditions over these variables."""
     if len(conditions) > MAX_CONDITIONS:
         yield causes.too_many(place, len(conditions), MAX_CONDITIONS)
     names: set[str] = set()
@@ -118,6 +139,6 @@ def _conditions(conditions: Sequence[Part], place: str) -> Iterator[Cause]:
         if not expression.strip():
             continue
         try:
-            compile_expression(expression, VARIABLES)
+            compile_expression(expression, variables, FIELDS)
         except CelError as error:
             yield causes.invalid(f"{place}[{index}].expression", expression, f"compilation failed: {error}")

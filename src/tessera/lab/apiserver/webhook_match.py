@@ -58,8 +58,11 @@ def invocation(hook: Part, request: AdmissionRequest, registry: Registry, reader
 def _might_concern(rule: Part, request: AdmissionRequest) -> bool:
     """Whether the rule names the operation and the resource, in whatever group and version."""
     asked = request.attributes
-    return _in(rule.get("operations"), request.operation) and any(
-        _resource(each, asked.resource, asked.subresource) for each in rule.get("resources") or ()
+    names = rule.get("resourceNames")  # in rules of policies only
+    return (
+        _in(rule.get("operations"), request.operation)
+        and any(_resource(each, asked.resource, asked.subresource) for each in rule.get("resources") or ())
+        and (not names or asked.name in names)
     )
 
 
@@ -127,6 +130,12 @@ def _object(hook: Part, request: AdmissionRequest) -> bool:
     return any(obj is not None and wanted.matches(_labels(obj)) for obj in (request.obj, request.old))
 
 
+def scope_of(review: Obj) -> dict[str, Any]:
+    """What expressions may speak of: ``object``, ``oldObject`` and ``request``."""
+    request = {key: value for key, value in review.items() if key not in ("object", "oldObject")}
+    return {"object": review.get("object"), "oldObject": review.get("oldObject"), "request": request}
+
+
 def conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, request: AdmissionRequest) -> bool:
     """Whether all match conditions hold for the ``request`` part of the review.
 
@@ -135,11 +144,7 @@ def conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, reques
     Raises:
         StatusError: 403, a condition cannot be evaluated and the webhook's failure policy is Fail.
     """
-    scope = {
-        "object": review.get("object"),
-        "oldObject": review.get("oldObject"),
-        "request": {key: value for key, value in review.items() if key not in ("object", "oldObject")},
-    }
+    scope = scope_of(review)
     errors: list[str] = []
     for program in programs:
         try:

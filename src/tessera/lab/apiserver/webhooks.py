@@ -17,7 +17,7 @@ from tessera.lab.apiserver.registry import Registry, ResourceType
 from tessera.lab.apiserver.seams import AdmissionRequest, Admitted, GroupResource, Obj, Reader
 from tessera.lab.apiserver.status import StatusError, bad_request
 from tessera.lab.apiserver.webhook_call import CallFailed, WebhookCaller
-from tessera.lab.apiserver.webhook_config import VARIABLES
+from tessera.lab.apiserver.webhook_config import FIELDS, VARIABLES
 from tessera.lab.apiserver.webhook_match import ADMISSION, Invocation, conditions_hold, interceptable, invocation
 from tessera.lab.apiserver.webhook_review import (
     BadResponse,
@@ -110,7 +110,7 @@ class AdmissionWebhooks:
 
     def _program(self, expression: str) -> Program:
         if expression not in self._programs:
-            self._programs[expression] = compile_expression(expression, VARIABLES)
+            self._programs[expression] = compile_expression(expression, VARIABLES, FIELDS)
         return self._programs[expression]
 
     async def _mutated(
