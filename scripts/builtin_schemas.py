@@ -22,8 +22,8 @@ KINDS = {
     ("", "v1"): (
         CORE,
         (
-            "Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolumeClaim Pod PodTemplate "
-            "ReplicationController ResourceQuota Secret Service ServiceAccount"
+            "Binding ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim Pod "
+            "PodTemplate ReplicationController ResourceQuota Secret Service ServiceAccount"
         ),
     ),
     ("apps", "v1"): (
@@ -37,6 +37,7 @@ KINDS = {
     ("node.k8s.io", "v1"): ("io.k8s.api.node.v1.", "RuntimeClass"),
     ("policy", "v1"): ("io.k8s.api.policy.v1.", "Eviction PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1"): ("io.k8s.api.scheduling.v1.", "PriorityClass"),
+    ("storage.k8s.io", "v1"): ("io.k8s.api.storage.v1.", "CSINode StorageClass"),
     ("autoscaling", "v1"): ("io.k8s.api.autoscaling.v1.", "Scale"),
     ("rbac.authorization.k8s.io", "v1"): (
         "io.k8s.api.rbac.v1.",
@@ -80,6 +81,15 @@ ENUMS = {
     CORE + "ServiceSpec": {
         "type": ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
         "sessionAffinity": ["ClientIP", "None"],
+    },
+    CORE + "PersistentVolumeClaimSpec": {"volumeMode": ["Block", "Filesystem"]},
+    CORE + "PersistentVolumeSpec": {
+        "persistentVolumeReclaimPolicy": ["Delete", "Recycle", "Retain"],
+        "volumeMode": ["Block", "Filesystem"],
+    },
+    "io.k8s.api.storage.v1.StorageClass": {
+        "reclaimPolicy": ["Delete", "Retain"],
+        "volumeBindingMode": ["Immediate", "WaitForFirstConsumer"],
     },
     CORE + "Taint": {"effect": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
     CORE + "Toleration": {
@@ -129,6 +139,9 @@ DEFAULTS = {
         "terminationGracePeriodSeconds": 30,
     },
     CORE + "ServiceSpec": {"sessionAffinity": "None", "type": "ClusterIP"},
+    CORE + "PersistentVolumeClaimSpec": {"volumeMode": "Filesystem"},
+    CORE + "PersistentVolumeSpec": {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"},
+    "io.k8s.api.storage.v1.StorageClass": {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"},
     CORE + "Secret": {"type": "Opaque"},
     "io.k8s.api.apps.v1.DeploymentSpec": {
         "progressDeadlineSeconds": 600,

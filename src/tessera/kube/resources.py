@@ -79,6 +79,12 @@ from tessera.kube.pods import (
     Toleration,
     Volume,
 )
+from tessera.kube.storage import (
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from tessera.kube.workloads import (
     DaemonSet,
     DaemonSetStatus,
@@ -99,6 +105,7 @@ __all__ = [
     "CAPI_MACHINES",
     "CONFIGMAPS",
     "CRDS",
+    "CSI_NODES",
     "DAEMONSETS",
     "DEPLOYMENTS",
     "EVENTS",
@@ -109,7 +116,10 @@ __all__ = [
     "NODECLAIMS",
     "NODES",
     "OPENSHIFT_MACHINES",
+    "PERSISTENT_VOLUMES",
+    "PERSISTENT_VOLUME_CLAIMS",
     "PODS",
+    "POD_DISRUPTION_BUDGETS",
     "REPLICASETS",
     "RESOURCE_QUOTAS",
     "RUNTIME_CLASSES",
@@ -117,6 +127,7 @@ __all__ = [
     "SERVICES",
     "SERVICE_ACCOUNTS",
     "STATEFULSETS",
+    "STORAGE_CLASSES",
     "VALIDATING_WEBHOOKS",
     "Affinity",
     "Condition",
@@ -128,6 +139,7 @@ __all__ = [
     "ContainerStateWaiting",
     "ContainerStatus",
     "CoreEvent",
+    "CsiNode",
     "CustomResourceDefinition",
     "CustomResourceDefinitionStatus",
     "DaemonSet",
@@ -160,6 +172,8 @@ __all__ = [
     "ObjectReference",
     "OwnerReference",
     "PartialObject",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
     "Pod",
     "PodSpec",
     "PodStatus",
@@ -180,6 +194,7 @@ __all__ = [
     "ServiceAccount",
     "ServicePort",
     "ServiceSpec",
+    "StorageClass",
     "Taint",
     "Toleration",
     "Uid",
@@ -207,6 +222,13 @@ CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
 SERVICES = Resource("", "v1", "services", "Service", True, Service)
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ServiceAccount)
 RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ResourceQuota)
+PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, PersistentVolume)
+PERSISTENT_VOLUME_CLAIMS = Resource(
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, PersistentVolumeClaim
+)
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, StorageClass)
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False, CsiNode)
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PartialObject)
 LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)

@@ -118,6 +118,16 @@ _CORE = (
         subresources=_POD_SUBRESOURCES,
         fields=_POD_FIELDS,
     ),
+    _type(
+        "",
+        "v1",
+        "persistentvolumeclaims",
+        "PersistentVolumeClaim",
+        short=("pvc",),
+        subresources=(_STATUS,),
+        fields=("spec.volumeName", "status.phase"),
+    ),
+    _type("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, short=("pv",), subresources=(_STATUS,)),
     _type("", "v1", "resourcequotas", "ResourceQuota", short=("quota",), subresources=(_STATUS,)),
     _type("", "v1", "secrets", "Secret", fields=("type",)),
     _type("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",), subresources=(_TOKEN,)),
@@ -247,6 +257,8 @@ _OTHERS = (
     _type(
         "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False, short=("pc",), generation=True
     ),
+    _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
+    _type("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short=("sc",)),
     _type("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
     _type(

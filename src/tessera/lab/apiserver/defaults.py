@@ -6,6 +6,7 @@ from typing import Any
 
 from tessera.lab.apiserver.pod_defaults import canonical_amounts, default_pod_spec
 from tessera.lab.apiserver.seams import Obj
+from tessera.lab.apiserver.volume_rules import default_claim
 
 #: How long a service with ``sessionAffinity: ClientIP`` sends a client to the same pod, seconds.
 CLIENT_IP_SECONDS = 10800
@@ -54,6 +55,10 @@ def stateful_set(obj: Obj) -> None:
         _fill(update["rollingUpdate"], partition=0)
     _fill(spec, persistentVolumeClaimRetentionPolicy={})
     _fill(spec["persistentVolumeClaimRetentionPolicy"], whenDeleted="Retain", whenScaled="Retain")
+    for claim in spec.get("volumeClaimTemplates") or ():
+        _fill(claim, kind="PersistentVolumeClaim", apiVersion="v1", status={})
+        _fill(claim["status"], phase="Pending")
+        default_claim(claim)
 
 
 def daemon_set(obj: Obj) -> None:

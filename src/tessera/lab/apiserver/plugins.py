@@ -13,6 +13,13 @@ from tessera.lab.apiserver.seams import AdmissionRequest, GroupResource, Obj
 from tessera.lab.apiserver.status import forbidden
 
 CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
+STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
+#: Annotation of the class that claims without one get.
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_PROTECTION = {
+    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
+    "persistentvolumes": "kubernetes.io/pv-protection",
+}
 RUNTIME_CLASSES = GroupResource("node.k8s.io", "runtimeclasses")
 SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
 #: Seconds that a pod stays on a node that is not ready or unreachable.
@@ -123,11 +130,43 @@ def runtime_class(request: AdmissionRequest, core: Core) -> None:
         tolerations += [dict(each) for each in scheduling["tolerations"] if each not in tolerations]
 
 
+def storage_in_use_protection(request: AdmissionRequest, core: Core) -> None:
+    """A volume or claim that is deleted stays until nobody uses it."""
+    del core
+    asked = request.attributes
+    finalizer = _PROTECTION.get(asked.resource) if not asked.group and not asked.subresource else None
+    if finalizer is None or request.operation != "CREATE" or request.obj is None:
+        return
+    finalizers = request.obj["metadata"].setdefault("finalizers", [])
+    if finalizer not in finalizers:
+        finalizers.append(finalizer)
+
+
+def default_storage_class(request: AdmissionRequest, core: Core) -> None:
+    """A claim that names no class gets the default one; of several the newest, then the first by name."""
+    asked = request.attributes
+    is_claim = (asked.group, asked.resource, asked.subresource) == ("", "persistentvolumeclaims", "")
+    claim = request.obj if is_claim and request.operation == "CREATE" else None
+    if claim is None or claim["spec"].get("storageClassName") is not None:
+        return
+    marked = [each for each in core.store.list(STORAGE_CLASSES) if _is_default_class(each)]
+    marked.sort(key=lambda each: each["metadata"]["name"])
+    marked.sort(key=lambda each: str(each["metadata"]["creationTimestamp"]), reverse=True)
+    if marked:
+        claim["spec"]["storageClassName"] = marked[0]["metadata"]["name"]
+
+
+def _is_default_class(item: Mapping[str, Any]) -> bool:
+    return (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+
+
 #: In kube-apiserver's order.
 PLUGINS: Sequence[Plugin] = (
     namespace_lifecycle,
     service_account,
     priority,
     default_toleration_seconds,
+    default_storage_class,
+    storage_in_use_protection,
     runtime_class,
 )

@@ -10,6 +10,7 @@ from decimal import ROUND_UP, Decimal
 from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
+from tessera.lab.apiserver.label_keys import merge_label_keys
 from tessera.lab.apiserver.seams import Obj
 
 #: How long a pod may take to end, seconds.
@@ -166,7 +167,8 @@ def _default_volume(volume: Obj) -> None:
 
 
 def new_pod(pod: Obj) -> None:
-    """The status that a new pod starts with."""
+    """What a new pod starts with: its status, and label keys written into its selectors."""
+    merge_label_keys(pod)
     pod["status"] = {"phase": "Pending", "qosClass": quality(pod["spec"])}
     if pod["spec"].get("schedulingGates"):
         pod["status"]["conditions"] = [

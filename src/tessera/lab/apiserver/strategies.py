@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from tessera.lab.apiserver import defaults
+from tessera.lab.apiserver import volume_rules as volumes
 from tessera.lab.apiserver.crd_schema import check_crd
 from tessera.lab.apiserver.data_rules import config_map_causes, data_update, secret_causes, secret_update
 from tessera.lab.apiserver.definitions import established, fill_names, reestablished
@@ -48,6 +49,20 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         validate_update=pod_update_causes,
         returns_deleted=True,
     ),
+    GroupResource("", "persistentvolumeclaims"): Strategy(
+        default=volumes.default_claim,
+        prepare_create=volumes.new_claim,
+        validate=volumes.claim_causes,
+        validate_update=volumes.claim_update,
+        returns_deleted=True,
+    ),
+    GroupResource("", "persistentvolumes"): Strategy(
+        default=volumes.default_volume,
+        prepare_create=volumes.new_volume,
+        validate=volumes.volume_causes,
+        validate_update=volumes.volume_update,
+        returns_deleted=True,
+    ),
     GroupResource("", "resourcequotas"): Strategy(default=defaults.quota, returns_deleted=True),
     GroupResource("", "secrets"): Strategy(
         default=defaults.secret, validate=secret_causes, validate_update=secret_update
@@ -82,6 +97,10 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
     GroupResource("scheduling.k8s.io", "priorityclasses"): Strategy(
         default=defaults.priority_class, validate_update=priority_class_update
     ),
+    GroupResource("storage.k8s.io", "storageclasses"): Strategy(
+        validate=volumes.class_causes, validate_update=volumes.class_update, returns_deleted=True
+    ),
+    GroupResource("storage.k8s.io", "csinodes"): Strategy(returns_deleted=True),
     GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
     GroupResource(_RBAC, "rolebindings"): _BINDING,
     GroupResource(_RBAC, "clusterrolebindings"): _BINDING,

@@ -7,7 +7,7 @@ Names, order and wide columns (priority 1) are those of Kubernetes 1.32's printe
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tessera.lab.apiserver import columns_core, columns_other, columns_workloads
+from tessera.lab.apiserver import columns_core, columns_other, columns_storage, columns_workloads
 from tessera.lab.apiserver.ages import age
 from tessera.lab.apiserver.seams import Columns, Obj
 
@@ -52,7 +52,7 @@ def _plain(obj: Mapping[str, Any], now: float) -> Sequence[Any]:
 
 def builtin_columns(group: str, kind: str) -> Columns:
     """Columns of a built-in kind; name and age for one that Kubernetes has no columns for."""
-    for module in (columns_core, columns_workloads, columns_other):
+    for module in (columns_core, columns_workloads, columns_storage, columns_other):
         found = module.COLUMNS.get((group, kind))
         if found:
             return BuiltinColumns(*found)

@@ -1,0 +1,125 @@
+"""Volumes and claims, as far as they decide where a pod may run (core/v1, storage.k8s.io/v1)."""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+from tessera.kube.meta import ObjectMeta, Wire
+from tessera.kube.objects import LabelSelector, ObjectReference
+from tessera.kube.pods import NodeSelector
+
+
+class CsiVolume(Wire, frozen=True, kw_only=True):
+    """A volume that a CSI driver attaches."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class VolumeNodeAffinity(Wire, frozen=True, kw_only=True):
+    """The nodes that reach a volume."""
+
+    required: NodeSelector | None = None
+
+
+class PersistentVolumeSpec(Wire, frozen=True, kw_only=True):
+    """What the volume is; ``claim_ref`` names who has it, or may have it alone."""
+
+    capacity: dict[str, str] = {}
+    access_modes: tuple[str, ...] = ()
+    claim_ref: ObjectReference | None = None
+    storage_class_name: str = ""
+    volume_mode: str = "Filesystem"
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CsiVolume | None = None
+
+
+class PersistentVolumeStatus(Wire, frozen=True, kw_only=True):
+    """``phase``: Pending, Available, Bound, Released or Failed."""
+
+    phase: str = ""
+
+
+class PersistentVolume(Wire, frozen=True, kw_only=True):
+    """A volume."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class VolumeAmounts(Wire, frozen=True, kw_only=True):
+    """How much a claim asks for."""
+
+    requests: dict[str, str] = {}
+
+
+class PersistentVolumeClaimSpec(Wire, frozen=True, kw_only=True):
+    """What is asked for; ``volume_name`` once it is given."""
+
+    access_modes: tuple[str, ...] = ()
+    selector: LabelSelector | None = None
+    resources: VolumeAmounts = VolumeAmounts()
+    volume_name: str = ""
+    storage_class_name: str = ""
+    volume_mode: str = "Filesystem"
+
+
+class PersistentVolumeClaimStatus(Wire, frozen=True, kw_only=True):
+    """``phase``: Pending, Bound or Lost."""
+
+    phase: str = ""
+
+
+class PersistentVolumeClaim(Wire, frozen=True, kw_only=True):
+    """A claim to a volume."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+
+class TopologyTest(Wire, frozen=True, kw_only=True):
+    """A node label and the values that it may have."""
+
+    key: str = ""
+    values: tuple[str, ...] = ()
+
+
+class TopologyTerm(Wire, frozen=True, kw_only=True):
+    """All tests must hold."""
+
+    match_label_expressions: tuple[TopologyTest, ...] = ()
+
+
+class StorageClass(Wire, frozen=True, kw_only=True):
+    """How volumes of a class are made, and where; one of ``allowed_topologies`` must hold, if there are any."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: tuple[TopologyTerm, ...] = ()
+
+
+class CsiAllocatable(Wire, frozen=True, kw_only=True):
+    """How many volumes of a driver a node takes; None if nobody limits them."""
+
+    count: int | None = None
+
+
+class CsiDriver(Wire, frozen=True, kw_only=True):
+    """A CSI driver on a node."""
+
+    name: str = ""
+    allocatable: CsiAllocatable | None = None
+
+
+class CsiNodeSpec(Wire, frozen=True, kw_only=True):
+    """The drivers of a node."""
+
+    drivers: tuple[CsiDriver, ...] = ()
+
+
+class CsiNode(Wire, frozen=True, kw_only=True):
+    """What CSI drivers say of the node of the same name."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: CsiNodeSpec = CsiNodeSpec()
