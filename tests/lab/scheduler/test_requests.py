@@ -56,5 +56,5 @@ def test_a_limit_without_a_request_is_requested() -> None:
 def test_host_ports_and_those_of_the_host_network() -> None:
     ports = [{"containerPort": 80, "hostPort": 8080}, {"containerPort": 53, "protocol": "UDP"}]
     spec: dict[str, Any] = {"containers": [{"ports": ports}]}
-    assert host_ports(spec) == {("TCP", 8080)}
-    assert host_ports(spec | {"hostNetwork": True}) == {("TCP", 8080), ("UDP", 53)}
+    assert host_ports(spec) == {("TCP", "0.0.0.0", 8080)}
+    assert host_ports(spec | {"hostNetwork": True}) == {("TCP", "0.0.0.0", 8080), ("UDP", "0.0.0.0", 53)}

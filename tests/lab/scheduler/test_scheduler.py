@@ -69,7 +69,7 @@ def test_a_pod_that_fits_nowhere_says_why_and_runs_when_room_comes(in_lab: InLab
         await lab.clock.sleep(1)
         message = (
             "0/1 nodes are available: 1 Insufficient nvidia.com/mig-1g.5gb. "
-            "preemption: not implemented by the lab's scheduler."
+            "preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."
         )
         condition = scheduled(await lab.get(PODS, "p"))
         assert (condition["status"], condition["reason"], condition["message"]) == ("False", "Unschedulable", message)
@@ -109,6 +109,72 @@ def test_the_more_important_pod_gets_the_last_place(in_lab: InLab) -> None:
         await lab.clock.sleep(0.1)
         assert (await lab.get(PODS, "urgent"))["spec"].get("nodeName") == "n1"
         assert "nodeName" not in (await lab.get(PODS, "ordinary"))["spec"]
+
+    in_lab(story)
+
+
+def _hungry(cpu: str) -> dict[str, Any]:
+    return {"containers": [{"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}]}
+
+
+async def _priority(lab: Any, name: str, value: int, **more: Any) -> None:
+    await lab.api.create(PRIORITIES, {"metadata": {"name": name}, "value": value, **more})
+
+
+def test_a_more_important_pod_pushes_a_lesser_one_aside(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1")
+        await _priority(lab, "low", -10)
+        await lab.pod("placeholder", priorityClassName="low", terminationGracePeriodSeconds=0, **_hungry("3"))
+        await lab.clock.sleep(1)
+        await lab.pod("real", **_hungry("2"))
+        await lab.clock.sleep(1)
+        assert not await lab.exists(PODS, "placeholder")
+        assert (await lab.get(PODS, "real"))["spec"]["nodeName"] == "n1"
+        reasons = [reason for reason, _ in await lab.notes("placeholder")]
+        assert "Preempted" in reasons
+
+    in_lab(story)
+
+
+def test_who_waits_for_victims_keeps_their_room(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1", pods="1")
+        await _priority(lab, "low", -10)
+        await lab.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=20)
+        await lab.clock.sleep(1)
+        await lab.pod("real")
+        await lab.clock.sleep(1)
+        waiting = await lab.get(PODS, "real")
+        assert waiting["status"]["nominatedNodeName"] == "n1"
+        assert scheduled(waiting)["reason"] == "Unschedulable"
+        victim = await lab.get(PODS, "victim")
+        target = next(each for each in victim["status"]["conditions"] if each["type"] == "DisruptionTarget")
+        assert target["reason"] == "PreemptionByScheduler"
+        await lab.pod("late", priorityClassName="low")
+        await lab.api.delete(PODS, "victim", "default", grace_seconds=0)
+        await lab.clock.sleep(1)
+        assert (await lab.get(PODS, "real"))["spec"]["nodeName"] == "n1"
+        assert "nodeName" not in (await lab.get(PODS, "late"))["spec"]
+
+    in_lab(story)
+
+
+def test_a_pod_that_never_preempts_waits(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        lab.start_scheduler()
+        await node(lab, "n1")
+        await _priority(lab, "low", -10)
+        await _priority(lab, "polite", 10, preemptionPolicy="Never")
+        await lab.pod("first", priorityClassName="low", **_hungry("3"))
+        await lab.clock.sleep(1)
+        await lab.pod("second", priorityClassName="polite", **_hungry("3"))
+        await lab.clock.sleep(1)
+        assert await lab.exists(PODS, "first")
+        message = scheduled(await lab.get(PODS, "second"))["message"]
+        assert message.endswith("preemption: not eligible due to preemptionPolicy=Never.")
 
     in_lab(story)
 

@@ -81,13 +81,3 @@ def test_an_update_stops_at_the_partition(in_lab: InLab, workload: Make) -> None
         assert pods == {"s-0": "app", "s-1": "new", "s-2": "new"}
 
     in_lab(story)
-
-
-def test_volume_claims_are_refused_in_an_event(in_lab: InLab, workload: Make) -> None:
-    async def story(lab: Any) -> None:
-        claim = {"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {}}}
-        await up(lab, workload("s", replicas=1, serviceName="svc", volumeClaimTemplates=[claim]))
-        assert await names(lab) == []
-        assert "NotImplemented" in [reason for reason, _ in await lab.notes("s")]
-
-    in_lab(story)

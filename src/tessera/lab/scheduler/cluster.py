@@ -4,12 +4,14 @@ Kept from events and from the scheduler's own decisions (a decided pod counts at
 confirmed the binding). Node lookups by name and by hostname label cost the same at any number of nodes.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from tessera.lab.scheduler.requests import Amounts, amounts, host_ports, pod_requests
+from tessera.lab.scheduler.requests import Amounts, HostPort, amounts, conflict, host_ports, pod_requests
+from tessera.lab.scheduler.storage import Storage
 
 Json = Mapping[str, Any]
 HOSTNAME = "kubernetes.io/hostname"
@@ -21,6 +23,8 @@ class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: ``namespace/name``.
         uid: the pod's UID; the key may be used again by another pod.
+        labels: its labels.
+        terminating: its deletion was asked for.
         priority: higher goes first.
         created: seconds since 1970; earlier goes first among equals.
         spec: the pod's spec as decoded JSON.
@@ -34,14 +38,37 @@ class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     spec: Json
     requests: Amounts
-    ports: frozenset[tuple[str, int]]
+    ports: frozenset[HostPort]
+    labels: Mapping[str, str] = {}
+    terminating: bool = False
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return self.key.partition("/")[0]
+
+    @property
+    def has_anti_affinity(self) -> bool:
+        """Whether it keeps other pods away from itself."""
+        rule = (self.spec.get("affinity") or {}).get("podAntiAffinity") or {}
+        return bool(rule.get("requiredDuringSchedulingIgnoredDuringExecution"))
 
 
-def pod_needs(key: str, uid: str, created: float, spec: Json) -> PodNeeds:
+def pod_needs(
+    key: str,
+    uid: str,
+    created: float,
+    spec: Json,
+    labels: Mapping[str, str] | None = None,
+    *,
+    terminating: bool = False,
+) -> PodNeeds:
     """Compiles a pod's spec."""
     return PodNeeds(
         key=key,
         uid=uid,
+        labels=labels or {},
+        terminating=terminating,
         priority=int(spec.get("priority") or 0),
         created=created,
         spec=spec,
@@ -64,21 +91,49 @@ class Node:
         self.used: Amounts = {}
         self.pods: dict[str, PodNeeds] = {}
 
-    def lacking(self, requests: Amounts) -> list[str]:
-        """The resources of which too little is free, in the pod's order."""
+    def lacking(self, requests: Amounts) -> list[tuple[str, int]]:
+        """The requests of which too little is free, in the pod's order."""
         used, allocatable = self.used, self.allocatable
-        return [name for name, value in requests.items() if value > allocatable.get(name, 0) - used.get(name, 0)]
+        return [each for each in requests.items() if each[1] > allocatable.get(each[0], 0) - used.get(each[0], 0)]
 
-    def ports_taken(self, ports: frozenset[tuple[str, int]]) -> bool:
+    def ports_taken(self, ports: frozenset[HostPort]) -> bool:
         """Whether another pod of the node holds one of the host ports."""
-        return bool(ports) and any(ports & pod.ports for pod in self.pods.values())
+        return bool(ports) and any(conflict(ports, pod.ports) for pod in self.pods.values())
+
+    def hold(self, pod: PodNeeds) -> None:
+        """Counts a pod."""
+        self.pods[pod.uid] = pod
+        for name, value in pod.requests.items():
+            self.used[name] = self.used.get(name, 0) + value
+
+    def free(self, uid: str) -> PodNeeds | None:
+        """Counts a pod no more, and returns it."""
+        pod = self.pods.pop(uid, None)
+        if pod is not None:
+            for name, value in pod.requests.items():
+                self.used[name] -= value
+        return pod
 
 
 class Cluster:
-    """Nodes, and pods on nodes. A pod may be placed on a node that is not known yet; it counts when the node comes."""
+    """Nodes, and pods on nodes. A pod may be placed on a node that is not known yet; it counts when the node comes.
+
+    Attributes:
+        nodes: by name.
+        namespaces: labels of namespaces.
+        storage: volumes, claims and storage classes.
+        nominated: pods that room was made for, by the node's name and their UIDs.
+        holders_of_anti_affinity: node of every placed pod with required anti-affinity, by UID.
+    """
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.storage = Storage()
+        self.holders_of_anti_affinity: dict[str, str] = {}
+        self.nominated: dict[str, dict[str, PodNeeds]] = {}
+        self._nominations: dict[str, str] = {}
+        self._priorities: Counter[int] = Counter()
         self._by_hostname: dict[str, set[str]] = {}
         self._placed: dict[str, tuple[str, PodNeeds]] = {}
         self._waiting_for_node: dict[str, dict[str, PodNeeds]] = {}
@@ -90,7 +145,7 @@ class Cluster:
         if node is None:
             node = self.nodes[name] = Node(name)
             for pod in self._waiting_for_node.pop(name, {}).values():
-                _hold(node, pod)
+                node.hold(pod)
         facts = (dict(labels), tuple(spec.get("taints") or ()), bool(spec.get("unschedulable")), amounts(allocatable))
         if not is_new and facts == (node.labels, node.taints, node.unschedulable, node.allocatable):
             return False
@@ -107,17 +162,17 @@ class Cluster:
                 self._waiting_for_node[name] = dict(node.pods)
 
     def place(self, pod: PodNeeds, node_name: str) -> None:
-        """Counts a pod on a node; again with the same node changes nothing."""
-        placed = self._placed.get(pod.uid)
-        if placed is not None and placed[0] == node_name:
-            return
+        """Counts a pod on a node, in its present form."""
         self.remove_pod(pod.uid)
         self._placed[pod.uid] = (node_name, pod)
+        self._priorities[pod.priority] += 1
+        if pod.has_anti_affinity:
+            self.holders_of_anti_affinity[pod.uid] = node_name
         node = self.nodes.get(node_name)
         if node is None:
             self._waiting_for_node.setdefault(node_name, {})[pod.uid] = pod
         else:
-            _hold(node, pod)
+            node.hold(pod)
 
     def remove_pod(self, uid: str) -> bool:
         """Frees what the pod held. Returns whether it held anything."""
@@ -125,13 +180,38 @@ class Cluster:
         if placed is None:
             return False
         node_name, pod = placed
+        self._priorities[pod.priority] -= 1
+        self.holders_of_anti_affinity.pop(uid, None)
         node = self.nodes.get(node_name)
         if node is None:
             self._waiting_for_node.get(node_name, {}).pop(uid, None)
-        elif node.pods.pop(uid, None) is not None:
-            for name, value in pod.requests.items():
-                node.used[name] -= value
+        else:
+            node.free(uid)
         return True
+
+    def nominate(self, uid: str, room: tuple[PodNeeds, str] | None) -> None:
+        """Notes that room is made for a pod on a node; None takes that back."""
+        before = self._nominations.pop(uid, None)
+        if before is not None:
+            del self.nominated[before][uid]
+            if not self.nominated[before]:
+                del self.nominated[before]
+        if room is not None:
+            pod, self._nominations[uid] = room
+            self.nominated.setdefault(self._nominations[uid], {})[uid] = pod
+
+    def nomination(self, uid: str) -> str | None:
+        """The node on which room is made for a pod."""
+        return self._nominations.get(uid)
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a placed pod is less important."""
+        return any(count and each < priority for each, count in self._priorities.items())
+
+    def placed(self, uid: str) -> PodNeeds | None:
+        """A pod that counts on a node, as it was counted."""
+        found = self._placed.get(uid)
+        return found[1] if found is not None else None
 
     def is_placed(self, uid: str) -> bool:
         """Whether the pod counts on a node."""
@@ -146,9 +226,3 @@ class Cluster:
         if before != after:
             self._by_hostname.get(before, set()).discard(node.name)
         self._by_hostname.setdefault(after, set()).add(node.name)
-
-
-def _hold(node: Node, pod: PodNeeds) -> None:
-    node.pods[pod.uid] = pod
-    for name, value in pod.requests.items():
-        node.used[name] = node.used.get(name, 0) + value

@@ -12,6 +12,10 @@ from tessera.kube.quantity import milli, whole
 
 Json = Mapping[str, Any]
 Amounts = dict[str, int]
+#: Protocol, host address and port.
+HostPort = tuple[str, str, int]
+#: The address that stands for all of a host.
+ANY_ADDRESS = "0.0.0.0"
 
 
 def amount(resource: str, text: str | float) -> int:
@@ -53,16 +57,26 @@ def pod_requests(spec: Json) -> Amounts:
     return {name: value for name, value in running.items() if value}
 
 
-def host_ports(spec: Json) -> frozenset[tuple[str, int]]:
-    """The (protocol, port) pairs that the pod takes on its node."""
+def host_ports(spec: Json) -> frozenset[HostPort]:
+    """The host ports that the pod takes on its node, those of sidecars too."""
     on_host = bool(spec.get("hostNetwork"))
-    ports: set[tuple[str, int]] = set()
-    for container in spec.get("containers") or ():
+    sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+    ports: set[HostPort] = set()
+    for container in (*(spec.get("containers") or ()), *sidecars):
         for port in container.get("ports") or ():
             number = port.get("hostPort") or (port.get("containerPort") if on_host else None)
             if number:
-                ports.add((port.get("protocol") or "TCP", int(number)))
+                ports.add((port.get("protocol") or "TCP", port.get("hostIP") or ANY_ADDRESS, int(number)))
     return frozenset(ports)
+
+
+def conflict(ports: frozenset[HostPort], others: frozenset[HostPort]) -> bool:
+    """Whether two pods cannot have their host ports on one node."""
+    return any(
+        (protocol, number) == (theirs, taken) and (address == at or ANY_ADDRESS in {address, at})
+        for protocol, address, number in ports
+        for theirs, at, taken in others
+    )
 
 
 def _add(total: Amounts, more: Amounts) -> None:

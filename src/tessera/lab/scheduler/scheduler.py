@@ -10,6 +10,8 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
@@ -17,10 +19,13 @@ from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.meta import key_of, split_key, uid_of
-from tessera.kube.resources import NODES, PODS
+from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
 from tessera.lab.scheduler.decision import Placed, Unschedulable, decide
+from tessera.lab.scheduler.preemption import Preemption, preempt
 from tessera.lab.scheduler.queue import SchedulingQueue
+from tessera.lab.scheduler.victims import Victims
+from tessera.lab.scheduler.volumebinding import VolumeBinder
 
 Json = dict[str, Any]
 
@@ -62,17 +67,23 @@ class Scheduler:
         self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
         self._pods = Informer(client, PODS.untyped(), clock=clock, rng=rng)
         self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng)
+        self._namespaces = Informer(client, NAMESPACES.untyped(), clock=clock, rng=rng)
+        self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
+        self._binder = VolumeBinder(client, self.cluster.storage, self._something_changed, clock=clock, rng=rng)
         self._pods.add_handler(self._on_pod)
         self._nodes.add_handler(self._on_node)
+        self._namespaces.add_handler(self._on_namespace)
 
     async def run(self) -> None:
         """Schedules until cancelled."""
         async with asyncio.TaskGroup() as group:
             self._tasks = group
-            for part in (self._pods.run(), self._nodes.run(), self._events.run()):
+            informers = (self._pods, self._nodes, self._namespaces, *self._binder.informers, *self._victims.informers)
+            for part in (self._events.run(), *(each.run() for each in informers)):
                 group.create_task(part)
-            await self._nodes.wait_synced()
-            await self._pods.wait_synced()
+            for informer in informers:
+                await informer.wait_synced()
+            self._wake.set()
             while True:
                 await self._wake.wait()
                 self._wake.clear()
@@ -91,6 +102,14 @@ class Scheduler:
         if self.cluster.set_node(name, labels, node.get("spec") or {}, status.get("allocatable") or {}):
             self._something_changed()
 
+    def _on_namespace(self, event: Event[Json]) -> None:
+        metadata = event.object["metadata"]
+        if event.kind is EventKind.DELETED:
+            self.cluster.namespaces.pop(metadata["name"], None)
+        elif self.cluster.namespaces.get(metadata["name"]) != (labels := metadata.get("labels") or {}):
+            self.cluster.namespaces[metadata["name"]] = labels
+            self._something_changed()
+
     def _on_pod(self, event: Event[Json]) -> None:
         pod = event.object
         spec, uid = pod["spec"], uid_of(pod)
@@ -98,14 +117,29 @@ class Scheduler:
         if event.kind is EventKind.DELETED or phase in {"Succeeded", "Failed"}:
             self._queue.remove(uid)
             self._backoffs.pop(uid, None)
+            self._nominate(uid, "")
             if self.cluster.remove_pod(uid):
                 self._something_changed()
         elif spec.get("nodeName"):
             self._queue.remove(uid)
-            if not self.cluster.is_placed(uid):
-                self.cluster.place(_needs(pod), spec["nodeName"])
+            self._nominate(uid, "")
+            self._on_placed(pod)
         elif self._is_ours(pod) and not self.cluster.is_placed(uid):
             self._on_waiting(event)
+
+    def _on_placed(self, pod: Json) -> None:
+        """A pod has its node; later its labels may change, and it may be told to go."""
+        known = self.cluster.placed(uid_of(pod))
+        metadata = pod["metadata"]
+        facts = (metadata.get("labels") or {}, bool(metadata.get("deletionTimestamp")))
+        if known is None or (known.labels, known.terminating) != facts:
+            self.cluster.place(_needs(pod), pod["spec"]["nodeName"])
+            self._something_changed()
+
+    def _nominate(self, uid: str, node: str) -> None:
+        if self.cluster.nomination(uid) is not None and not node:
+            self.cluster.nominate(uid, None)
+            self._something_changed()
 
     def _on_waiting(self, event: Event[Json]) -> None:
         """A pod without a node was made or changed; its status alone is no reason to decide again."""
@@ -140,17 +174,32 @@ class Scheduler:
             match answer:
                 case Placed():
                     self.cluster.place(pod, answer.node)
-                    group.create_task(self._bind(pod, answer.node))
+                    group.create_task(self._bind(pod, answer))
                 case Unschedulable():
                     self._queue.put_back(pod)
-                    self._tell(pod, answer.message)
-                    group.create_task(self._mark(pod, "Unschedulable", answer.message))
+                    self._refuse(pod, answer, group)
+
+    def _refuse(self, pod: PodNeeds, answer: Unschedulable, group: asyncio.TaskGroup) -> None:
+        """No node can take the pod; perhaps one can once less important pods have ended."""
+        budgets = self._victims.budgets
+        found = preempt(pod, self.cluster, answer, budgets) if answer.total else ""
+        node, message = "", f"{answer.reasons} {found}".rstrip()
+        if isinstance(found, Preemption):
+            node, message = found.node, f"{answer.reasons} preemption: {len(found.victims)} pod(s) end on {found.node}."
+            for victim in found.victims:
+                self.cluster.place(msgspec.structs.replace(victim, terminating=True), node)
+                group.create_task(self._victims.end(victim, pod, node))
+            self.cluster.nominate(pod.uid, (pod, node))
+        self._tell(pod, message)
+        group.create_task(self._mark(pod, "Unschedulable", message, node))
 
     # Writes out
 
-    async def _bind(self, pod: PodNeeds, node: str) -> None:
+    async def _bind(self, pod: PodNeeds, placed: Placed) -> None:
         namespace, name = split_key(pod.key)
+        node = placed.node
         try:
+            await self._binder.bind(placed)
             async with self._writers:
                 await self._client.bind(name, namespace, node, uid=pod.uid)
         except NotFound:
@@ -182,17 +231,19 @@ class Scheduler:
         about = reference_to(PODS, name, namespace, pod.uid)
         self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
 
-    async def _mark(self, pod: PodNeeds, reason: str, message: str) -> None:
-        """Writes the condition PodScheduled=False, if it does not say so already."""
+    async def _mark(self, pod: PodNeeds, reason: str, message: str, nominated: str = "") -> None:
+        """Writes the condition PodScheduled=False and the nominated node, if the pod does not say so already."""
         current = self._pods.cache.get(pod.key)
         if current is None or uid_of(current) != pod.uid:
             return
-        conditions = (current.get("status") or {}).get("conditions") or []
-        changed = not_scheduled(conditions, reason, message, self._clock.now())
-        if changed is None:
+        status = current.get("status") or {}
+        changed = not_scheduled(status.get("conditions") or [], reason, message, self._clock.now())
+        patch: Json = {"status": {} if changed is None else {"conditions": changed}}
+        if nominated and status.get("nominatedNodeName") != nominated:
+            patch["status"]["nominatedNodeName"] = nominated
+        if not patch["status"]:
             return
         namespace, name = split_key(pod.key)
-        patch = {"status": {"conditions": changed}}
         try:
             async with self._writers:
                 await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=pod.uid)
@@ -219,5 +270,13 @@ def not_scheduled(conditions: list[Json], reason: str, message: str, now: float)
 
 
 def _needs(pod: Mapping[str, Any]) -> PodNeeds:
-    created = pod["metadata"].get("creationTimestamp")
-    return pod_needs(key_of(pod), uid_of(pod), parse_rfc3339(created) if created else 0.0, pod["spec"])
+    metadata = pod["metadata"]
+    created = metadata.get("creationTimestamp")
+    return pod_needs(
+        key_of(pod),
+        uid_of(pod),
+        parse_rfc3339(created) if created else 0.0,
+        pod["spec"],
+        metadata.get("labels"),
+        terminating=bool(metadata.get("deletionTimestamp")),
+    )

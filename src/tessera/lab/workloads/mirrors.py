@@ -23,11 +23,14 @@ from tessera.kube.resources import (
     JOBS,
     NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     REPLICASETS,
     SERVICE_ACCOUNTS,
     SERVICES,
     STATEFULSETS,
+    STORAGE_CLASSES,
 )
 from tessera.lab.workloads.ownership import Json, controller_of
 
@@ -83,6 +86,9 @@ class Mirrors:
         self.namespaces = self._mirror(NAMESPACES)
         self.service_accounts = self._mirror(SERVICE_ACCOUNTS)
         self.config_maps = self._mirror(CONFIGMAPS)
+        self.claims = self._mirror(PERSISTENT_VOLUME_CLAIMS)
+        self.volumes = self._mirror(PERSISTENT_VOLUMES)
+        self.storage_classes = self._mirror(STORAGE_CLASSES)
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
         return Informer(self.client, resource.untyped(), clock=self.clock, rng=self.rng, indexes=indexes)

@@ -1,19 +1,21 @@
 """StatefulSet: pods with a number and a name for life, made in order and ended in reverse.
 
 ``OrderedReady`` touches one pod at a time and waits for it; ``Parallel`` makes and ends all at once. Updates go from
-the highest number down to ``partition``, one at a time. Volume claim templates are not implemented: such a StatefulSet
-gets an event that says so, and no pods. There are no ControllerRevision objects; the template's hash is a label.
+the highest number down to ``partition``, one at a time. Claims of ``volumeClaimTemplates`` are made before their pod
+and stay when it goes; of the retention policies, ``whenDeleted: Delete`` is followed. There are no ControllerRevision
+objects; the template's hash is a label.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from tessera.kube.errors import AlreadyExists, ApiError
-from tessera.kube.resources import PODS, STATEFULSETS
+from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
 from tessera.kube.workqueue import WorkQueue
 from tessera.lab.workloads.expectations import Expectations
 from tessera.lab.workloads.mirrors import ORPHANS, OWNER, Mirrors
-from tessera.lab.workloads.ownership import Claims, Json, deleting, labels_of
+from tessera.lab.workloads.ownership import Claims, Json, deleting, labels_of, owner_reference
 from tessera.lab.workloads.pods import PodMaker, available_in, from_template, is_ready, phase
 from tessera.lab.workloads.rollout import replicas, template_hash
 from tessera.lab.workloads.watching import queue_controller, queue_itself
@@ -43,10 +45,6 @@ class StatefulSetController:
         owner = self._mirrors.statefulsets.cache.get(key)
         if owner is None:
             self._expectations.forget(key)
-            return None
-        if owner["spec"].get("volumeClaimTemplates"):
-            note = "spec.volumeClaimTemplates is not implemented by the lab: no pods are created"
-            self._mirrors.tell(STATEFULSETS, owner, "NotImplemented", note, warning=True)
             return None
         name, cache = owner["metadata"]["name"], self._mirrors.pods.cache
         orphans = [pod for pod in cache.by(ORPHANS, owner["metadata"]["namespace"]) if ordinal(pod, name) is not None]
@@ -102,6 +100,10 @@ class StatefulSetController:
 
     async def _create(self, key: str, owner: Json, numbers: Sequence[int]) -> None:
         try:
+            for claim in (claim for number in numbers for claim in new_claims(owner, number)):
+                with suppress(AlreadyExists):  # it stayed when a pod of this number went
+                    namespace = owner["metadata"]["namespace"]
+                    await self._mirrors.client.create(PERSISTENT_VOLUME_CLAIMS.untyped(), claim, namespace)
             await self._pods.create(key, owner, lambda index: new_pod(owner, numbers[index]), len(numbers))
         except AlreadyExists as error:
             raise ApiError(error.status) from error  # a pod of another owner has the name: again after a pause
@@ -156,7 +158,33 @@ def new_pod(owner: Json, number: int) -> Any:
     pod["spec"]["hostname"] = name
     if owner["spec"].get("serviceName"):
         pod["spec"]["subdomain"] = owner["spec"]["serviceName"]
+    claims = {claim: _claim_name(claim, owner, number) for claim in _claim_templates(owner)}
+    if claims:
+        others = [each for each in pod["spec"].get("volumes") or () if each["name"] not in claims]
+        own = [{"name": key, "persistentVolumeClaim": {"claimName": name}} for key, name in claims.items()]
+        pod["spec"]["volumes"] = [*others, *own]
     return pod
+
+
+def new_claims(owner: Json, number: int) -> Sequence[Json]:
+    """The claims of the pod of one number."""
+    policy = owner["spec"].get("persistentVolumeClaimRetentionPolicy") or {}
+    found = []
+    for name, template in _claim_templates(owner).items():
+        metadata = {**template["metadata"], "name": _claim_name(name, owner, number)}
+        metadata["labels"] = {**(metadata.get("labels") or {}), **(owner["spec"]["selector"].get("matchLabels") or {})}
+        if policy.get("whenDeleted") == "Delete":
+            metadata["ownerReferences"] = [owner_reference(STATEFULSETS, owner)]
+        found.append({"metadata": metadata, "spec": template["spec"]})
+    return found
+
+
+def _claim_templates(owner: Json) -> dict[str, Json]:
+    return {each["metadata"]["name"]: each for each in owner["spec"].get("volumeClaimTemplates") or ()}
+
+
+def _claim_name(template: str, owner: Json, number: int) -> str:
+    return f"{template}-{owner['metadata']['name']}-{number}"
 
 
 def _start(owner: Json) -> int:

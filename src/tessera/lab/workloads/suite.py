@@ -16,8 +16,10 @@ from tessera.lab.workloads.mirrors import Mirrors
 from tessera.lab.workloads.namespaces import NamespaceContents, NamespaceDeletion
 from tessera.lab.workloads.nodetaints import NodeTaints
 from tessera.lab.workloads.podgarbage import PodGarbageCollector
+from tessera.lab.workloads.provisioner import EphemeralClaims, Provisioner
 from tessera.lab.workloads.replicaset import ReplicaSetController
 from tessera.lab.workloads.statefulset import StatefulSetController
+from tessera.lab.workloads.volumes import VolumeController
 
 
 class _Controller(Protocol):
@@ -49,6 +51,9 @@ class Workloads:
             GarbageCollector(self._mirrors, self._inventory),
             PodGarbageCollector(self._mirrors),
             NodeTaints(self._mirrors),
+            VolumeController(self._mirrors),
+            Provisioner(self._mirrors),
+            EphemeralClaims(self._mirrors),
         )
 
     async def run(self) -> None:
