@@ -131,6 +131,64 @@ BAD_FILES = Limit(
 )
 
 
+NESTING = Limit(
+    128,
+    "levels",
+    "an object of the API server that nests deeper than the decoder goes is cut there",
+    "no kind of Kubernetes nests half as deep; an object may have 10,000 levels, the decoder takes some 900",
+)
+
+
+CARD_SLOTS = Limit(
+    8,
+    "memory slots",
+    "memory slots of a card in an Instaslice object",
+    "MIG cuts a card's memory into eighths; a forged start of 2,000,000,000 made masks of as many bits",
+)
+CARD_PROFILES = Limit(
+    32,
+    "profiles",
+    "profiles of a card in an Instaslice object",
+    "NVML has 18; what a decision costs grows with them",
+)
+NODE_CARDS = Limit(
+    64,
+    "cards",
+    "cards of a node in its Instaslice object",
+    "four times the largest machine",
+)
+NODE_SLICES = Limit(
+    512,
+    "slices",
+    "slices of a pod, or of others, in an Instaslice object",
+    "all slots of as many cards as a node may have",
+)
+NODE_PROMISES = Limit(
+    1024,
+    "entries",
+    "pods with slices in a node's Instaslice object",
+    "twice as many as a node has slots, since those that are given back stand beside new ones",
+)
+NAMES = Limit(
+    253,
+    "characters",
+    "names and identifiers in an Instaslice object",
+    "a name of Kubernetes has no more; all that we write are far shorter",
+)
+CARD_MODELS = Limit(
+    256,
+    "tables",
+    "different tables of profiles that the controller remembers besides those in use",
+    "a node may show another one with every write; real clusters have a few",
+)
+CARD_STATES = Limit(
+    65536,
+    "states",
+    "states of a card whose worth is remembered for one table of profiles",
+    "real cards have some hundreds; names that pods and records invent must not fill the memory",
+)
+
+
 def all_limits() -> Iterator[tuple[str, Limit]]:
     """Name and limit of everything in this module, in its order."""
     for name, value in globals().items():

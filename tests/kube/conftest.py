@@ -92,9 +92,12 @@ class ScriptedServer:
         self.script.append(reply)
         return self
 
-    def refuses(self, code: int, reason: str, message: str = "no", **headers: str) -> "ScriptedServer":
+    def refuses(
+        self, code: int, reason: str, message: str = "no", causes: Sequence[Any] = (), **headers: str
+    ) -> "ScriptedServer":
         """The next request gets this Status."""
-        body = {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+        body: dict[str, Any] = {"kind": "Status", "status": "Failure", "code": code, "reason": reason}
+        body |= {"message": message, "details": {"causes": causes}}
         return self.answers(body, code, **headers)
 
     def lists(self, *items: Any, version: int = 100, token: str = "") -> "ScriptedServer":

@@ -276,7 +276,7 @@ async def test_a_poisonous_object_is_logged_counted_and_skipped_and_the_version_
             assert queries(server, "resourceVersion") == [None, "100", "105", "106"]
             assert mirror.reflector.poisoned == 1
     assert "Pod default/bad is skipped" in caplog.text
-    assert "$.spec" in caplog.text
+    assert "spec is 7: Expected `object`" in caplog.text
 
 
 async def test_a_poisonous_object_in_a_list_does_not_hide_the_others_nor_forget_its_last_good_state(
@@ -306,6 +306,51 @@ async def test_a_poisonous_object_that_goes_away_is_gone(server: ScriptedServer,
     server.lists(pod("bad", 1)).streams(changed("MODIFIED", POISON), changed("DELETED", POISON))
     async with played(server, mirror):
         assert mirror.story == ["ADDED bad 1", "DELETED bad 1"]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_that_an_object_cannot_be_read_is_told_once_and_that_it_can_again(
+    server: ScriptedServer, client: Client, clock: ImpatientClock, listed: bool
+) -> None:
+    told: Story = []
+    mirror = Mirror(client, clock, on_unreadable=lambda key, error: told.append(f"{key}: {error}"))
+    worse = {**POISON, "metadata": {**POISON["metadata"], "resourceVersion": "107"}}
+    good = pod("bad", 108)
+    if listed:
+        server.lists(POISON, version=105).refuses(410, "Expired").lists(worse, version=107)
+        server.refuses(410, "Expired").lists(good, version=108)
+    else:
+        server.lists().streams(changed("ADDED", POISON), changed("MODIFIED", worse), changed("MODIFIED", good))
+    async with played(server, mirror):
+        assert told == ["default/bad: spec is 7: Expected `object`, got `int`", "default/bad: None"]
+        assert mirror.story == ["ADDED bad 108"]
+        assert mirror.reflector.unreadable == {}
+
+
+@pytest.mark.parametrize("listed", [True, False])
+async def test_an_object_that_cannot_be_read_and_goes_away_is_told_as_over(
+    server: ScriptedServer, client: Client, clock: ImpatientClock, listed: bool
+) -> None:
+    told: Story = []
+    mirror = Mirror(client, clock, on_unreadable=lambda key, error: told.append(f"{key}: {error}"))
+    server.lists(POISON)
+    if listed:
+        server.refuses(410, "Expired").lists(version=111)
+    else:
+        server.streams(changed("DELETED", POISON))
+    async with played(server, mirror):
+        assert told[1:] == ["default/bad: None"]
+
+
+async def test_versions_that_go_back_are_told_before_the_objects_of_before(
+    server: ScriptedServer, client: Client, clock: ImpatientClock
+) -> None:
+    mirror = Mirror(client, clock, on_rewound=lambda: mirror.story.append("rewound"))
+    server.lists(pod("a", 90), version=90).streams(changed("MODIFIED", pod("a", 120)))
+    server.refuses(504, "Timeout", causes=[{"reason": "ResourceVersionTooLarge", "message": "Too large"}])
+    server.lists(pod("a", 60), version=70).refuses(410, "Expired").lists(pod("a", 80), version=85)
+    async with played(server, mirror):
+        assert mirror.story == ["ADDED a 90", "MODIFIED a 120", "rewound", "MODIFIED a 60", "MODIFIED a 80"]
 
 
 async def test_an_object_of_more_than_a_megabyte_arrives_whole_however_it_is_cut(

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.api.instaslice import Instaslice
 from tessera.kube.resources import Pod
 from tessera.kube.wire import Bookmark, Change, Codec, Failure, Lines, Poison
+from tessera.limits import NESTING
 
 CODEC = Codec(Pod)
 
@@ -34,7 +36,7 @@ def test_an_object_that_breaks_its_type_is_poison_with_its_metadata_and_the_path
     assert isinstance(line, Poison)
     assert line.metadata is not None
     assert line.metadata.name == "a"
-    assert "$.spec.nodeName" in line.error
+    assert line.error == "spec.nodeName is 5: Expected `str`, got `int`"
 
 
 def test_poison_to_the_bone_has_no_metadata() -> None:
@@ -71,3 +73,44 @@ def test_lines_are_the_same_however_the_stream_is_cut(lines: list[bytes], size: 
     cutter = Lines()
     found = [line for start in range(0, len(stream), size) for line in cutter.feed(stream[start : start + size])]
     assert found == lines
+
+
+DEEP = b'{"a":' * 5_000 + b"1" + b"}" * 5_000
+
+
+@pytest.mark.parametrize("bad", [DEEP, b"[" * 5_000 + b"]" * 5_000, b'"\xff"'], ids=["objects", "arrays", "no UTF-8"])
+@pytest.mark.parametrize("where", ["unknown", "known"])
+def test_what_no_decoder_takes_spoils_one_object_at_most(bad: bytes, where: str) -> None:
+    field = b'"note":' + bad if where == "unknown" else b'"spec":{"nodeName":' + bad + b"}"
+    item = b'{"metadata":{"name":"a"},' + field + b"}"
+    line = CODEC.line(b'{"type":"ADDED","object":' + item + b"}")
+    page = CODEC.page(b'{"metadata":{"resourceVersion":"9"},"items":[{"metadata":{"name":"b"}},' + item + b"]}")
+    whole = CODEC.object(item) if where == "unknown" or bad == b'"\xff"' else None
+    assert len([*page.items, *page.poison]) == 2
+    if whole is not None:
+        assert isinstance(line, Change)
+        assert page.items[1] == line.object == whole
+        return
+    assert isinstance(line, Poison)
+    assert line.error.startswith("spec.nodeName is ")
+    assert [poison.metadata.name for poison in page.poison if poison.metadata] == ["a"]
+
+
+def test_the_parts_of_an_untyped_object_that_lie_too_deep_say_so() -> None:
+    found = Codec(dict).object(b'{"metadata":{"name":"a","text":"}]{[\\"}"},"spec":' + DEEP + b',"last":[1]}')
+    assert (found["metadata"], found["last"]) == ({"name": "a", "text": '}]{["}'}, [1])
+    levels, spec = 1, found["spec"]
+    while isinstance(spec, dict):
+        levels, spec = levels + 1, spec["a"]
+    assert (levels, spec) == (NESTING, "nested too deep, 128 levels are read")
+
+
+def test_the_guilty_entry_of_a_map_is_named_with_its_value() -> None:
+    codec = Codec(Instaslice)
+    ref = {"namespace": "d", "name": "p", "uid": "u"}
+    entries: dict[str, object] = {f"u{number}": {"profile": "p", "podRef": ref, "slices": []} for number in range(100)}
+    slot = {"id": "0", "profile": "1g.5gb", "gpuUUID": "GPU-a", "start": 0, "size": 1}
+    entries["u57"] = {"profile": "p", "podRef": ref, "slices": [slot, {**slot, "start": "three"}]}
+    item = {"metadata": {"name": "n1"}, "spec": {"podAllocationRequests": entries}}
+    (bad,) = codec.page(msgspec.json.encode({"items": [item]})).poison
+    assert bad.error == 'spec.podAllocationRequests.u57.slices[1].start is "three": Expected `int`, got `str`'

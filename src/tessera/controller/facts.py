@@ -22,6 +22,7 @@ from tessera.api.pod_bounds import excess
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, pod_amounts
 from tessera.controller.constraints import ANYWHERE, Constraints, constraints_of
+from tessera.kube.meta import version_number
 from tessera.kube.resources import Node, Pod, Taint
 
 #: Phases after which no container of a pod runs again.
@@ -155,11 +156,6 @@ def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
     except (SliceRequestError, ValueError) as error:
         return profiles, held, ANYWHERE, str(error)
     return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
-
-
-def version_number(version: str) -> int:
-    """A resourceVersion as the number that it is by contract since Kubernetes 1.35; 0 if it is none."""
-    return int(version) if version.isdecimal() else 0
 
 
 def node_facts(node: Node) -> NodeFacts:

@@ -6,9 +6,10 @@ so that :mod:`tessera.controller.machine` looks at that and nothing else.
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.facts import NodeFacts, PodFacts, version_number
+from tessera.controller.facts import NodeFacts, PodFacts
 from tessera.controller.instructions import DeleteObject
 from tessera.controller.node_index import NodeIndex
+from tessera.kube.meta import version_number
 
 
 class Observed:

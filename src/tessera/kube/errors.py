@@ -198,7 +198,7 @@ def error_from_response(code: int, headers: Mapping[str, str], body: bytes) -> A
 def _status_of(code: int, body: bytes) -> Status:
     try:
         status = msgspec.json.decode(body, type=Status)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):  # no JSON, no UTF-8; nested
         status = Status()
     if status.message or status.reason:
         return msgspec.structs.replace(status, code=status.code or code)

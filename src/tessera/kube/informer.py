@@ -47,6 +47,8 @@ class Informer(Generic[T]):
     ) -> None:
         self.cache: Cache[T] = Cache(indexes)
         self._handlers: list[Callable[[Event[T]], None]] = []
+        self._unreadable_handlers: list[Callable[[str, str | None], None]] = []
+        self._rewound_handlers: list[Callable[[], None]] = []
         self.reflector = Reflector(
             client,
             resource,
@@ -54,6 +56,8 @@ class Informer(Generic[T]):
             label_selector=label_selector,
             field_selector=field_selector,
             on_event=self._tell,
+            on_unreadable=self._tell_unreadable,
+            on_rewound=self._tell_rewound,
             clock=clock,
             rng=rng,
             cache=self.cache,
@@ -69,6 +73,14 @@ class Informer(Generic[T]):
             handler(Event(EventKind.ADDED, item))
         self._handlers.append(handler)
         return lambda: self._handlers.remove(handler)
+
+    def on_unreadable(self, handler: Callable[[str, str | None], None]) -> None:
+        """Calls ``handler`` with the key of an object that does not decode and what is wrong, then with None after."""
+        self._unreadable_handlers.append(handler)
+
+    def on_rewound(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler`` when versions went back, before the events of the list that showed it."""
+        self._rewound_handlers.append(handler)
 
     @property
     def synced(self) -> bool:
@@ -86,3 +98,11 @@ class Informer(Generic[T]):
     def _tell(self, event: Event[T]) -> None:
         for handler in self._handlers:
             handler(event)
+
+    def _tell_unreadable(self, key: str, error: str | None) -> None:
+        for handler in self._unreadable_handlers:
+            handler(key, error)
+
+    def _tell_rewound(self) -> None:
+        for handler in self._rewound_handlers:
+            handler()

@@ -155,6 +155,11 @@ def version_of(item: object) -> str:
     return meta.resource_version
 
 
+def version_number(version: str) -> int:
+    """A resourceVersion as the number that it is by contract since Kubernetes 1.35; 0 if it is none."""
+    return int(version) if version.isascii() and version.isdigit() and len(version) <= 20 else 0
+
+
 def manifest(resource: Resource[Any], item: object) -> dict[str, Any]:
     """The object as JSON values with ``apiVersion`` and ``kind``, which structs do not carry."""
     body: Mapping[str, Any] = item if isinstance(item, dict) else msgspec.to_builtins(item)

@@ -12,10 +12,13 @@ loops, crashes), which is why it is written here. The rules:
 4. Each watch asks the server to end it after a random 300-600 s, so that watchers spread over API servers.
    Silence is the transport's to detect (about 90 s; bookmarks come every minute).
 5. An object that does not decode is logged, counted and skipped; the version moves on all the same. If it was known,
-   its last good state stays until the object goes away.
+   its last good state stays until the object goes away. That it cannot be read is told, and when that is over.
 6. Other failures of a watch keep the version, five in a row are answered by a list.
 7. A watch that had stood for a while before it broke begins a new row: load balancers cut idle connections, every
    minute or so, and that must not make us deaf for longer and longer.
+8. A list of a smaller version than the last one comes from an etcd that was restored from a backup. That is told before
+   its objects are, since versions from before say nothing about the order of theirs. A server that has not reached our
+   version yet (its cause ``ResourceVersionTooLarge``) is listed at once.
 """
 
 import asyncio
@@ -25,14 +28,12 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-import msgspec
-
 from tessera.clock import Clock
 from tessera.kube.backoff import LONGEST, Backoff
 from tessera.kube.cache import Cache, Event, EventKind
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Expired, error_from_response, error_from_status
-from tessera.kube.meta import ObjectMeta, Resource, key, key_of, uid_of, version_of
+from tessera.kube.meta import ObjectMeta, Resource, key, key_of, uid_of, version_number, version_of
 from tessera.kube.transport import Stream
 from tessera.kube.wire import Bookmark, Change, Codec, Failure, Line, Lines, Poison
 
@@ -52,6 +53,9 @@ _SHORT_WATCH = 1.0
 #: than that (HAProxy's example configurations have 50 s).
 _STEADY_WATCH = 20.0
 
+#: Cause of a refusal by a server that has not reached the version yet (apimachinery, CauseTypeResourceVersionTooLarge).
+_TOO_LARGE = "ResourceVersionTooLarge"
+
 #: Failed watches in a row after which the version itself is doubted.
 _DOUBT_AFTER = 5
 
@@ -67,6 +71,9 @@ class Reflector(Generic[T]):
         field_selector: as above.
         on_event: called after the cache has changed, in order, once per change. It must be quick and must not raise:
             an exception ends :meth:`run`.
+        on_unreadable: called with the key of an object that does not decode and what is wrong, or with None once it
+            decodes again or is gone; before the event that follows from that.
+        on_rewound: called before the events of a list whose version is smaller than that of the cache.
         clock: for pauses.
         rng: for jitter; seeded in tests.
         cache: what is fed; a new one without indexes if left out.
@@ -77,6 +84,7 @@ class Reflector(Generic[T]):
         looked: set once the first LIST has been told or has failed.
         error: why nothing was told yet; ``None`` once the first LIST has been.
         poisoned: objects skipped because they did not decode.
+        unreadable: keys of the objects that do not decode now, with what is wrong.
         relists: lists made, the first included.
         failures: failures in a row, 0 while all is well.
     """
@@ -90,6 +98,8 @@ class Reflector(Generic[T]):
         label_selector: str | None = None,
         field_selector: str | None = None,
         on_event: Callable[[Event[T]], None],
+        on_unreadable: Callable[[str, str | None], None] = lambda _key, _error: None,
+        on_rewound: Callable[[], None] = lambda: None,
         clock: Clock,
         rng: random.Random,
         cache: Cache[T] | None = None,
@@ -99,6 +109,7 @@ class Reflector(Generic[T]):
         self.looked = asyncio.Event()
         self.error: Exception | None = None
         self.poisoned = 0
+        self.unreadable: dict[str, str] = {}
         self.relists = 0
         self._client = client
         self._resource = resource
@@ -106,11 +117,14 @@ class Reflector(Generic[T]):
         self._labels = label_selector
         self._fields = field_selector
         self._on_event = on_event
+        self._on_unreadable = on_unreadable
+        self._on_rewound = on_rewound
         self._clock = clock
         self._rng = rng
         self._backoff = Backoff(rng)
         self._codec: Codec[T] = client.codec(resource)
         self._version = ""
+        self._newest = 0
         self._watching_since = math.inf
 
     @property
@@ -131,7 +145,7 @@ class Reflector(Generic[T]):
                 if not self._version:
                     await self._list()
                 useful = await self._watch()
-            except (ApiError, ConnectionError, TimeoutError, msgspec.DecodeError) as error:
+            except (ApiError, ConnectionError, TimeoutError, ValueError) as error:  # ValueError: no JSON
                 await self._fail(error)
             else:
                 if useful:
@@ -146,11 +160,14 @@ class Reflector(Generic[T]):
             self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
         )
         self.relists += 1
-        for poison in listing.poison:
-            self._skip(poison)
+        self._move_to(listing.resource_version, listed=True)
+        bad = {name: poison.error for poison in listing.poison if (name := self._skip(poison))}
+        for name in [name for name in self.unreadable if name not in bad]:
+            self._readable(name)
+        for name, error in bad.items():
+            self._unreadable(name, error)
         for event in self.cache.replace(listing.items, self._still_there(listing.poison)):
             self._on_event(event)
-        self._version = listing.resource_version
         self.error = None
         self.synced.set()
         self.looked.set()
@@ -190,37 +207,63 @@ class Reflector(Generic[T]):
     def _take(self, line: Line[T]) -> None:
         if isinstance(line, Change):
             self._tell(line.type, line.object)
-            self._version = version_of(line.object)
+            self._move_to(version_of(line.object))
         elif isinstance(line, Bookmark):
-            self._version = line.version
+            self._move_to(line.version)
         elif isinstance(line, Failure):
             raise error_from_status(line.status)
         else:
             self._take_poison(line)
         self._backoff.reset()
 
+    def _move_to(self, version: str, *, listed: bool = False) -> None:
+        self._version = version
+        number = version_number(version)
+        if listed and number < self._newest:
+            _log.warning("%s: versions went back to %s: restored from a backup?", self._resource.label, version)
+            self._on_rewound()
+            self._newest = number
+        self._newest = max(self._newest, number)
+
     def _tell(self, kind: str, item: T) -> None:
+        self._readable(key_of(item))
         changes = self.cache.remove(key_of(item), item) if kind == "DELETED" else self.cache.upsert(item)
         for event in changes:
             self._on_event(event)
 
     def _take_poison(self, poison: Poison) -> None:
-        self._skip(poison)
+        name = self._skip(poison)
         meta = poison.metadata
         if meta is None:
             return
+        if poison.type == "DELETED":
+            self._readable(name)
+        else:
+            self._unreadable(name, poison.error)
         if poison.type == "DELETED" or not self._is_known(meta):
-            for event in self.cache.remove(key(meta.namespace, meta.name)):
+            for event in self.cache.remove(name):
                 self._on_event(event)
-        self._version = meta.resource_version or self._version
+        self._move_to(meta.resource_version or self._version)
+
+    def _unreadable(self, name: str, error: str) -> None:
+        if self.unreadable.get(name) != error:
+            self.unreadable[name] = error
+            self._on_unreadable(name, error)
+
+    def _readable(self, name: str) -> None:
+        if self.unreadable.pop(name, None) is not None:
+            self._on_unreadable(name, None)
 
     # Failing
 
-    def _skip(self, poison: Poison) -> None:
+    def _skip(self, poison: Poison) -> str:
+        """Says that an object is skipped; returns its key, empty if not even that can be read."""
         self.poisoned += 1
         meta = poison.metadata
-        name = key(meta.namespace, meta.name) if meta else "of unknown name"
-        _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, name, poison.error)
+        name = key(meta.namespace, meta.name) if meta else ""
+        shown = name or "of unknown name"
+        _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, shown, poison.error)
+        return name
 
     async def _fail(self, error: Exception) -> None:
         if not self.synced.is_set():
@@ -244,7 +287,10 @@ async def _raise_for_status(stream: Stream) -> None:
 
 def _version_is_lost(error: Exception) -> bool:
     """410 says so; 400 and 422 mean that the server does not understand the version (another etcd behind it)."""
-    return isinstance(error, Expired) or (isinstance(error, ApiError) and error.code in {400, 422})
+    if not isinstance(error, ApiError):
+        return False
+    ahead = any(cause.reason == _TOO_LARGE for cause in error.causes)
+    return isinstance(error, Expired) or error.code in {400, 422} or ahead
 
 
 def _asked_pause(error: Exception) -> float:

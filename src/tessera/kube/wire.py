@@ -3,15 +3,19 @@
 Pure. One :class:`Codec` per type. The common watch line is decoded in one pass; a line that the pass does not take
 (another field order, a bookmark, an error, an object that breaks its type) is decoded in two steps. An object that
 breaks its type becomes a :class:`Poison` and never an exception: one bad object must not blind us to the good ones.
+Bytes that are no UTF-8 read as replacement characters, and what nests too deep as a text that says so.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 from tessera.kube.errors import Status
+from tessera.kube.locating import located
 from tessera.kube.meta import ObjectMeta, PartialObject
+from tessera.limits import NESTING
 
 T = TypeVar("T")
 
@@ -19,6 +23,9 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 _BOOKMARK = b'{"type":"BOOKMARK"'
 _ERROR = b'{"type":"ERROR"'
+#: A text as a whole, or what begins or ends a level.
+_LEVELS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+_CUT = b'"nested too deep, %d levels are read"' % NESTING
 
 
 class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
@@ -46,7 +53,7 @@ class Poison(msgspec.Struct, frozen=True):
     Attributes:
         type: what the watch said of it; ``""`` in a list.
         metadata: its metadata if at least that could be read.
-        error: what is wrong, with the field's path.
+        error: what is wrong, with the field's path and value.
     """
 
     type: str
@@ -111,7 +118,7 @@ class Codec(Generic[T]):
         Raises:
             msgspec.DecodeError: the bytes are no JSON, or break the type (``ValidationError``, with the path).
         """
-        return self._object.decode(body)
+        return _decode(self._object, body)
 
     def page(self, body: bytes) -> Page[T]:
         """One page of a list, its bad objects set apart.
@@ -120,7 +127,7 @@ class Codec(Generic[T]):
             msgspec.DecodeError: the answer as a whole is no list.
         """
         try:
-            whole = self._list.decode(body)
+            whole = _decode(self._list, body)
         except msgspec.ValidationError:
             return self._page_piecewise(body)
         return Page(whole.items or [], (), whole.metadata.resource_version, whole.metadata.token)
@@ -134,12 +141,12 @@ class Codec(Generic[T]):
         if not line.startswith((_BOOKMARK, _ERROR)):
             try:
                 return self._change.decode(line)
-            except msgspec.ValidationError:
+            except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
                 pass
         return self._line_in_two_steps(line)
 
     def _line_in_two_steps(self, line: bytes) -> Line[T]:
-        event = self._event.decode(line)
+        event = _decode(self._event, line)
         match event.type:
             case "BOOKMARK":
                 return Bookmark(self._partial.decode(event.object).metadata.resource_version)
@@ -152,7 +159,7 @@ class Codec(Generic[T]):
                 return Poison(event.type, self._metadata(event.object), f"unknown watch event type {event.type!r}")
 
     def _page_piecewise(self, body: bytes) -> Page[T]:
-        raw = self._raw_list.decode(body)
+        raw = _decode(self._raw_list, body)
         found = [self._object_or_poison(item, "") for item in raw.items or ()]
         good = [item for item in found if not isinstance(item, Poison)]
         bad = [item for item in found if isinstance(item, Poison)]
@@ -160,15 +167,45 @@ class Codec(Generic[T]):
 
     def _object_or_poison(self, raw: msgspec.Raw, type_: str) -> T | Poison:
         try:
-            return self._object.decode(raw)
+            return _decode(self._object, raw)
         except msgspec.ValidationError as error:
-            return Poison(type_, self._metadata(raw), str(error))
+            text = located(raw, self._object.decode, str(error))
+            return Poison(type_, self._metadata(raw), text)
 
     def _metadata(self, raw: msgspec.Raw) -> ObjectMeta | None:
         try:
-            return self._partial.decode(raw).metadata
+            return _decode(self._partial, raw).metadata
         except msgspec.ValidationError:
             return None
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """Decodes; bytes that are no UTF-8 and levels beyond what the decoder takes are replaced first.
+
+    Raises:
+        msgspec.DecodeError: the bytes are no JSON, or break the type.
+    """
+    try:
+        return decoder.decode(body)
+    except (UnicodeDecodeError, RecursionError):
+        return decoder.decode(_shallow(bytes(body).decode(errors="replace").encode()))
+
+
+def _shallow(body: bytes) -> bytes:
+    """The same JSON with a text in the place of each object and array that lies too deep."""
+    pieces, depth, begin = [], 0, 0
+    for level in _LEVELS.finditer(body):
+        if level[0] in (b"{", b"["):
+            depth += 1
+            if depth == NESTING + 1:
+                pieces.append(body[begin : level.start()])
+                pieces.append(_CUT)
+        elif level[0] in (b"}", b"]"):
+            if depth == NESTING + 1:
+                begin = level.end()
+            depth -= 1
+    pieces.append(body[begin:] if depth <= NESTING else b"")
+    return b"".join(pieces)
 
 
 class Lines:

@@ -25,6 +25,7 @@ from tessera.api.names import PodUid
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
+from tessera.kube.meta import version_number
 
 _log = logging.getLogger(__name__)
 
@@ -201,10 +202,5 @@ class RecordWriter:
         seen, written = self._seen(), self._written
         if seen is None or written is None or seen.metadata.uid != written.metadata.uid:
             return seen
-        return written if _version(written) > _version(seen) else seen
-
-
-def _version(item: Instaslice) -> int:
-    """A version to compare; Kubernetes defines them as growing integers (KEP-5504)."""
-    text = item.metadata.resource_version
-    return int(text) if text.isdigit() else 0
+        newer = version_number(written.metadata.resource_version) > version_number(seen.metadata.resource_version)
+        return written if newer else seen

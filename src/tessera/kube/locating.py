@@ -1,0 +1,78 @@
+"""Says where an object breaks its type: the field by name, its value and the rule.
+
+The decoder names a field below a map as ``$.spec.podAllocationRequests[...].slices[0].start`` and leaves the value out.
+Whoever is to mend the object needs both. Pure; costs a few decodings of an object that is refused anyway.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tessera.text import one_line
+
+#: What the decoder puts between its text and the path.
+_PATH = " - at `"
+#: A field, or what is in brackets: ``...`` for an entry of a map, or an index.
+_STEP = re.compile(r"\.([^.\[]+)|\[([^\]]+)\]")
+
+
+def located(raw: bytes | msgspec.Raw, decode: Callable[[bytes], object], error: str) -> str:
+    """The decoder's error with the field's whole name and its value.
+
+    Args:
+        raw: the object's JSON.
+        decode: refuses it.
+        error: the text of the refusal.
+    """
+    rule, _, path = error.rpartition(_PATH)
+    try:
+        document = msgspec.json.decode(raw)
+        steps = _steps(path.rpartition("$")[2].rstrip("`"))
+        name, value = _follow(document, steps, lambda: _refusal(decode, document) == error)
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return one_line(error)  # not JSON as a whole, or a path of another form
+    shown = value if isinstance(value, str | int | float | bool | None) else f"of {len(value)} entries"
+    said = f'"{one_line(shown, 60)}"' if isinstance(shown, str) and shown is value else one_line(shown, 60)
+    return f"{one_line(name) or 'the object'} is {said}: {rule}"
+
+
+def _steps(path: str) -> list[str]:
+    """``.a[...].b[0]`` as ``["a", "...", "b", "0"]``."""
+    return [first or second for first, second in _STEP.findall(path)]
+
+
+def _follow(value: Any, steps: list[str], still: Callable[[], bool]) -> tuple[str, Any]:
+    name = ""
+    for step in steps:
+        if isinstance(value, list):
+            value, name = value[int(step)], f"{name}[{step}]"
+        else:
+            key = _guilty(value, still) if step == "..." else step
+            value, name = value[key], f"{name}.{key}" if name else key
+    return name, value
+
+
+def _guilty(entries: dict[str, Any], still: Callable[[], bool]) -> str:
+    """The entry of a map without which the refusal is another one; leaves the map with that entry alone."""
+    everything, keys = dict(entries), list(entries)
+    while len(keys) > 1:
+        half = keys[: len(keys) // 2]
+        _become(entries, everything, half)
+        keys = half if still() else keys[len(half) :]
+    _become(entries, everything, keys)
+    return keys[0]
+
+
+def _become(entries: dict[str, Any], everything: dict[str, Any], keys: list[str]) -> None:
+    entries.clear()
+    entries.update((key, everything[key]) for key in keys)
+
+
+def _refusal(decode: Callable[[bytes], object], document: object) -> str:
+    try:
+        decode(msgspec.json.encode(document))
+    except ValueError as error:
+        return str(error)
+    return ""
