@@ -20,6 +20,8 @@ SCHEMA: dict[str, Any] = VERSION["schema"]["openAPIV3Schema"]
 def undeclared(type_: msgspec.inspect.Type, schema: dict[str, Any], path: str) -> Iterator[str]:
     """Paths of a type that its schema does not have, or has with another type."""
     match type_:
+        case msgspec.inspect.UnionType() if schema.get("x-kubernetes-int-or-string"):
+            pass
         case msgspec.inspect.UnionType():
             (inner,) = (each for each in type_.types if not isinstance(each, msgspec.inspect.NoneType))
             yield from undeclared(inner, schema, path)
@@ -48,6 +50,40 @@ def undeclared(type_: msgspec.inspect.Type, schema: dict[str, Any], path: str) -
 
 def test_every_key_of_the_types_is_declared() -> None:
     assert list(undeclared(msgspec.inspect.type_info(Instaslice), SCHEMA, "")) == []
+
+
+def unbounded(type_: msgspec.inspect.Type, schema: dict[str, Any], path: str) -> Iterator[str]:
+    """Paths where type and schema bound numbers, texts or counts differently, or not at all."""
+    match type_:
+        case msgspec.inspect.UnionType():
+            inner = [each for each in type_.types if not isinstance(each, msgspec.inspect.NoneType)]
+            if len(inner) == 1:
+                yield from unbounded(inner[0], schema, path)
+        case msgspec.inspect.StructType():
+            for field in type_.fields:
+                if field.encode_name not in {"metadata", "resources"}:
+                    below = schema["properties"][field.encode_name]
+                    yield from unbounded(field.type, below, f"{path}.{field.encode_name}")
+        case msgspec.inspect.DictType():
+            yield from _same(path, (type_.max_length, schema.get("maxProperties")))
+            yield from unbounded(type_.value_type, schema["additionalProperties"], f"{path}.*")
+        case msgspec.inspect.VarTupleType():
+            yield from _same(path, (type_.max_length, schema.get("maxItems")))
+            yield from unbounded(type_.item_type, schema["items"], f"{path}[]")
+        case msgspec.inspect.StrType():
+            yield from _same(path, (type_.max_length, schema.get("maxLength")))
+        case msgspec.inspect.IntType():
+            if (type_.ge, type_.le) != (-(2**31), 2**31 - 1) or schema["format"] != "int32":
+                yield from _same(path, (type_.ge, schema.get("minimum")), (type_.le, schema.get("maximum")))
+
+
+def _same(path: str, *bounds: tuple[int | None, int | None]) -> Iterator[str]:
+    yield from (f"{path}: {of_type}, schema {of_schema}" for of_type, of_schema in bounds if of_type != of_schema)
+    yield from (f"{path}: no bound" for of_type, _ in bounds if of_type is None)
+
+
+def test_types_and_schema_have_the_same_bounds() -> None:
+    assert list(unbounded(msgspec.inspect.type_info(Instaslice), SCHEMA, "")) == []
 
 
 def test_the_manifest_names_what_the_client_asks_for() -> None:

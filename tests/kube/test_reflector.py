@@ -263,7 +263,10 @@ async def test_a_list_comes_in_pages_and_begins_again_when_it_expires(server: Sc
         assert mirror.story == ["ADDED a 5", "ADDED c 6"]
 
 
-POISON = {"metadata": {"name": "bad", "namespace": "default", "uid": "uid-bad", "resourceVersion": "105"}, "spec": 7}
+POISON: dict[str, Any] = {
+    "metadata": {"name": "bad", "namespace": "default", "uid": "uid-bad", "resourceVersion": "105"},
+    "spec": 7,
+}
 
 
 async def test_a_poisonous_object_is_logged_counted_and_skipped_and_the_version_moves_on(
@@ -345,7 +348,9 @@ async def test_an_object_that_cannot_be_read_and_goes_away_is_told_as_over(
 async def test_versions_that_go_back_are_told_before_the_objects_of_before(
     server: ScriptedServer, client: Client, clock: ImpatientClock
 ) -> None:
-    mirror = Mirror(client, clock, on_rewound=lambda: mirror.story.append("rewound"))
+    story: Story = []
+    mirror = Mirror(client, clock, on_rewound=lambda: story.append("rewound"))
+    mirror.story = story
     server.lists(pod("a", 90), version=90).streams(changed("MODIFIED", pod("a", 120)))
     server.refuses(504, "Timeout", causes=[{"reason": "ResourceVersionTooLarge", "message": "Too large"}])
     server.lists(pod("a", 60), version=70).refuses(410, "Expired").lists(pod("a", 80), version=85)

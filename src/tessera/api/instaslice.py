@@ -15,13 +15,19 @@ Who writes what:
 
 Both maps are keyed by pod UID. All writes are JSON merge patches of one's own keys, so that neither side can undo the
 other's. These structs are partial: a key that is not declared here is kept by the server and not read by us.
+
+Nodes are hostile at times, and an older schema took any number. So numbers, texts and counts are bounded where they
+are read (:mod:`tessera.limits`): an object beyond that does not decode, and its node has no part in placement until it
+does. The schema in ``deploy/crds`` has the same bounds; :func:`misfit` has what neither can say.
 """
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import msgspec
 
 from tessera.kube.resources import ObjectMeta, Resource, Wire
+from tessera.limits import CARD_PROFILES, CARD_SLOTS, NAMES, NODE_CARDS, NODE_PROMISES, NODE_SLICES
 from tessera.mig.names import resource_spelling
 
 #: ``allocationStatusController``: promised, then handed to the scheduler, then to be destroyed.
@@ -29,12 +35,21 @@ ControllerState = Literal["creating", "ungated", "deleting"]
 #: ``allocationStatusDaemonset``: nothing yet, slices exist, slices are gone.
 DaemonsetState = Literal["", "created", "deleted"]
 
+#: Condition of a Node whose object is refused; the controller writes it.
+OBJECT_CONDITION = "GpuInstasliceValid"
+
+Name = Annotated[str, msgspec.Meta(max_length=int(NAMES))]
+Start = Annotated[int, msgspec.Meta(ge=0, le=int(CARD_SLOTS) - 1)]
+Size = Annotated[int, msgspec.Meta(ge=1, le=int(CARD_SLOTS))]
+#: NVML's ids of profiles; they are passed on, never computed with.
+ProfileId = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
 
 class Position(Wire, frozen=True, kw_only=True):
     """Where a slice lies on its card, in memory slots."""
 
-    size: int
-    start: int
+    size: Size
+    start: Start
 
 
 class Slice(Wire, frozen=True, kw_only=True):
@@ -48,89 +63,95 @@ class Slice(Wire, frozen=True, kw_only=True):
         size: memory slots.
     """
 
-    id: str
-    profile: str
-    gpu_uuid: str = msgspec.field(name="gpuUUID")
-    start: int
-    size: int
+    id: Name
+    profile: Name
+    gpu_uuid: Name = msgspec.field(name="gpuUUID")
+    start: Start
+    size: Size
+
+
+Slices = Annotated[tuple[Slice, ...], msgspec.Meta(max_length=int(NODE_SLICES))]
 
 
 class PodRef(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """The pod that a slice was promised to."""
 
-    kind: str = "Pod"
-    namespace: str
-    name: str
-    uid: str
+    kind: Name = "Pod"
+    namespace: Name
+    name: Name
+    uid: Name
 
 
 class RequestedResources(Wire, frozen=True, kw_only=True):
     """The pod's CPU and memory requests at the time of the promise."""
 
-    requests: dict[str, str] = msgspec.field(default_factory=dict)
+    requests: dict[str, str | int] = msgspec.field(default_factory=dict)
 
 
 class AllocationRequest(Wire, frozen=True, kw_only=True):
     """The promise to one pod; ``profile`` is that of its first slice."""
 
-    profile: str
+    profile: Name
     resources: RequestedResources = RequestedResources()
     pod_ref: PodRef
-    slices: tuple[Slice, ...] = ()
+    slices: Slices = ()
 
 
 class AllocationStatus(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """The two halves of an allocation's state."""
 
-    allocation_status_controller: str = ""
-    allocation_status_daemonset: str = ""
+    allocation_status_controller: Name = ""
+    allocation_status_daemonset: Name = ""
 
 
 class AllocationResult(Wire, frozen=True, kw_only=True):
     """What became of a promise. The five required keys describe the first slice; ``slices`` lists all if several."""
 
     allocation_status: AllocationStatus
-    config_map_resource_identifier: str
-    gpu_uuid: str = msgspec.field(name="gpuUUID")
+    config_map_resource_identifier: Name
+    gpu_uuid: Name = msgspec.field(name="gpuUUID")
     mig_placement: Position
-    nodename: str
-    slices: tuple[Slice, ...] = ()
+    nodename: Name
+    slices: Slices = ()
 
 
 class ProfilePlacements(Wire, frozen=True, kw_only=True):
     """Where one profile may lie on a card, and NVML's ids for it."""
 
-    placements: tuple[Position, ...]
-    gi_profile_id: int
-    ci_profile_id: int
-    max_count: int | None = None
+    placements: Annotated[tuple[Position, ...], msgspec.Meta(max_length=int(CARD_SLOTS))]
+    gi_profile_id: ProfileId
+    ci_profile_id: ProfileId
+    max_count: ProfileId | None = None
+
+
+Table = Annotated[dict[Name, ProfilePlacements], msgspec.Meta(max_length=int(CARD_PROFILES))]
 
 
 class NodeGpu(Wire, frozen=True, kw_only=True):
     """One card of the node that on-demand slicing may cut."""
 
-    gpu_uuid: str
-    gpu_name: str
-    gpu_memory: str
-    mig_placement: dict[str, ProfilePlacements] | None = None
+    gpu_uuid: Name
+    gpu_name: Name
+    gpu_memory: Name
+    mig_placement: Table | None = None
 
 
 class ForeignSlice(Wire, frozen=True, kw_only=True):
     """A position taken by an instance that no promise of ours explains; never destroyed, never promised."""
 
-    gpu_uuid: str = msgspec.field(name="gpuUUID")
-    start: int
-    size: int
-    profile: str = ""
+    gpu_uuid: Name = msgspec.field(name="gpuUUID")
+    start: Start
+    size: Size
+    profile: Name = ""
 
 
 class NodeResources(Wire, frozen=True, kw_only=True):
     """The node's cards as the agent reads them from NVML."""
 
-    node_gpus: tuple[NodeGpu, ...] = ()
-    mig_placement: dict[str, ProfilePlacements] = msgspec.field(default_factory=dict)
-    boot_id: str = ""
-    foreign: tuple[ForeignSlice, ...] = ()
+    node_gpus: Annotated[tuple[NodeGpu, ...], msgspec.Meta(max_length=int(NODE_CARDS))] = ()
+    mig_placement: Table = msgspec.field(default_factory=dict)
+    boot_id: Name = ""
+    foreign: Annotated[tuple[ForeignSlice, ...], msgspec.Meta(max_length=int(NODE_SLICES))] = ()
 
     def placements_of(self, gpu: NodeGpu) -> dict[str, ProfilePlacements]:
         """The placements of a card: its own table, or the node's where it has none."""
@@ -146,13 +167,17 @@ class NodeResources(Wire, frozen=True, kw_only=True):
 class InstasliceSpec(Wire, frozen=True, kw_only=True):
     """What the controller wants of the node's agent, by pod UID."""
 
-    pod_allocation_requests: dict[str, AllocationRequest] = msgspec.field(default_factory=dict)
+    pod_allocation_requests: Annotated[dict[Name, AllocationRequest], msgspec.Meta(max_length=int(NODE_PROMISES))] = (
+        msgspec.field(default_factory=dict)
+    )
 
 
 class InstasliceStatus(Wire, frozen=True, kw_only=True):
     """What the node has, and the state of each promise, by pod UID."""
 
-    pod_allocation_results: dict[str, AllocationResult] = msgspec.field(default_factory=dict)
+    pod_allocation_results: Annotated[dict[Name, AllocationResult], msgspec.Meta(max_length=int(NODE_PROMISES))] = (
+        msgspec.field(default_factory=dict)
+    )
     node_resources: NodeResources = NodeResources()
 
 
@@ -162,6 +187,24 @@ class Instaslice(Wire, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: InstasliceSpec = InstasliceSpec()
     status: InstasliceStatus = InstasliceStatus()
+
+
+def misfit(item: Instaslice) -> str:
+    """The first position of an object that leaves its card, with field, value and rule; empty if none does."""
+    for field, at in _positions(item):
+        if at.start + at.size > CARD_SLOTS:
+            end = at.start + at.size - 1
+            return f"{field} covers the memory slots {at.start} to {end}: a card's slots are 0 to {CARD_SLOTS - 1}"
+    return ""
+
+
+def _positions(item: Instaslice) -> Iterator[tuple[str, Position | Slice | ForeignSlice]]:
+    for uid, request in item.spec.pod_allocation_requests.items():
+        yield from ((f"spec.podAllocationRequests.{uid}.slices", each) for each in request.slices)
+    for uid, result in item.status.pod_allocation_results.items():
+        yield f"status.podAllocationResults.{uid}.migPlacement", result.mig_placement
+        yield from ((f"status.podAllocationResults.{uid}.slices", each) for each in result.slices)
+    yield from (("status.nodeResources.foreign", each) for each in item.status.node_resources.foreign)
 
 
 INSTASLICES = Resource("inference.redhat.com", "v1alpha1", "instaslices", "Instaslice", True, Instaslice)

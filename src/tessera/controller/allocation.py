@@ -143,7 +143,9 @@ def _next_of_release(allocation: Allocation) -> Step:
 
 def request_of(allocation: Allocation) -> AllocationRequest:
     """The entry of ``spec.podAllocationRequests``."""
-    shown = {name: text(name, allocation.amounts[name]) for name in _SHOWN if name in allocation.amounts}
+    shown: dict[str, str | int] = {
+        name: text(name, allocation.amounts[name]) for name in _SHOWN if name in allocation.amounts
+    }
     return AllocationRequest(
         profile=allocation.slices[0].profile,
         resources=RequestedResources(requests=shown),
