@@ -129,6 +129,30 @@ BAD_FILES = Limit(
     "damaged state files of one name that are preserved as `*.bad`",
     "the first ones and the newest show what happened; a disk that damages every file must not fill up",
 )
+SETTINGS_TEXT = Limit(
+    1_048_576,
+    "characters",
+    "a file of settings: sharing profiles, MIG layouts, values of NVIDIA's operator",
+    "a ConfigMap holds no more; NVIDIA's file with all its layouts has a hundredth of it",
+)
+SETTINGS_VALUES = Limit(
+    20_000,
+    "keys and values",
+    "a file of settings, all its documents together",
+    "NVIDIA's file with all its layouts has 700; reading YAML costs 25 microseconds for each",
+)
+SETTINGS_MISTAKES = Limit(
+    100,
+    "mistakes",
+    "mistakes of one file that are told",
+    "nobody mends more at a time; the others are counted",
+)
+MIG_LAYOUTS = Limit(
+    500,
+    "layouts",
+    "layouts in one file",
+    "NVIDIA's file for all its cards has 60; each is tried on every model that Tessera knows",
+)
 
 
 NESTING = Limit(

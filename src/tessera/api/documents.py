@@ -25,6 +25,8 @@ from typing import Any
 
 import msgspec
 
+from tessera.limits import SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
+
 
 class Problem(msgspec.Struct, frozen=True, order=True):
     """One mistake.
@@ -68,10 +70,14 @@ class Gathered:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
+        self._untold = 0
 
     def add(self, path: str, text: str) -> None:
         """Notes a mistake; reading goes on."""
-        self.problems.append(Problem(path, text))
+        if len(self.problems) < SETTINGS_MISTAKES:
+            self.problems.append(Problem(path, text))
+        else:
+            self._untold += 1
 
     def settle(self) -> None:
         """Ends the reading.
@@ -79,6 +85,8 @@ class Gathered:
         Raises:
             FileRefused: there was a mistake.
         """
+        if self._untold:
+            raise FileRefused([*self.problems, Problem("", f"{self._untold:,} more mistakes are not told one by one")])
         if self.problems:
             raise FileRefused(self.problems)
 
@@ -149,26 +157,36 @@ class Gathered:
         return allowed[0]
 
 
-def load(text: str) -> Any:
+def load(text: str, *, limited: bool = True) -> Any:
     """The document in a file; ``None`` for an empty one.
 
+    Args:
+        text: its content.
+        limited: it is a file of settings, which others may write; False for a user's own measurements.
+
     Raises:
-        FileRefused: neither YAML nor JSON, more than one document, or a key that stands twice.
+        FileRefused: neither YAML nor JSON, more than one document, a key that stands twice, or over a limit.
     """
-    documents = load_all(text)
+    documents = load_all(text, limited=limited)
     if len(documents) > 1:
         raise FileRefused([Problem("", f"holds {len(documents)} documents; write one, without '---'")])
     return documents[0] if documents else None
 
 
-def load_all(text: str) -> list[Any]:
+def load_all(text: str, *, limited: bool = True) -> list[Any]:
     """The documents in a file, separated by ``---``; empty ones are left out.
 
+    Args:
+        text: its content.
+        limited: as for :func:`load`.
+
     Raises:
-        FileRefused: neither YAML nor JSON, or a key that stands twice.
+        FileRefused: neither YAML nor JSON, a key that stands twice, or over a limit.
     """
+    if limited and len(text) > SETTINGS_TEXT:
+        raise FileRefused([Problem("", f"has {len(text):,} characters; a file of settings has {SETTINGS_TEXT}")])
     try:
-        return [each for each in _documents(text) if each is not None]
+        return [each for each in _documents(text, SETTINGS_VALUES if limited else None) if each is not None]
     except FileRefused:
         raise
     except RecursionError as error:
@@ -177,16 +195,37 @@ def load_all(text: str) -> list[Any]:
         raise FileRefused([Problem("", f"not YAML: {_cut(str(error), _LONGEST_FAULT)}")]) from error
 
 
-def _documents(text: str) -> list[Any]:
+def _documents(text: str, most: int | None) -> list[Any]:
     if text.lstrip().startswith("{"):
         with suppress(json.JSONDecodeError):  # YAML allows a little more between braces, and tells the line
-            return [json.loads(text, object_pairs_hook=_unique)]
+            document = json.loads(text, object_pairs_hook=_unique)
+            if most is not None and _more_than(most, document):
+                raise _too_many()
+            return [document]
     import yaml
 
     try:
-        return list(yaml.load_all(text, Loader=_loader()))
+        return list(yaml.load_all(text, Loader=_loader(most)))
     except yaml.YAMLError as error:
         raise FileRefused([Problem("", f"not YAML: {_cut(' '.join(str(error).split()), _LONGEST_FAULT)}")]) from error
+
+
+def _more_than(most: int, document: Any) -> bool:
+    """Whether a document has more keys and values than that."""
+    count, waiting = 0, [document]
+    while waiting and count <= most:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            count += len(value)
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+        count += 1
+    return count > most
+
+
+def _too_many() -> FileRefused:
+    return FileRefused([Problem("", f"has too many keys and values; a file of settings has {SETTINGS_VALUES}")])
 
 
 def join(path: str, key: str) -> str:
@@ -242,8 +281,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _loader() -> Any:
-    """A YAML reader without sixties and without silent repetitions (PyYAML is slow to import, so it waits)."""
+def _loader(most: int | None) -> Any:
+    """A YAML reader without sixties and without silent repetitions (PyYAML is slow to import, so it waits).
+
+    Args:
+        most: keys and values that it reads; None for any number.
+    """
     import yaml
 
     class Strict(yaml.SafeLoader):
@@ -264,9 +307,13 @@ def _loader() -> Any:
             self._size = 0
             self._sizes: dict[Any, int] = {}
             self._repeated = 0
+            self._parts = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             """One part of the file; measured, before anything is made of it."""
+            self._parts += 1
+            if most is not None and self._parts > most:
+                raise _too_many()
             event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # the stubs say nothing of it
             before = self._size
             if getattr(event, "tag", None) not in _TAGS:

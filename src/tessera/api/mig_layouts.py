@@ -17,6 +17,7 @@ import msgspec
 
 from tessera.api.documents import Gathered, Notice, Problem, join, load, shown
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.limits import MIG_LAYOUTS
 from tessera.mig.models import MODELS, model_by_product
 
 VERSION = "v1"
@@ -155,6 +156,9 @@ def layouts_from(document: Any) -> MigLayouts:
         notices.append(Notice("mig-configs", "missing; the file holds no layout to choose"))
     elif not named and not found.problems:
         found.add("mig-configs", "is empty; write at least one named layout")
+    if len(named) > MIG_LAYOUTS:
+        found.add("mig-configs", f"has {len(named):,} layouts; a file has {MIG_LAYOUTS}")
+        found.settle()
     layouts = {name: _layout(found, value, name) for name, value in named.items()}
     found.settle()
     for name, entries in layouts.items():

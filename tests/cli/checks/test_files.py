@@ -256,10 +256,6 @@ def test_what_cannot_be_read_is_wrong(text: str, problem: str) -> None:
     assert check(text, [])[0].problems[0].startswith(problem)
 
 
-def test_an_empty_file_is_a_profile_that_shares_nothing() -> None:
-    assert only("").means == ("nothing is shared",)
-
-
 def test_the_clients_file_of_the_mig_manager_is_passed_over() -> None:
     parts = check(LAYOUTS + "---\nversion: v1\nsystemd-services: [dcgm.service]\n", [])
     assert "Tessera stops none" in parts[1].notices[0]

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from tessera.api.documents import FileRefused, join, load, load_all
+from tessera.api.documents import FileRefused, join, load, load_all, shown
 from tessera.api.operator.keys import VALUES
 from tessera.api.values import POLICY_KIND
+from tessera.cli.checks import others
 from tessera.cli.checks.layouts import check_layouts
 from tessera.cli.checks.operator import (
     CHECKED_AS,
@@ -20,11 +21,15 @@ from tessera.cli.checks.operator import (
     check_nvidia_driver,
     check_operator,
 )
+from tessera.cli.checks.others import not_settings
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.checks.sharing import check_sharing
 
 #: Kinds of parts that are judged; a file without any is itself wrong.
-_JUDGED = ("sharing profile", "MIG layouts", CHECKED_AS, POLICY_CHECKED_AS, DRIVER_CHECKED_AS, "settings")
+_JUDGED = (
+    *("sharing profile", "MIG layouts", CHECKED_AS, POLICY_CHECKED_AS, DRIVER_CHECKED_AS, "settings"),
+    *(others.CLIENTS, others.HOOKS),
+)
 
 #: Keys at the top of a sharing profile.
 _OF_PROFILES = frozenset({"version", "flags", "resources", "sharing", "imex"})
@@ -37,6 +42,9 @@ def check(text: str, nodes: Sequence[Node]) -> list[Part]:
         text: its content.
         nodes: nodes to say what it means on.
     """
+    none = not_settings(text)
+    if none is not None:
+        return [none]
     try:
         documents = load_all(text) or [None]
     except FileRefused as refused:
@@ -52,27 +60,57 @@ def check(text: str, nodes: Sequence[Node]) -> list[Part]:
 
 
 def _document(document: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    if document is None or document == {}:
+        yield others.empty(name)
+        return
     kind = document.get("kind") if isinstance(document, Mapping) else None
-    if kind == "List":
-        for item in document.get("items") or ():
-            yield from _document(item, name, nodes)
+    if kind is not None:
+        yield from _manifest(document, kind, name, nodes)
+    elif isinstance(document, Mapping) and any(str(key).startswith("mig-") for key in document):
+        yield check_layouts(document, name, nodes)
+    elif isinstance(document, Mapping) and (parts := list(others.of_nvidia(document, name, nodes))):
+        yield from parts
+    elif isinstance(document, Mapping) and _looks_like_values(document):
+        yield from check_operator(document, name, nodes)
+    else:
+        yield check_sharing(document, name, nodes)
+
+
+def _manifest(document: Mapping[str, Any], kind: Any, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    if not isinstance(kind, str):
+        yield Part(name=name, kind="manifest", problems=(f"kind: must be text, not {shown(kind)}",))
+    elif kind.endswith("List"):
+        yield from _list(document, kind, name, nodes)
+    elif kind == "Status":
+        yield others.status(document, name)
     elif kind == "ConfigMap":
         yield from _config_map(document, nodes)
     elif kind == POLICY_KIND:
         yield from check_operator(document, _own_name(document, POLICY_KIND), nodes)
     elif kind == DRIVER_CHECKED_AS:
         yield check_nvidia_driver(document, _own_name(document, DRIVER_CHECKED_AS))
-    elif kind is not None:
-        yield Part(name=name, kind="manifest", notices=(f"is a {kind}, which is not checked",))
-    elif isinstance(document, Mapping) and "systemd-services" in document:
-        text = "names host services for NVIDIA's MIG manager; Tessera stops none to change a layout"
-        yield Part(name=name, kind="clients of the MIG manager", notices=(text,))
-    elif isinstance(document, Mapping) and any(str(key).startswith("mig-") for key in document):
-        yield check_layouts(document, name, nodes)
-    elif isinstance(document, Mapping) and _looks_like_values(document):
-        yield from check_operator(document, name, nodes)
+    elif kind == others.CLUSTER_KIND:
+        yield others.gpu_cluster(_own_name(document, others.CLUSTER_KIND))
     else:
-        yield check_sharing(document, name, nodes)
+        yield others.manifest(kind, name)
+
+
+def _list(document: Mapping[str, Any], kind: str, name: str, nodes: Sequence[Node]) -> Iterator[Part]:
+    """A List as kubectl prints it, of objects that are no Lists themselves."""
+    items, problem = document.get("items"), ""
+    if not isinstance(items, list):
+        problem = f"items: must be a list of objects, not {shown(items)}"
+    elif not items:
+        problem = "items: is empty; kubectl found no object: see whether name and namespace are right"
+    if problem:
+        yield Part(name=name, kind=shown(kind).strip('"'), problems=(problem,))
+        return
+    for number, item in enumerate(items or ()):
+        if not isinstance(item, Mapping) or str(item.get("kind", "List")).endswith("List"):
+            problem = f"items[{number}]: must be an object with its kind, and no List"
+            yield Part(name=name, kind=shown(kind).strip('"'), problems=(problem,))
+        else:
+            yield from _document(item, name, nodes)
 
 
 def _looks_like_values(document: Mapping[str, Any]) -> bool:
@@ -98,6 +136,7 @@ def _config_map(manifest: Mapping[str, Any], nodes: Sequence[Node]) -> Iterator[
             yield Part(name=name, kind="ConfigMap", problems=(problem,))
             continue
         try:
-            yield from _document(load(text), name, nodes)
+            document = load(text)
+            yield from [check_sharing(None, name, nodes)] if document is None else _document(document, name, nodes)
         except FileRefused as refused:
             yield refused_part(name, "settings", refused)

@@ -21,10 +21,11 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: where it stands, ``configmap/key``; ``file`` if it is the whole file.
-        kind: ``sharing profile``, ``MIG layouts``, ``values of gpu-operator`` or ``ClusterPolicy``.
+        kind: ``sharing profile``, ``MIG layouts``, ``values of gpu-operator``, ``ClusterPolicy`` or what else it is.
         means: what it does, in lines.
         notices: what has no effect, or less than it seems.
         problems: what is wrong.
+        used: Tessera follows settings of this kind; without it nothing is said of what they mean.
     """
 
     name: str
@@ -32,6 +33,14 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     means: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    used: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """``wrong``, ``right`` or ``not used``."""
+        if self.problems:
+            return "wrong"
+        return "right" if self.used else "not used"
 
 
 def parse_node(text: str) -> Node:

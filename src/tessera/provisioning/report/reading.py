@@ -135,7 +135,7 @@ def _line(value: Any, name: str) -> str:
 
 def _yaml(text: str, name: str) -> Any:
     try:
-        return load(text)
+        return load(text, limited=False)
     except FileRefused as error:
         raise ValueError(f"{name}: {' '.join(str(error).split())[:200]}") from None
 
