@@ -117,6 +117,18 @@ REMEMBERED_CONSTRAINTS = Limit(
 )
 
 
+BATCH_PODS = Limit(
+    1_000,
+    "pods",
+    "waiting pods that one step of the controller plans together",
+    "what is created at once is packed at once; more of them take further steps, each after the other",
+)
+DECISION_STEPS = Limit(
+    40_000,
+    "steps",
+    "work of one step of the controller's planning, a step being one node asked about one pod",
+    "some 100 ms; what is left is planned in the next step, after the lease and all events had their turn",
+)
 STATE_FILE = Limit(
     4 * 1024 * 1024,
     "bytes",

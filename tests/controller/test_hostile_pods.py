@@ -1,5 +1,7 @@
 """Pods that are as costly to judge as an author can make them: each waits with the reason, and nobody else for it."""
 
+import asyncio
+import itertools
 from typing import Any
 
 import msgspec
@@ -7,7 +9,9 @@ import msgspec
 from tessera.api.names import GATE
 from tessera.controller.facts import PodFacts, pod_facts
 from tessera.controller.instructions import Tell
+from tessera.controller.reign import settle
 from tessera.kube.resources import Pod
+from tessera.limits import DECISION_STEPS
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
@@ -76,3 +80,71 @@ def test_judging_the_same_pods_again_at_a_release_compares_nothing_again(world: 
     world.remove(holder)
     world.settle()
     assert world.slicer.index.cost == cost
+
+
+def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_gets_its_slice(world: World) -> None:
+    """3,000 pods that differ in what they ask: each would be held against 1,000 nodes, in one decision, 6 s long."""
+    for number in range(100):
+        world.node(f"n{number}")
+    for number in range(1500):
+        world.pod(f"h{number}", "1g.5gb", amounts={"cpu": 100_000 + number}, created="1")
+    innocent = world.pod("z", "1g.5gb", created="2")
+    spent = []
+    while world.slicer.stirred:
+        spent.append(steps_of(world))
+        for instruction in world.slicer.take():
+            world.answer(instruction)
+    assert world.where(innocent) != []
+    assert len(world.slicer.waiting) == len(world.told) == 1500
+    assert max(spent) < DECISION_STEPS * 1.1
+    world.remove(innocent)
+    world.settle()
+    assert steps_of(world) == 0
+
+
+def test_a_freed_slot_is_offered_to_all_without_asking_the_other_nodes_again(world: World) -> None:
+    for number in range(50):
+        world.node(f"n{number}")
+    holder = world.pod("holder", "1g.5gb")
+    world.settle()
+    for number in range(100):
+        world.pod(f"h{number}", "1g.5gb", amounts={"cpu": 100_000 + number})
+    world.run()
+    world.remove(holder)
+    world.agents()
+    assert sum(steps_of(world) for _ in range(3)) < 100 * 40
+
+
+def steps_of(world: World) -> int:
+    """The work that one decision took."""
+    before = world.slicer.work
+    world.slicer.decide()
+    return int(world.slicer.work - before)
+
+
+def test_everything_else_has_its_turn_between_two_steps(world: World) -> None:
+    """The lease is renewed by the same event loop: one long decision lost it."""
+    for number in range(100):
+        world.node(f"n{number}")
+    for number in range(1500):
+        world.pod(f"h{number}", "1g.5gb", amounts={"cpu": 100_000 + number})
+    trace: list[str] = []
+
+    def step() -> None:
+        trace.append("step")
+        world.slicer.decide()
+        world.slicer.take()
+
+    async def other() -> None:
+        while True:
+            trace.append("other")
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        beside = asyncio.create_task(other())
+        await settle(world.slicer, step)
+        beside.cancel()
+
+    asyncio.run(run())
+    assert trace.count("step") > 5
+    assert all(pair != ("step", "step") for pair in itertools.pairwise(trace))

@@ -13,7 +13,9 @@ Rules:
 - A slot is free again only when the agent says so, or when nothing was ever written about it.
 """
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 
 from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import NodeName, PodUid
@@ -27,9 +29,11 @@ from tessera.controller.inventory import Inventory
 from tessera.controller.judges import FreeAmounts, Judge
 from tessera.controller.ledger import Ledger
 from tessera.controller.observed import Observed
-from tessera.controller.placing import Placed, Unplaced, place
+from tessera.controller.placing import Placed, Surroundings, Unplaced, place, rank
 from tessera.controller.wording import fixed_text, lost_text, waiting_text
+from tessera.limits import BATCH_PODS, DECISION_STEPS
 from tessera.placement.reasons import Reason
+from tessera.placement.work import Work
 
 
 class Slicer(Observed):
@@ -40,6 +44,7 @@ class Slicer(Observed):
         inventory: the cards and what stands on them.
         waiting: pods that wait for a place, with the reason once planning refused them.
         decisions: promises made so far.
+        work: steps of planning taken so far.
     """
 
     def __init__(self) -> None:
@@ -48,12 +53,12 @@ class Slicer(Observed):
         self.inventory = Inventory()
         self.waiting: dict[PodUid, Reason | None] = {}
         self.decisions = 0
+        self.work = 0
         self._cards: dict[NodeName, NodeResources] = {}
         self._makes: dict[NodeName, frozenset[str]] = {}
         self._serving: dict[tuple[str, ...], tuple[int, int]] = {}
         self._due: set[NodeName] = set()
         self._begun = False
-        self._fresh: set[PodUid] = set()
         self._busy: set[Key] = set()
         self._told: dict[PodUid, str] = {}
         self._denied: dict[PodUid, PodFacts] = {}
@@ -120,10 +125,13 @@ class Slicer(Observed):
     @property
     def stirred(self) -> bool:
         """Whether there is anything new to decide about."""
-        return bool(self._changed_nodes or self._changed_pods or self._grown or self._fresh)
+        return bool(self._changed_nodes or self._changed_pods) or self.growth.concerns(self.waiting)
 
     def decide(self) -> None:
-        """Absorbs what was observed, then plans what waits; all of it if room may have grown, else what is new."""
+        """Absorbs what was observed, then plans what waits, as much of it as one step may cost.
+
+        While :attr:`stirred`, there is more to do; the process does other things in between.
+        """
         self._sweep()
         nodes, self._changed_nodes = self._changed_nodes, set()
         if nodes:
@@ -133,10 +141,9 @@ class Slicer(Observed):
         pods, self._changed_pods = self._changed_pods, set()
         for uid in sorted(pods):
             self._absorb_pod(uid)
-        candidates = set(self.waiting) if self._grown else self._fresh
-        self._grown, self._fresh = False, set()
+        candidates = [self.pods[uid] for uid in self.growth.candidates(self.waiting)]
         if candidates:
-            self._plan([self.pods[uid] for uid in candidates if uid in self.waiting])
+            self._plan(nsmallest(BATCH_PODS, candidates, key=rank))
 
     def _sweep(self) -> None:
         """Once, at the start: objects of nodes that went away while nobody looked."""
@@ -146,22 +153,29 @@ class Slicer(Observed):
                 self._orphan(node)
 
     def _plan(self, pods: Sequence[PodFacts]) -> None:
-        for one in self.placed(pods):
+        since = {pod.uid: self.growth.since_refusal(pod.uid) for pod in pods}
+        work = Work(DECISION_STEPS)
+        found = place(pods, self._surroundings(since), work)
+        self.work += DECISION_STEPS - work.left
+        for one in found:
             if isinstance(one, Placed):
                 self._promise(one)
             else:
                 self._refuse(one.pod, one.reason)
 
     def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
-        """Where these pods would go now, together; nothing is promised."""
-        return place(
-            pods,
-            self.inventory.fleet,
-            self.nodes,
-            self.index,
-            self._judges(),
+        """Where these pods would go now, together, if they waited alone; nothing is promised."""
+        return place(pods, self._surroundings({}), Work(sys.maxsize))
+
+    def _surroundings(self, since: Mapping[PodUid, frozenset[NodeName] | None]) -> Surroundings:
+        return Surroundings(
+            fleet=self.inventory.fleet,
+            nodes=self.nodes,
+            index=self.index,
+            judges=self._judges(),
             ledger=self.ledger,
             home_of=self.home_of,
+            grown_since=since,
         )
 
     def _judges(self) -> Sequence[Judge]:
@@ -174,16 +188,19 @@ class Slicer(Observed):
         taken = self.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
         self.ledger.add(allocation)
-        self.waiting.pop(pod.uid, None)
+        self._leave(pod.uid)
         self._told.pop(pod.uid, None)
         self._charge(pod.uid)
         self._due.add(placed.node)
         self.decisions += 1
 
-    def _refuse(self, pod: PodFacts, reason: Reason) -> None:
+    def _refuse(self, pod: PodFacts, reason: Reason | None) -> None:
+        self.growth.refuse(pod.uid)
         if pod.gated and self._for_fixed(pod):
-            self.waiting.pop(pod.uid, None)
+            self._leave(pod.uid)
             self._opened.add(pod.uid)
+            return
+        if reason is None:
             return
         self.waiting[pod.uid] = reason
         if self._told.get(pod.uid) == type(reason).__name__:
@@ -261,7 +278,7 @@ class Slicer(Observed):
             self._forget(allocation)
 
     def _rebuild(self, node: NodeName, resources: NodeResources) -> None:
-        self._grown = True
+        self.growth.at(node)
         held = [one for one in self.ledger.on(node) if not one.freed]
         held.sort(key=self._standing)
         for allocation in self.inventory.rebuild(node, resources, held):
@@ -286,6 +303,7 @@ class Slicer(Observed):
             self._settle(allocation, gone=False)
             self._due.add(allocation.node)
             self._review(allocation)
+        self.growth.forget(uid)
         self._queue(uid)
         self._charge(uid)
         if pod is not None and pod.finished and not self.ledger.of(uid):
@@ -326,25 +344,29 @@ class Slicer(Observed):
         if not allocation.freed:
             allocation.freed = True
             self.inventory.release(allocation)
-            self._grown = True
+            self.growth.at(allocation.node)
 
     def _forget(self, allocation: Allocation) -> None:
         self.ledger.remove(allocation)
         self._changed_pods.add(allocation.uid)
         if allocation.uid in self.waiting:
-            self._fresh.add(allocation.uid)  # the node that took its slices back is open to it again
+            self.growth.at(allocation.node)  # the node that took its slices back is open to it again
 
     # Who waits
 
     def _queue(self, uid: PodUid) -> None:
         pod = self.pods.get(uid)
         if pod is None or not self._waits(pod):
-            self.waiting.pop(uid, None)
+            self._leave(uid)
             if pod is None:
                 self._told.pop(uid, None)
         elif uid not in self.waiting:
             self.waiting[uid] = None
-            self._fresh.add(uid)
+
+    def _leave(self, uid: PodUid) -> None:
+        """A pod waits no more."""
+        self.waiting.pop(uid, None)
+        self.growth.forget(uid)
 
     def _waits(self, pod: PodFacts) -> bool:
         if self.ledger.live(pod.uid) is not None or pod.uid in self._denied:
@@ -363,7 +385,8 @@ class Slicer(Observed):
             live = self.ledger.live(uid)
             home = pod.node or (live.node if live is not None else None)
         left = self._charges.charge(uid, home, pod.amounts if pod is not None else {})
-        self._grown |= left in self._cards and bool(self.waiting)
+        if left is not None and left in self._cards:
+            self.growth.at(left)
 
     def _say(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
         self._tell.append(

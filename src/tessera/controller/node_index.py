@@ -37,6 +37,7 @@ class NodeIndex:
         self.cost = 0
         self._nodes: dict[NodeName, NodeFacts] = {}
         self._bits: dict[NodeName, int] = {}
+        self._names: dict[int, NodeName] = {}
         self._unused: list[int] = []
         self._labels: dict[str, dict[str, int]] = {}
         self._numbers: dict[str, _Numbers] = {}
@@ -54,7 +55,9 @@ class NodeIndex:
         """A node as it is now."""
         before = self._nodes.get(node.name)
         if before is None:
-            self._bits[node.name] = 1 << (self._unused.pop() if self._unused else len(self._bits))
+            bit = 1 << (self._unused.pop() if self._unused else len(self._bits))
+            self._bits[node.name] = bit
+            self._names[bit] = node.name
             self._others_changed = self._next()
         self._nodes[node.name] = node
         self._relabel(self._bits[node.name], before.labels if before is not None else {}, node.labels)
@@ -69,6 +72,7 @@ class NodeIndex:
         if node is None:
             return
         bit = self._bits.pop(name)
+        del self._names[bit]
         self._relabel(bit, node.labels, {})
         self._retaint(bit, set(_taints(node)), set())
         self._offering &= ~bit
@@ -107,8 +111,14 @@ class NodeIndex:
     # Answers
 
     def names(self, mask: int) -> frozenset[NodeName]:
-        """The nodes of a mask."""
-        return frozenset(name for name, bit in self._bits.items() if bit & mask)
+        """The nodes of a mask; costs as much as they are many."""
+        found = []
+        while mask:
+            lowest = mask & -mask
+            mask ^= lowest
+            if lowest in self._names:
+                found.append(self._names[lowest])
+        return frozenset(found)
 
     def bit(self, name: NodeName) -> int:
         """A node's bit; 0 for one that is not there."""

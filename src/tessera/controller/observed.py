@@ -7,6 +7,7 @@ so that :mod:`tessera.controller.machine` looks at that and nothing else.
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.growth import Growth
 from tessera.controller.instructions import DeleteObject
 from tessera.controller.node_index import NodeIndex
 from tessera.kube.meta import version_number
@@ -20,6 +21,7 @@ class Observed:
         nodes: all nodes.
         objects: the Instaslice object of each node.
         index: all nodes, by what pods' constraints ask of them.
+        growth: where room may have grown, for whoever waits.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class Observed:
         self._hosts: dict[str, NodeName] = {}
         self._changed_nodes: set[NodeName] = set()
         self._changed_pods: set[PodUid] = set()
-        self._grown = False  # room may have grown, for whoever waits
+        self.growth = Growth()
         self._orphans: list[DeleteObject] = []
 
     def see_pod(self, pod: PodFacts) -> None:
@@ -67,12 +69,13 @@ class Observed:
         (self._fixed.add if node.fixed else self._fixed.discard)(node.name)
         self._hosts[node.hostname] = node.name
         self._changed_nodes.add(node.name)
-        self._grown = True
+        self.growth.at(node.name)
 
     def lose_node(self, name: NodeName) -> None:
         """A node is gone; its object goes with it."""
         node = self.nodes.pop(name, None)
         self.index.remove(name)
+        self.growth.remove(name)
         self._fixed.discard(name)
         if node is not None and self._hosts.get(node.hostname) == name:
             del self._hosts[node.hostname]

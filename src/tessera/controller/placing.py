@@ -4,11 +4,11 @@ Turns pods into demands, answers placement's question which node takes whom, and
 promises. Nothing is changed here but a scratch count of what the batch would use of each node.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.api.instaslice import Slice
-from tessera.api.names import NodeName, device_id
+from tessera.api.names import NodeName, PodUid, device_id
 from tessera.clock import parse_rfc3339
 from tessera.controller.constraints import Constraints
 from tessera.controller.eligibility import MISMATCH, closure
@@ -20,6 +20,12 @@ from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
 from tessera.placement.reasons import Reason, Refusal
+from tessera.placement.work import Work
+
+#: Share of a batch's work that judging constraints may take, and comparisons that cost as much as asking one node.
+_JUDGING_SHARE, _COMPARISONS_A_STEP = 0.5, 4
+#: A pod that so few nodes are open to is planned on these alone.
+_FEW_NODES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,51 +39,71 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """A pod and why it must wait."""
+    """A pod and why it must wait; no reason where it was refused before, and is again for all that changed since."""
 
     pod: PodFacts
-    reason: Reason
+    reason: Reason | None
 
 
-def place(
-    pods: Sequence[PodFacts],
-    fleet: Fleet,
-    nodes: Mapping[NodeName, NodeFacts],
-    index: NodeIndex,
-    judges: Sequence[Judge],
-    *,
-    ledger: Ledger,
-    home_of: Callable[[PodFacts], NodeName | None],
-) -> Sequence[Placed | Unplaced]:
-    """Plans all of them together.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a batch is planned in.
 
-    Args:
-        pods: what waits, in any order; higher priority goes first, then the older, then by name.
+    Attributes:
         fleet: the cards; unchanged.
         nodes: the nodes.
         index: the same nodes, for constraints.
         judges: the other rules, made for this batch.
         ledger: existing promises; a node that still takes back slices of a pod is no place for it.
         home_of: the node that a pod must run on because it is ungated already.
+        grown_since: the nodes where room may have grown since a pod was refused; None or nothing if it was not.
     """
-    ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created, pod.key))
-    rules = _Rules({pod.key: pod for pod in ordered}, nodes, index, judges, ledger=ledger, home_of=home_of)
-    asked, alike = _enough(ordered, rules, fleet)
-    demands = [Demand(pod.key, pod.profiles, pod.priority, _arrival(pod)) for pod in asked]
-    decided = plan(fleet, demands, rules.allows, on_take=rules.take, on_give_back=rules.give_back)
+
+    fleet: Fleet
+    nodes: Mapping[NodeName, NodeFacts]
+    index: NodeIndex
+    judges: Sequence[Judge]
+    ledger: Ledger
+    home_of: Callable[[PodFacts], NodeName | None]
+    grown_since: Mapping[PodUid, frozenset[NodeName] | None]
+
+
+def rank(pod: PodFacts) -> tuple[int, str, str]:
+    """Who goes first: higher priority, then the older, then by name."""
+    return (-pod.priority, pod.created, pod.key)
+
+
+def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequence[Placed | Unplaced]:
+    """Plans all of them together, as far as the work suffices.
+
+    Args:
+        pods: what waits, in any order.
+        within: the cluster.
+        work: what it may cost.
+
+    Returns:
+        The outcome of each pod that was decided, one at least; the rest is to be asked again.
+    """
+    ordered = sorted(pods, key=rank)
+    rules = _Rules(ordered, within, work.part(_JUDGING_SHARE))
+    judged = ordered[: rules.judged]
+    asked, alike = _enough(judged, rules, within.fleet)
+    demands = [rules.demand(pod) for pod in asked]
+    decided = plan(within.fleet, demands, rules.allows, on_take=rules.take, on_give_back=rules.give_back, work=work)
     placed: list[Placed | Unplaced] = []
-    for pod in ordered:
+    for pod in judged:
         slices = decided.assignments.get(pod.key)
         if slices is not None:
             placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
-        else:
-            placed.append(Unplaced(pod, _reason(decided, alike.get(pod.key, (pod,)))))
+            continue
+        refused = next((one for one in alike.get(pod.key, (pod,)) if _refused(decided, one)), None)
+        if refused is not None:
+            placed.append(Unplaced(pod, decided.refusals.get(refused.key)))
     return placed
 
 
-def _reason(decided: Plan, alike: Sequence[PodFacts]) -> Reason:
-    """Why the first of these that found no place found none."""
-    return next(decided.refusals[pod.key] for pod in alike if pod.key in decided.refusals)
+def _refused(decided: Plan, pod: PodFacts) -> bool:
+    return pod.key not in decided.assignments and pod.key not in decided.postponed
 
 
 def _enough(
@@ -135,28 +161,46 @@ def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
 
 
 class _Rules:
-    """Which node takes whom, while a batch is being planned."""
+    """Which node takes whom, while a batch is being planned.
 
-    def __init__(
-        self,
-        pods: Mapping[str, PodFacts],
-        nodes: Mapping[NodeName, NodeFacts],
-        index: NodeIndex,
-        judges: Sequence[Judge],
-        *,
-        ledger: Ledger,
-        home_of: Callable[[PodFacts], NodeName | None],
-    ) -> None:
-        self._pods = pods
-        self._nodes = nodes
-        self._index = index
-        self._judges = judges
-        self._ledger = ledger
-        self._homes = {pod.uid: home_of(pod) for pod in pods.values()}
+    Attributes:
+        judged: how many of the pods, from the first on, had their constraints judged.
+    """
+
+    def __init__(self, ordered: Sequence[PodFacts], within: Surroundings, work: Work) -> None:
+        self._nodes = within.nodes
+        self._index = within.index
+        self._judges = within.judges
+        self._ledger = within.ledger
+        self._grown_since = within.grown_since
+        self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
         self._closed: dict[tuple[int, str], Refusal] = {}
-        shared: dict[Constraints, int] = {}
-        self._kinds = {pod.uid: shared.setdefault(pod.constraints, len(shared)) for pod in pods.values()}
-        self._open: dict[int, int] = {}
+        self._shared: dict[Constraints, int] = {}
+        self._kinds: dict[PodUid, int] = {}
+        self._open: list[int] = []
+        self._pods = {pod.key: pod for pod in self._judge(ordered, work)}
+        self.judged = len(self._pods)
+
+    def _judge(self, ordered: Sequence[PodFacts], work: Work) -> Iterator[PodFacts]:
+        for pod in ordered:
+            if self._kinds and work.spent:
+                return
+            kind = self._kinds[pod.uid] = self._shared.setdefault(pod.constraints, len(self._shared))
+            if kind == len(self._open):
+                before = self._index.cost
+                self._open.append(self._index.open_to(pod.constraints))
+                work.spend(1 + (self._index.cost - before) // _COMPARISONS_A_STEP)
+            yield pod
+
+    def demand(self, pod: PodFacts) -> Demand:
+        """The pod as placement sees it."""
+        home, grown = self._homes[pod.uid], self._grown_since.get(pod.uid)
+        nodes: frozenset[str] | None = grown
+        if home is not None:
+            nodes = frozenset((home,))
+        elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= _FEW_NODES:
+            nodes = self._index.names(mask)
+        return Demand(pod.key, pod.profiles, pod.priority, _arrival(pod), nodes, again=grown is not None)
 
     def allows(self, demand: Demand, node: str) -> Refusal | None:
         """Placement's question."""
@@ -167,7 +211,7 @@ class _Rules:
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
             return _LEAVING
-        if not self._index.bit(name) & self._open_to(pod):
+        if not self._index.bit(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
         why = next((why for judge in self._judges if (why := judge.refusal(pod, name))), "")
         return Refusal(why) if why else None
@@ -175,7 +219,8 @@ class _Rules:
     def kind(self, pod: PodFacts) -> Hashable:
         """Equal for pods that every node treats alike."""
         special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
-        return (pod.profiles, self._kinds[pod.uid], tuple(sorted(pod.amounts.items())), special)
+        amounts = tuple(sorted(pod.amounts.items()))
+        return (pod.profiles, self._kinds[pod.uid], amounts, special, self._grown_since.get(pod.uid))
 
     def take(self, demand: Demand, node: str) -> None:
         """The batch gives the pod a place there."""
@@ -186,12 +231,6 @@ class _Rules:
         """It takes that back."""
         for judge in self._judges:
             judge.give_back(self._pods[demand.key], NodeName(node))
-
-    def _open_to(self, pod: PodFacts) -> int:
-        kind = self._kinds[pod.uid]
-        if kind not in self._open:
-            self._open[kind] = self._index.open_to(pod.constraints)
-        return self._open[kind]
 
     def _closure(self, pod: PodFacts, node: NodeName) -> Refusal:
         key = (self._kinds[pod.uid], node)

@@ -28,6 +28,18 @@ from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.provisioning.run import Provisioning
 
 
+async def settle(slicer: Slicer, step: Callable[[], None]) -> None:
+    """Steps until nothing new comes of it.
+
+    Whatever else this process does has its turn after every step: the lease is renewed, events arrive, writes go out.
+    """
+    while True:
+        step()
+        if not slicer.stirred:
+            return
+        await asyncio.sleep(0)
+
+
 class Reign:
     """Begins with an empty machine and a LIST of everything.
 
@@ -118,19 +130,16 @@ class Reign:
             while True:
                 await self._stirred.wait()
                 self._stirred.clear()
-                self._decide(group)
+                await settle(self._slicer, lambda: self._step(group))
 
-    def _decide(self, group: asyncio.TaskGroup) -> None:
-        """Absorbs and plans until nothing new comes of it, and starts what is to be written."""
-        while True:
-            before, began = self._slicer.decisions, self._clock.monotonic()
-            self._slicer.decide()
-            if self._slicer.decisions > before:
-                self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
-            for instruction in self._slicer.take():
-                self._actor.start(instruction, group)
-            if not self._slicer.stirred:
-                return
+    def _step(self, group: asyncio.TaskGroup) -> None:
+        """Absorbs, plans as much as one step may cost, and starts what is to be written."""
+        before, began = self._slicer.decisions, self._clock.monotonic()
+        self._slicer.decide()
+        if self._slicer.decisions > before:
+            self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
+        for instruction in self._slicer.take():
+            self._actor.start(instruction, group)
 
     def _pod_seen(self, event: Event[Pod]) -> None:
         if event.kind is EventKind.DELETED:

@@ -14,10 +14,13 @@ from tessera.placement.fleet import Allocation, Card, Fleet
 from tessera.placement.node_fit import divide
 from tessera.placement.policy import CardTable, Pending
 from tessera.placement.reasons import Fragmented, Full, NoNode, Reason, Refusal
+from tessera.placement.work import Work
 
 _NODES_SEARCHED = 16
 _OWNERS_ENDED = 3
 _DIVISIONS_TRIED = 400
+_SETS_TRIED = 20_000
+_WORK_TRIED = 40_000
 # Bounds of the search for what would free room; beyond them the reason says that several would have to end.
 
 
@@ -47,7 +50,9 @@ class Explainer:
             return _no_node(refused.values(), len(self._fleet.nodes) - len(refused))
         refusals: dict[str, Refusal] = {}
         admitting: list[str] = []
-        for node in self._nodes_for(demand.profiles):
+        if demand.nodes is not None:  # the others refuse it; they are asked only if these do too
+            admitting = self._admitting(demand, demand.nodes)
+        for node in self._nodes_for(demand.profiles) if not admitting else ():
             refusal = self._allows(demand, node)
             if refusal is not None:
                 refusals[node] = refusal
@@ -59,9 +64,14 @@ class Explainer:
             return self._no_room(demand.profiles, tuple(admitting))
         return _no_node(refusals.values(), len(self._fleet.nodes) - len(refusals))
 
-    def _nodes_for(self, profiles: Sequence[str]) -> Iterator[str]:
+    def _admitting(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
+        known = [node for node in nodes if node in self._fleet]
+        able = [node for node in self._nodes_for(demand.profiles, known) if self._allows(demand, node) is None]
+        return able[:_NODES_SEARCHED]
+
+    def _nodes_for(self, profiles: Sequence[str], of: Sequence[str] | None = None) -> Iterator[str]:
         """Nodes whose cards have all the profiles, emptiest first."""
-        for node in self._fleet.emptiest_nodes():
+        for node in self._fleet.emptiest_nodes(of):
             tables = {card.table for card in node.cards.values()}
             if all(any(table.name_of(profile) for table in tables) for profile in profiles):
                 yield node.name
@@ -110,20 +120,24 @@ class Explainer:
 
     def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> tuple[Allocation, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
-        tried = 0
+        tried = sets = 0
+        work = Work(_WORK_TRIED)
         for count in range(1, _OWNERS_ENDED + 1):
             for node in nodes:
                 cards = [(card.table, _by_owner(card, self._held(card))) for card in self._fleet.cards(node)]
                 need = _need(profiles, [table for table, _ in cards])
                 owners = sorted({owner for _, held in cards for owner in held})
                 for ended in combinations(owners, count):
+                    sets += 1
+                    if sets * len(cards) > _SETS_TRIED:
+                        return ()
                     left = [_without(table, held, ended) for table, held in cards]
                     if sum(table.usable(occupancy) for table, occupancy, _ in left) < need:
                         continue
-                    if divide(left, profiles) is not None:
+                    if divide(left, profiles, work) is not None:
                         return self._of_owners(node, ended)
                     tried += 1
-                    if tried == _DIVISIONS_TRIED:
+                    if tried == _DIVISIONS_TRIED or work.spent:
                         return ()
         return ()
 

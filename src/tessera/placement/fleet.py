@@ -196,8 +196,11 @@ class Fleet:
             if group is not None:
                 yield group
 
-    def emptiest_nodes(self) -> Iterator[Node]:
-        """All nodes, those with the most free slots first."""
+    def emptiest_nodes(self, of: Iterable[str] | None = None) -> Iterator[Node]:
+        """All nodes, or those named, the ones with the most free slots first."""
+        if of is not None:
+            yield from sorted((self._nodes[name] for name in of), key=lambda node: (-node.free, node.name))
+            return
         for free in sorted(self._nodes_by_free, reverse=True):
             yield from self._nodes_by_free[free].values()
 

@@ -11,45 +11,52 @@ from collections.abc import Sequence
 
 from tessera.placement.fleet import Card, Fleet, Node
 from tessera.placement.policy import CardTable, Pending, with_one
+from tessera.placement.work import Work
 
 _STEPS = 300
 # Card-and-profile trials after which a division that was found is good enough.
-_MOST_STEPS = 20_000
-# Trials after which none is looked for any more, some 0.3 s.
+_MOST_STEPS = 4_000
+# Trials after which none is looked for any more, some 50 ms.
+_WORK_A_STEP = 10
+# What a trial costs in steps of :class:`tessera.placement.work.Work`.
 
 _Class = tuple[CardTable, int, Pending]
 
 
-def fit_on_node(node: Node, profiles: Sequence[str]) -> tuple[float, tuple[Card, ...]] | None:
+def fit_on_node(node: Node, profiles: Sequence[str], work: Work | None = None) -> tuple[float, tuple[Card, ...]] | None:
     """Divides slices over a node's cards.
 
     Args:
         node: the node, with what its cards hold and were given in this batch.
         profiles: the slices asked for, in any spelling.
+        work: what the search is charged to.
 
     Returns:
         The growth of fragmentation and one card per profile, in the order of ``profiles``; ``None`` when no division
         exists.
     """
     cards = list(node.cards.values())
-    found = divide([(card.table, card.occupancy, card.pending) for card in cards], profiles)
+    found = divide([(card.table, card.occupancy, card.pending) for card in cards], profiles, work)
     return None if found is None else (found[0], tuple(cards[index] for index in found[1]))
 
 
-def fits_when_empty(fleet: Fleet, profiles: Sequence[str]) -> bool:
-    """Whether some node could hold the slices if all of its cards were empty."""
-    tried: set[tuple[int, ...]] = set()
+def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
+    """The nodes of a fleet as they were without any slice; nodes of the same cards once."""
+    found: dict[tuple[int, ...], list[_Class]] = {}
     for name in fleet.nodes:
         tables = sorted((card.table for card in fleet.cards(name)), key=lambda table: table.number)
-        shape = tuple(table.number for table in tables)
-        if shape not in tried:
-            tried.add(shape)
-            if divide([(table, 0, ()) for table in tables], profiles) is not None:
-                return True
-    return False
+        found.setdefault(tuple(table.number for table in tables), [(table, 0, ()) for table in tables])
+    return list(found.values())
 
 
-def divide(cards: Sequence[_Class], profiles: Sequence[str]) -> tuple[float, tuple[int, ...]] | None:
+def fits_when_empty(empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: Work | None = None) -> bool:
+    """Whether one of these empty nodes could hold the slices."""
+    return any(divide(cards, profiles, work) is not None for cards in empties)
+
+
+def divide(
+    cards: Sequence[_Class], profiles: Sequence[str], work: Work | None = None
+) -> tuple[float, tuple[int, ...]] | None:
     """Divides slices over cards given as (table, occupancy, pending).
 
     Returns:
@@ -58,6 +65,8 @@ def divide(cards: Sequence[_Class], profiles: Sequence[str]) -> tuple[float, tup
     order = sorted(range(len(profiles)), key=lambda index: (-_share(cards, profiles[index]), profiles[index]))
     search = _Search(list(cards), [profiles[index] for index in order])
     search.extend(0, 0.0)
+    if work is not None:
+        work.spend((search.steps + len(profiles)) * _WORK_A_STEP)
     if search.best is None:
         return None
     cost, chosen = search.best

@@ -9,11 +9,14 @@ Rules:
   it packed anew, large to small, but never takes one's place.
 - All slices of a demand go to one node, on any of its cards.
 - Which node admits whom is the caller's business. It is asked lazily, best node first, once per demand and attempt.
+- A batch may be given an amount of work. What it does not come to is postponed, in the order of admission; the first
+  demand is always decided.
 
 The fleet is left as it was; the caller records what it accepts (``Fleet.occupy_all``). Cost per demand of one slice
 does not depend on the number of cards: it looks at groups of alike cards.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -22,9 +25,10 @@ from tessera.mig.geometry import closest_profile
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.explain import Explainer
 from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
-from tessera.placement.node_fit import fit_on_node, fits_when_empty
-from tessera.placement.policy import with_one
+from tessera.placement.node_fit import empty_nodes, fit_on_node, fits_when_empty
+from tessera.placement.policy import Candidate, CardTable, Pending, with_one
 from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason, Refusal
+from tessera.placement.work import Work
 
 __all__ = ["Demand", "NodeAllows", "Plan", "plan"]
 
@@ -32,6 +36,12 @@ _NODES_COMPARED = 16
 # A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
 _REPACKS = 8
 # Attempts per batch to make room by packing anew; each costs as much as the batch.
+_FEW_NODES = 64
+# Up to so many nodes a demand's own nodes are looked at one by one, instead of all groups of alike cards.
+_STEPS_A_DEMAND = 20
+# Steps that a demand costs beside the nodes it asks.
+_PACKING_SHARE = 0.4
+# Share of the work that packing everything together may take; what it cannot pack is admitted one by one.
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -39,11 +49,14 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         assignments: demand's key to its placements, in the order of its profiles.
-        refusals: demand's key to the reason. Every demand is in one of the two.
+        refusals: demand's key to the reason.
+        postponed: keys of the demands that the work did not suffice for, not decided. Every other demand is in one of
+            the two, but for those that are refused again.
     """
 
     assignments: dict[str, tuple[CardPlacement, ...]]
     refusals: dict[str, Reason]
+    postponed: frozenset[str] = frozenset()
 
 
 def plan(
@@ -53,6 +66,7 @@ def plan(
     *,
     on_take: Callable[[Demand, str], None] | None = None,
     on_give_back: Callable[[Demand, str], None] | None = None,
+    work: Work | None = None,
 ) -> Plan:
     """Plans a batch.
 
@@ -63,13 +77,14 @@ def plan(
         on_take: told when a demand is given a node while planning, so that ``node_allows`` can count the node's other
             resources (CPU, memory) as used by it.
         on_give_back: told when that is undone. On return exactly the assigned demands are taken.
+        work: what the batch may cost; by default whatever it takes.
 
     Raises:
         ValueError: two demands of one key, or one that asks for nothing.
     """
     _check(demands)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
-    batch = _Batch(fleet, node_allows or _every_node, on_take, on_give_back)
+    batch = _Batch(fleet, node_allows or _every_node, on_take, on_give_back, work or Work(sys.maxsize))
     try:
         return batch.run(ordered)
     except BaseException:
@@ -102,14 +117,19 @@ class _Batch:
         node_allows: NodeAllows,
         on_take: Callable[[Demand, str], None] | None,
         on_give_back: Callable[[Demand, str], None] | None,
+        work: Work,
     ) -> None:
         self._fleet = fleet
+        self._work = work
         self._allows = node_allows
         self._on_take = on_take
         self._on_give_back = on_give_back
         self._given: dict[str, tuple[Demand, tuple[Card, ...]]] = {}
         self._refused: dict[str, dict[str, Refusal]] = {}
         self._shares: dict[str, tuple[float, int]] = {}
+        self._postponed: list[Demand] = []
+        self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
+        self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
 
     def run(self, ordered: Sequence[Demand]) -> Plan:
         reasons, possible = self._sort_out(ordered)
@@ -117,8 +137,9 @@ class _Batch:
         assignments, settled = self._settle()
         explainer = Explainer(self._fleet, self._allows, settled)
         for demand in short:
-            reasons[demand.key] = explainer.reason(demand, self._refused.get(demand.key, {}))
-        return Plan(assignments, reasons)
+            if not demand.again:
+                reasons[demand.key] = explainer.reason(demand, self._refused.get(demand.key, {}))
+        return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
     def forget(self) -> None:
         """Takes all pending instances off the cards again, without telling the caller's books."""
@@ -134,35 +155,44 @@ class _Batch:
         """Refuses what can never fit on this fleet; returns those reasons and the rest."""
         reasons: dict[str, Reason] = {}
         possible: list[Demand] = []
-        judged: dict[tuple[str, ...], Reason | None] = {}
-        for demand in ordered:
-            if demand.profiles not in judged:
-                judged[demand.profiles] = self._never(demand.profiles)
-            reason = judged[demand.profiles]
+        judged: dict[tuple[tuple[str, ...], bool], Reason | None] = {}
+        for index, demand in enumerate(ordered):
+            kind = (demand.profiles, demand.again)
+            if kind not in judged:
+                if index and self._work.spent:
+                    self._postponed = list(ordered[index:])
+                    break
+                judged[kind] = self._never(demand.profiles, again=demand.again)
+            reason = judged[kind]
             if reason is None:
                 possible.append(demand)
             else:
                 reasons[demand.key] = reason
         return reasons, possible
 
-    def _never(self, profiles: tuple[str, ...]) -> Reason | None:
+    def _never(self, profiles: tuple[str, ...], *, again: bool) -> Reason | None:
         for profile in profiles:
             if not any(table.name_of(profile) for table in self._fleet.tables):
                 known = self._fleet.profiles
                 return NoSuchProfile(profile, known, closest_profile(profile, known))
-        if len(profiles) > 1 and not fits_when_empty(self._fleet, profiles):
-            return NeverFits(profiles)
-        return None
+        if len(profiles) == 1 or again:
+            return None
+        if self._empties is None:
+            self._empties = empty_nodes(self._fleet)
+        return None if fits_when_empty(self._empties, profiles, self._work) else NeverFits(profiles)
 
     def _admit(self, ordered: Sequence[Demand]) -> list[Demand]:
         """Gives as many demands as the order allows a place; returns those that found none."""
-        if len(ordered) > 1 and self._pack_all(ordered):
+        if len(ordered) > 1 and self._within(_PACKING_SHARE, ordered):
             return []
         short: list[Demand] = []
         admitted: list[Demand] = []
         hopeless: set[tuple[str, ...]] = set()
         repacks = _REPACKS if len(ordered) > 1 else 0
-        for demand in ordered:
+        for index, demand in enumerate(ordered):
+            if index and self._work.spent:
+                self._postponed = [*ordered[index:], *self._postponed]
+                break
             if self._place(demand):
                 admitted.append(demand)
                 continue
@@ -173,8 +203,24 @@ class _Batch:
                     admitted.append(demand)
                     continue
                 hopeless.add(shape)
+            self._ask_everybody(demand)
             short.append(demand)
         return short
+
+    def _within(self, share: float, demands: Sequence[Demand]) -> bool:
+        """Packs all demands with that share of the work; packs none when it does not suffice."""
+        whole, self._work = self._work, self._work.part(share)
+        try:
+            return self._pack_all(demands)
+        finally:
+            self._work = whole
+
+    def _ask_everybody(self, demand: Demand) -> None:
+        """Collects the refusals of all nodes with room, for the reason."""
+        if not demand.again:
+            self._work.spend(2 * len(self._fleet.nodes))
+            if demand.nodes is not None:
+                self._find(msgspec.structs.replace(demand, nodes=None), spread=False)
 
     def _pack_all(self, demands: Sequence[Demand]) -> bool:
         """Places all demands, large to small; places none when one finds no room.
@@ -188,7 +234,7 @@ class _Batch:
 
     def _pack(self, demands: Sequence[Demand], *, spread: bool) -> bool:
         for demand in demands:
-            if not self._place(demand, spread=spread):
+            if self._work.spent or not self._place(demand, spread=spread):
                 self.undo()
                 return False
         return True
@@ -196,7 +242,7 @@ class _Batch:
     def _pack_anew(self, demands: Sequence[Demand]) -> bool:
         before = dict(self._given)
         self.undo()
-        if self._pack_all(demands):
+        if self._within(_PACKING_SHARE, demands):
             return True
         for demand, cards in before.values():
             self._give(demand, cards)
@@ -235,11 +281,19 @@ class _Batch:
 
     def _place(self, demand: Demand, *, spread: bool = False) -> bool:
         self._refused.pop(demand.key, None)
-        cards = self._one_card(demand, spread=spread) if len(demand.profiles) == 1 else self._one_node(demand)
+        self._work.spend(_STEPS_A_DEMAND)
+        cards = self._find(demand, spread=spread)
         if cards is None:
             return False
         self._give(demand, cards)
         return True
+
+    def _find(self, demand: Demand, *, spread: bool) -> tuple[Card, ...] | None:
+        if len(demand.profiles) > 1:
+            return self._one_node(demand)
+        if demand.nodes is not None and len(demand.nodes) <= _FEW_NODES:
+            return self._one_of_few(demand, demand.nodes, spread=spread)
+        return self._one_card(demand, spread=spread)
 
     def _give(self, demand: Demand, cards: tuple[Card, ...]) -> None:
         for card, profile in zip(cards, demand.profiles, strict=True):
@@ -259,29 +313,45 @@ class _Batch:
                     return (card,)
         return None
 
+    def _one_of_few(self, demand: Demand, nodes: frozenset[str], *, spread: bool) -> tuple[Card] | None:
+        """The same, where few nodes come into question."""
+        found: list[tuple[int, Candidate, int, str, str, Card]] = []
+        for card in (card for name in sorted(nodes) if name in self._fleet for card in self._fleet.cards(name)):
+            self._work.spend()
+            name = card.table.name_of(demand.profiles[0])
+            one = None if name is None else card.table.candidate(card.occupancy, card.pending, name)
+            if one is not None:
+                found.append((-one[1] if spread else 0, one, card.node.free, card.node.name, card.gpu, card))
+        return next(((row[-1],) for row in sorted(found) if self._admits(demand, row[3])), None)
+
     def _one_node(self, demand: Demand) -> tuple[Card, ...] | None:
         """Cards of the node that loses least by several slices, among the fullest that have room."""
         best: tuple[float, tuple[Card, ...]] | None = None
         compared = 0
-        costs: dict[object, float | None] = {}
+        costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
         need = self._slots_needed(demand)
         for node in self._fleet.fullest_nodes():
             if best is not None and compared >= _NODES_COMPARED:
                 break
-            if node.free < need:
+            self._work.spend()
+            if node.free < need or (demand.nodes is not None and node.name not in demand.nodes):
                 continue
+            self._work.spend(2)
             shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
             if shape not in costs:
-                found = fit_on_node(node, demand.profiles)
+                found = fit_on_node(node, demand.profiles, self._work)
                 costs[shape] = found and found[0]
             cost = costs[shape]
             compared += cost is not None
             if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name):
                 continue
-            best = fit_on_node(node, demand.profiles)
+            best = fit_on_node(node, demand.profiles, self._work)
         return best and best[1]
 
     def _admits(self, demand: Demand, node: str) -> bool:
+        self._work.spend()
+        if demand.nodes is not None and node not in demand.nodes:
+            return False
         refused = self._refused.setdefault(demand.key, {})
         if node in refused:
             return False

@@ -1,0 +1,277 @@
+"""How long one step of the controller's decision takes when tenants make it as dear as they can.
+
+    python bench/decide.py                         1,000 nodes, a minute or two
+    python bench/decide.py --nodes 5000 --json decide.json
+
+Every case makes pods wait that are as costly to judge as the API server lets them be, on nodes that are half full, and
+then frees one slot again and again. *worst* is the longest single ``decide()`` in CPU time of this
+process: for that long nothing else happens in the controller. *steps* is how many it took until everybody was judged,
+*all* their time together, *innocent* the step in which a plain pod that came last got its slice.
+
+Pods arrive as the API server's objects, so *read* is what reading one of them costs. Nothing is simulated but the
+answers to writes.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.api.instaslice import Instaslice
+from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName
+from tessera.controller.facts import NodeFacts, pod_facts
+from tessera.controller.instructions import PatchRequests, PatchResults
+from tessera.controller.machine import Slicer
+from tessera.kube.resources import Pod, Taint
+from tessera.mig.models import model_by_short_name
+
+MODEL = "A100-40GB"
+#: Releases after the first plan: each makes everybody who waits a candidate again.
+RELEASES = 5
+
+
+def main() -> None:
+    """Runs the cases and prints a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--cases", nargs="*", choices=sorted(CASES), default=list(CASES))
+    parser.add_argument("--json", type=Path, help="write the figures here")
+    given = parser.parse_args()
+    print(f"{'case':<22}{'pods':>6}{'read ms':>9}{'worst ms':>10}{'steps':>7}{'all ms':>9}{'innocent':>10}")
+    rows = []
+    for name in given.cases:
+        row = {"case": name, "nodes": given.nodes, **_measure(CASES[name], given.nodes)}
+        rows.append(row)
+        print(
+            f"{name:<22}{row['pods']:>6}{row['read_ms']:>9.1f}{row['worst_ms']:>10.0f}{row['steps']:>7}"
+            f"{row['all_ms']:>9.0f}{row['innocent_step'] or '-':>10}",
+            flush=True,
+        )
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+
+
+def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
+    slicer = Slicer()
+    for index in range(nodes):
+        slicer.see_node(_node(index))
+        slicer.see_object(_object(f"n{index}"))
+    _decide(slicer)
+    pods = list(case())
+    reading = []
+    for pod in pods:
+        began = time.process_time()
+        facts = pod_facts(pod)
+        reading.append(time.process_time() - began)
+        slicer.see_pod(facts)
+    innocent = pod_facts(pod_of("zz-innocent", created="2026-01-02T00:00:00Z", slices={"1g.5gb": 1}))
+    slicer.see_pod(innocent)
+    took, placed = [], None
+    for _ in range(RELEASES + 1):
+        while True:
+            took.append(_decide(slicer))
+            if placed is None and slicer.ledger.live(innocent.uid) is not None:
+                placed = len(took)
+            if not slicer.stirred:
+                break
+        slicer.growth.at(NodeName("n0"))  # as if a slot came free
+    return {
+        "pods": len(pods),
+        "read_ms": 1000 * max(reading),
+        "worst_ms": 1000 * max(took),
+        "steps": len(took),
+        "all_ms": 1000 * sum(took),
+        "innocent_step": placed,
+    }
+
+
+def _decide(slicer: Slicer) -> float:
+    began = time.process_time()
+    slicer.decide()
+    took = time.process_time() - began
+    for write in slicer.take():
+        if isinstance(write, PatchRequests | PatchResults):
+            slicer.done(write)
+    return took
+
+
+# The cluster
+
+
+def _node(index: int) -> NodeFacts:
+    """Every second node is a tenant's own, with a taint of its own."""
+    name = f"n{index}"
+    taints = (Taint(key="dedicated", value=f"team-{index}", effect="NoSchedule"),) if index % 2 else ()
+    return NodeFacts(
+        name=NodeName(name),
+        hostname=name,
+        labels={
+            MIG_CONFIG_LABEL: "dynamic",
+            HOSTNAME_LABEL: name,
+            "zone": f"z{index % 3}",
+            **{f"label-{i}": f"value-{i}" for i in range(20)},
+        },
+        taints=taints,
+        allocatable={"cpu": 64000, "memory": 2**40, "pods": 110, "ephemeral-storage": 2**40},
+    )
+
+
+def _object(name: str, cards: int = 4) -> Instaslice:
+    model = model_by_short_name(MODEL)
+    table = {
+        row.name: {
+            "placements": [{"size": row.size, "start": start} for start in row.starts],
+            "giProfileId": row.gi_profile_id,
+            "ciProfileId": row.ci_profile_index,
+        }
+        for row in model.geometry.profiles
+    }
+    gpus = [{"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(cards)]
+    foreign = [
+        {"gpuUUID": f"GPU-{name}-{i}", "profile": "1g.5gb", "start": start, "size": 1}
+        for i in range(cards)
+        for start in (0, 2)[: 1 + (int(name[1:]) + i) % 2]
+    ]
+    body = {
+        "metadata": {"name": name, "namespace": "instaslice-system", "uid": f"o-{name}", "resourceVersion": "1"},
+        "status": {"nodeResources": {"nodeGpus": gpus, "migPlacement": table, "foreign": foreign, "bootId": "b"}},
+    }
+    return msgspec.convert(body, Instaslice)
+
+
+def pod_of(
+    name: str,
+    *,
+    slices: dict[str, int],
+    created: str = "2026-01-01T00:00:00Z",
+    requests: dict[str, str] | None = None,
+    containers: int = 1,
+    **spec: Any,
+) -> Pod:
+    """A pod behind our gate, as the API server would send it."""
+    limits = {f"nvidia.com/mig-{profile}": str(count) for profile, count in slices.items()}
+    body = {
+        "metadata": {"name": name, "namespace": "tenant", "uid": f"u-{name}", "creationTimestamp": created},
+        "spec": {
+            "schedulingGates": [{"name": GATE}],
+            "containers": [
+                {"name": f"c{i}", "resources": {"limits": {**limits, **(requests or {})} if not i else requests or {}}}
+                for i in range(containers)
+            ],
+            **spec,
+        },
+    }
+    return msgspec.convert(body, Pod)
+
+
+def _affinity(terms: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def _test(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+# The cases
+
+
+def _few_pods_of_many_terms() -> Iterator[Pod]:
+    for number in range(4):
+        terms = [_test("zone", "In", f"p{number}-{i}") for i in range(12_000)]
+        yield pod_of(f"p{number}", slices={"1g.5gb": 1}, affinity=_affinity(terms))
+
+
+def _many_pods_of_some_terms() -> Iterator[Pod]:
+    for number in range(300):
+        terms = [_test(f"label-{i % 20}", "In", f"p{number}-{i}") for i in range(500)]
+        yield pod_of(f"p{number:03}", slices={"1g.5gb": 1}, affinity=_affinity(terms))
+
+
+def _many_pods_at_the_limit() -> Iterator[Pod]:
+    for number in range(300):
+        terms = [_test(f"label-{i % 20}", "In", f"p{number}-{i}", "x", "y") for i in range(100)]
+        yield pod_of(f"p{number:03}", slices={"1g.5gb": 1}, affinity=_affinity(terms))
+
+
+def _one_term_of_many_tests() -> Iterator[Pod]:
+    for number in range(300):
+        tests = [{"key": f"label-{i % 20}", "operator": "NotIn", "values": [f"{number}-{i}"]} for i in range(500)]
+        yield pod_of(f"p{number:03}", slices={"7g.40gb": 1}, affinity=_affinity([{"matchExpressions": tests}]))
+
+
+def _numbers() -> Iterator[Pod]:
+    for number in range(300):
+        tests = [{"key": "label-1", "operator": "Gt", "values": ["9" * 4000]} for i in range(50)]
+        yield pod_of(f"p{number:03}", slices={"7g.40gb": 1}, affinity=_affinity([{"matchExpressions": tests}]))
+
+
+def _selectors() -> Iterator[Pod]:
+    for number in range(300):
+        selector = {f"label-{i}": f"{number}-{i}" for i in range(3_000)}
+        yield pod_of(f"p{number:03}", slices={"1g.5gb": 1}, nodeSelector=selector)
+
+
+def _tolerations() -> Iterator[Pod]:
+    for number in range(300):
+        rows = [{"key": "dedicated", "operator": "Equal", "value": f"{number}-{i}"} for i in range(2_000)]
+        yield pod_of(f"p{number:03}", slices={"7g.40gb": 1}, tolerations=rows, nodeSelector={"zone": "z0"})
+
+
+def _amounts() -> Iterator[Pod]:
+    for number in range(3_000):
+        yield pod_of(f"p{number:04}", slices={"1g.5gb": 1}, requests={"cpu": f"{100_000 + number}m"})
+
+
+def _resources() -> Iterator[Pod]:
+    for number in range(100):
+        rows = {f"example.com/r{i}": str(number + i) for i in range(3_000)}
+        yield pod_of(f"p{number:03}", slices={"1g.5gb": 1}, requests=rows)
+
+
+def _containers() -> Iterator[Pod]:
+    for number in range(20):
+        yield pod_of(
+            f"p{number:03}", slices={"1g.5gb": 1}, requests={"cpu": "1m", "memory": f"{number}Gi"}, containers=5_000
+        )
+
+
+def _slices() -> Iterator[Pod]:
+    for number in range(300):
+        yield pod_of(
+            f"p{number:03}", slices={"1g.5gb": 3 + number % 7, "2g.10gb": 1 + number // 7, "3g.20gb": 3, "1g.10gb": 3}
+        )
+
+
+def _distinct_nodes() -> Iterator[Pod]:
+    for number in range(1_000):
+        terms = [_test("kubernetes.io/hostname", "In", f"n{2 * number}")]
+        yield pod_of(f"p{number:03}", slices={"7g.40gb": 1}, affinity=_affinity(terms), requests={"cpu": f"{number}m"})
+
+
+def _plain() -> Iterator[Pod]:
+    for number in range(1_000):
+        yield pod_of(f"p{number:04}", slices={"1g.5gb" if number % 3 else "2g.10gb": 1}, requests={"cpu": "1"})
+
+
+CASES: dict[str, Callable[[], Iterator[Pod]]] = {
+    "plain": _plain,
+    "terms-12000": _few_pods_of_many_terms,
+    "terms-500": _many_pods_of_some_terms,
+    "terms-100": _many_pods_at_the_limit,
+    "tests-500": _one_term_of_many_tests,
+    "numbers": _numbers,
+    "selectors": _selectors,
+    "tolerations": _tolerations,
+    "amounts": _amounts,
+    "resources": _resources,
+    "containers": _containers,
+    "slices": _slices,
+    "distinct-nodes": _distinct_nodes,
+}
+
+if __name__ == "__main__":
+    main()

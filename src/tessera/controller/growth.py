@@ -1,0 +1,81 @@
+"""Where room may have grown, and which waiting pods have not been asked since.
+
+A pod that was refused was refused by every node as it stood then. So it is asked again only about nodes that changed
+since. Waiting pods are asked in rounds: a round has an end, and who was asked in it waits for the next one, however
+often room grows meanwhile. So nobody starves behind pods that go first and are refused each time.
+"""
+
+from collections.abc import Iterable
+
+from tessera.api.names import NodeName, PodUid
+
+
+class Growth:
+    """Counts changes of nodes that may have made room, and remembers who was refused at which count."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._nodes: dict[NodeName, int] = {}  # in the order of the counts
+        self._everywhere = 0
+        self._refused: dict[PodUid, int] = {}
+        self._round = 0
+        self._since: dict[int, frozenset[NodeName]] = {}
+
+    # What changes
+
+    def at(self, node: NodeName) -> None:
+        """Room may have grown on a node."""
+        self._count += 1
+        self._nodes.pop(node, None)
+        self._nodes[node] = self._count
+        self._since.clear()
+
+    def everywhere(self) -> None:
+        """Room may have grown on any node: everybody who waits is asked anew about all of them."""
+        self._count += 1
+        self._everywhere = self._count
+
+    def remove(self, node: NodeName) -> None:
+        """A node is gone."""
+        self._nodes.pop(node, None)
+        self._since.clear()
+
+    def refuse(self, pod: PodUid) -> None:
+        """A pod was asked about everything that changed up to now, and found no place."""
+        self._refused[pod] = self._count
+
+    def forget(self, pod: PodUid) -> None:
+        """A pod is to be asked about all nodes, or is not asked any more."""
+        self._refused.pop(pod, None)
+
+    # Who is to be asked
+
+    def since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
+        """The nodes that changed since a pod was refused; None if it is to be asked about all."""
+        count = self._refused.get(pod, -1)
+        if count < self._everywhere or count < 0:
+            return None
+        if count not in self._since:
+            found = []
+            for node, changed in reversed(self._nodes.items()):
+                if changed <= count:
+                    break
+                found.append(node)
+            self._since[count] = frozenset(found)
+        return self._since[count]
+
+    def concerns(self, waiting: Iterable[PodUid]) -> bool:
+        """Whether one of these is still to be asked."""
+        return any(self._refused.get(pod, -1) < self._count for pod in waiting)
+
+    def candidates(self, waiting: Iterable[PodUid]) -> list[PodUid]:
+        """Who is to be asked next: who is left of this round, or everybody concerned in a new one."""
+        everybody = list(waiting)
+        found = self._behind(everybody)
+        if not found and self._round < self._count:
+            self._round = self._count
+            found = self._behind(everybody)
+        return found
+
+    def _behind(self, pods: Iterable[PodUid]) -> list[PodUid]:
+        return [pod for pod in pods if self._refused.get(pod, -1) < self._round]
