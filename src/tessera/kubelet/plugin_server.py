@@ -132,9 +132,7 @@ async def until(closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]) 
             try:
                 await asyncio.wait({item, closed}, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                if not item.done():
-                    item.cancel()
-                    await asyncio.wait({item})
+                await _end(item)
             if closed.done() or item.cancelled() or (devices := item.result()) is None:
                 return
             yield devices
@@ -142,6 +140,22 @@ async def until(closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]) 
         closed.cancel()
         if close := getattr(lists, "aclose", None):
             await close()
+
+
+async def _end(item: asyncio.Future[Any]) -> None:
+    """Cancels and waits for the end, however often the caller is cancelled meanwhile: gRPC does so twice.
+
+    An iterator cannot be closed while it still runs.
+    """
+    interrupted: asyncio.CancelledError | None = None
+    item.cancel()
+    while not item.done():
+        try:
+            await asyncio.wait({item})
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 async def _next(lists: AsyncIterator[Sequence[Device]]) -> Sequence[Device] | None:
