@@ -11,7 +11,7 @@ from tessera.kubelet.seam import Device
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])
 def test_a_stream_that_is_cancelled_again_while_it_ends_closes_its_list(cancels: int) -> None:
-    """gRPC cancels a call when its server stops, and once more when the event loop ends."""
+    """GRPC cancels a call when its server stops, and once more when the event loop ends."""
     waiting = asyncio.Event()
     closed = []
 

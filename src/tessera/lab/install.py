@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tessera.agent.driver.hardware import SimulatedDriver
+from tessera.agent.driver.hardware import Driver, SimulatedDriver
 from tessera.agent.driver.life import live
 from tessera.agent.options import AgentOptions
 from tessera.controller.options import ControllerOptions
@@ -24,8 +24,8 @@ from tessera.kubelet.seam import Kubelet
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
 from tessera.lab.kubelet.images import Catalogue
 from tessera.lab.manifests import install_manifests
+from tessera.lab.nodriver import NoDriver
 from tessera.lab.registry import SimulatedRegistry
-from tessera.nvml.errors import DriverNotLoaded
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
 
@@ -87,14 +87,15 @@ def _without_port(options: ControllerOptions) -> ControllerOptions:
 async def _agent(
     cluster: "Cluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
 ) -> None:
-    if context.machine is None:
-        raise DriverNotLoaded(f"node {context.node} of the lab was started without cards")
     # Where the host has its driver nobody waits for markers, and a machine has 128 inotify instances for all its nodes.
-    markers = context.markers if context.machine.host_driver is None else None
+    waits = context.machine is not None and context.machine.host_driver is None
+    markers = context.markers if waits else None
     options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
-    driver = SimulatedDriver(context.machine, cluster.hardware_clock)
+    driver: Driver = NoDriver(context.node)
+    if context.machine is not None:
+        driver = SimulatedDriver(context.machine, cluster.hardware_clock)
     await live(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
 
 

@@ -177,5 +177,24 @@ def test_what_no_card_can_be_is_refused_with_its_path(name: str, words: str) -> 
     assert f"mig-configs.{name}[0]" in found.text
 
 
+@pytest.mark.parametrize(
+    "name", ["dynamic", "dynamic-most", "all-1g.5gb", "all-balanced", "all-enabled", "7x1g.5gb", "enabled", "no-mig"]
+)
+def test_on_a_node_without_mig_a_layout_that_needs_it_is_refused_with_the_product(name: str) -> None:
+    found = refused(name, [plain(0), plain(1)])
+    assert found.reason == "LayoutImpossible"
+    assert "Tesla T4 has no MIG; remove the label nvidia.com/mig.config" in found.text
+
+
+def test_on_a_node_without_mig_a_layout_that_leaves_it_off_is_in_force() -> None:
+    assert wanted("all-disabled", [plain(0)]) == Wanted(layout="all-disabled", goals={}, roles={"GPU-0": Role.STATIC})
+    assert "misspelled" in refused("misspelled", [plain(0)]).text
+
+
+def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
+    found = wanted_of(LayoutWish(name="dynamic", default=True), [plain(0)])
+    assert found == Wanted(layout="", goals={}, roles={"GPU-0": Role.STATIC})
+
+
 def test_a_card_that_nobody_knows_before_mig_mode_is_on_is_not_judged_yet() -> None:
     assert wanted("impossible", [card(0), card(1, known=False)]).goals["GPU-1"].counts == {"1g.5gb": 1, "3g.20gb": 2}

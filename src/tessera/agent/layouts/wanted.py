@@ -5,11 +5,14 @@ Rules:
 - ``dynamic`` gives every card that has MIG to slices on demand. A layout whose name begins with ``dynamic-`` does so
   with the cards that it leaves in MIG mode without instances; its other cards are static;
 - a layout that no file has may be one of those that exist without a file (``all-1g.5gb``, ``7x1g.5gb``);
+- a layout that turns MIG on is refused on a node of which no card has MIG; where it is only the cluster's default,
+  such a node has none;
 - one card that cannot hold what its entry wants, and the whole layout is refused: half a layout is none;
 - a card whose table nobody knows while MIG mode is off cannot be judged beforehand; it is judged when the mode is on;
 - cards that the layout does not name, and all cards where no layout is wished, stay as they are.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
@@ -19,13 +22,16 @@ from tessera.agent.roles import Role
 from tessera.agent.settings.wishes import LayoutWish
 from tessera.agent.stock import StockCard, mig_cards_of
 from tessera.api.documents import FileRefused
-from tessera.api.mig_defaults import CardKind, generated_layouts, spelled_layout
+from tessera.api.mig_defaults import BALANCED, ENABLED, CardKind, generated_layouts, spelled_layout
 from tessera.api.mig_layouts import CardTarget, LayoutEntry, targets_of
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.mig.layout import Infeasible, plan_layout
 
 #: Layouts whose name begins so leave cards to slices on demand.
 DYNAMIC_PREFIX = f"{MIG_CONFIG_DYNAMIC}-"
+#: In names of layouts that exist without a file: ``all-1g.5gb``, ``7x1g.5gb``.
+_PROFILE = re.compile(r"[0-9]g\.[0-9]+gb")
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +71,11 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
         wish: the node's.
         cards: all of the node, as they were read.
     """
-    if not wish.name:
+    no_mig = _wants_mig(wish) and bool(cards) and not any(card.info.mig_capable for card in cards)
+    if not wish.name or (no_mig and wish.default):
         return Wanted(layout="", goals={}, roles={card.uuid: Role.STATIC for card in cards})
+    if no_mig:
+        return Refused(layout=wish.name, reason="LayoutImpossible", text=_no_mig(wish.name, cards))
     if wish.name == MIG_CONFIG_DYNAMIC:
         return _dynamic(wish.name, cards)
     entries = wish.entries if wish.entries is not None else _without_file(wish.name, cards)
@@ -84,6 +93,22 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
     roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else Role.STATIC for card in cards}
     notices = (*map(str, found.notices), *([wish.problem] if wish.problem is not None else []))
     return Wanted(layout=wish.name, goals=goals, roles=roles, notices=notices)
+
+
+def _wants_mig(wish: LayoutWish) -> bool:
+    """Whether a layout turns MIG on, as far as that is known without cards: by its file, or by its name."""
+    if wish.entries is not None:
+        return all(entry.mig_enabled for entry in wish.entries)
+    return wish.name in {MIG_CONFIG_DYNAMIC, ENABLED, BALANCED} or _PROFILE.search(wish.name) is not None
+
+
+def _no_mig(name: str, cards: Sequence[StockCard]) -> str:
+    products = list(dict.fromkeys(card.info.name for card in cards))
+    have = "has" if len(products) == 1 else "have"
+    return (
+        f'layout "{name}" cannot be had on this node: {", ".join(products)} {have} no MIG; remove the label '
+        f"{MIG_CONFIG_LABEL}. The cards are offered whole, or shared (label {PROFILE_LABEL})"
+    )
 
 
 def _dynamic(name: str, cards: Iterable[StockCard]) -> Wanted:

@@ -43,9 +43,16 @@ def layout_wish(files: Files, label: str, default: str, read: ReadLayouts = read
         return LayoutWish(reason="no label and no default")
     reason = f"the node's label {MIG_CONFIG_LABEL}" if label else "the cluster's default"
     if name == MIG_CONFIG_DYNAMIC:
-        return LayoutWish(name=name, reason=reason)
+        return LayoutWish(name=name, reason=reason, default=not label)
     entries, problem, problem_reason = _found(files, name, read)
-    return LayoutWish(name=name, entries=entries, reason=reason, problem=problem, problem_reason=problem_reason)
+    return LayoutWish(
+        name=name,
+        entries=entries,
+        reason=reason,
+        default=not label,
+        problem=problem,
+        problem_reason=problem_reason,
+    )
 
 
 def _found(files: Files, name: str, read: ReadLayouts) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:

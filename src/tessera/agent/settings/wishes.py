@@ -55,6 +55,7 @@ class LayoutWish(msgspec.Struct, frozen=True, kw_only=True):
         entries: the layout; ``None`` where no file has one of that name, which is no mistake yet, since many layouts
             exist without a file.
         reason: why this one, for people.
+        default: it is the cluster's; the node itself asks for none.
         problem: why the files cannot be gone by, for people, with the path of each mistake; ``None`` if they can.
         problem_reason: the same as a word for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
     """
@@ -62,5 +63,6 @@ class LayoutWish(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     entries: tuple[LayoutEntry, ...] | None = None
     reason: str = ""
+    default: bool = False
     problem: str | None = None
     problem_reason: str | None = None
