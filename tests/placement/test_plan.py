@@ -219,10 +219,30 @@ class TestReasons:
         fleet = fleet_of(4, 1)
         fleet.occupy(CardPlacement("node-3", "GPU-3-0", "7g.40gb", 0, 8), "other")
         rules = {"node-0": "cordoned", "node-1": "untolerated taint", "node-2": "untolerated taint"}
+        rules["node-3"] = "cordoned"
         decided = plan(fleet, [Demand("pod", ("7g.40gb",))], lambda _, node: Refusal(rules[node]))
         reason = decided.refusals["pod"]
-        assert reason == NoNode((("untolerated taint", 2), ("cordoned", 1)), no_room=1)
-        assert reason.text == "0 of 4 nodes can take it: 2 untolerated taint, 1 cordoned, 1 without room"
+        assert reason == NoNode((("cordoned", 2), ("untolerated taint", 2)))
+        assert reason.text == "0 of 4 nodes can take it: 2 cordoned, 2 untolerated taint"
+
+    def test_a_node_that_refuses_is_no_reason_while_others_would_take_it_and_are_full(self) -> None:
+        fleet = fleet_of(3, 1)
+        for node in (1, 2):
+            fleet.occupy(CardPlacement(f"node-{node}", f"GPU-{node}-0", "7g.40gb", 0, 8), f"holder-{node}")
+        mismatch = Refusal("node(s) didn't match")
+        decided = plan(fleet, [Demand("pod", ("3g.20gb",))], lambda _, node: mismatch if node == "node-0" else None)
+        reason = decided.refusals["pod"]
+        assert isinstance(reason, Full)
+        assert reason.frees[0].owner in {"holder-1", "holder-2"}
+
+    def test_room_that_is_spread_over_cards_is_fragmented(self) -> None:
+        fleet = fleet_of(1, 2)
+        for card in range(2):
+            fleet.occupy(CardPlacement("node-0", f"GPU-0-{card}", "4g.20gb", 0, 4), f"four-{card}")
+            fleet.occupy(CardPlacement("node-0", f"GPU-0-{card}", "1g.5gb", 5, 1), f"one-{card}")
+        reason = plan(fleet, [Demand("pod", ("3g.20gb",))]).refusals["pod"]
+        assert isinstance(reason, Fragmented)
+        assert (reason.free_slots, reason.total) == (3, 6)
 
     def test_a_full_fleet_whose_nodes_all_refuse_is_a_matter_of_the_nodes(self) -> None:
         fleet = fleet_of(1, 1)

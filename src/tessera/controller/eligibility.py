@@ -7,7 +7,7 @@ what stands on a node. Pod affinity, volumes and host ports are not looked at: t
 is ungated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tessera.api.names import HOSTNAME_LABEL
 from tessera.controller.amounts import Amounts
@@ -32,23 +32,31 @@ def refusal(constraints: Constraints, node: NodeFacts) -> str:
 
 def closure(constraints: Constraints, node: NodeFacts) -> str:
     """The same without selector and affinity: why the node is closed to the pod."""
+    return next(closures(constraints, node), "")
+
+
+def closures(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
+    """Everything that closes the node to the pod; all of it has to go before the pod may be pinned there."""
     if not node.dynamic:
-        return "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
+        yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
     if HOSTNAME_LABEL not in node.labels:
-        return f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
+        yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
     if not node.ready:
-        return "node(s) were not ready"
+        yield "node(s) were not ready"
     if node.cordoned and not tolerated(_CORDON, constraints.tolerations):
-        return "node(s) were unschedulable"
-    taint = next((t for t in node.taints if t.effect in HARD and not tolerated(t, constraints.tolerations)), None)
-    if taint is not None:
-        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-    return ""
+        yield "node(s) were unschedulable"
+    for taint in node.taints:
+        if taint.effect in HARD and not tolerated(taint, constraints.tolerations):
+            yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
 
 
 def shortage(wanted: Mapping[str, int], used: Mapping[str, int], allocatable: Amounts) -> str:
     """Why these amounts do not fit beside what is used; empty if they do."""
+    return next(shortages(wanted, used, allocatable), "")
+
+
+def shortages(wanted: Mapping[str, int], used: Mapping[str, int], allocatable: Amounts) -> Iterator[str]:
+    """Everything of which too little is left."""
     for resource, amount in wanted.items():
         if amount > allocatable.get(resource, 0) - used.get(resource, 0):
-            return "Too many pods" if resource == "pods" else f"Insufficient {resource}"
-    return ""
+            yield "Too many pods" if resource == "pods" else f"Insufficient {resource}"

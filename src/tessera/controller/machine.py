@@ -28,6 +28,7 @@ from tessera.controller.instructions import Instruction, Key, PatchRequests, Tel
 from tessera.controller.inventory import Inventory
 from tessera.controller.judges import FreeAmounts, Judge
 from tessera.controller.ledger import Ledger
+from tessera.controller.objections import objections
 from tessera.controller.observed import Observed
 from tessera.controller.placing import Placed, Surroundings, Unplaced, place, rank
 from tessera.controller.wording import fixed_text, lost_text, waiting_text
@@ -177,6 +178,12 @@ class Slicer(Observed):
             home_of=self.home_of,
             grown_since=since,
         )
+
+    def objections(self, pod: PodFacts) -> Mapping[NodeName, tuple[str, ...]]:
+        """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
+        judges = self._judges()
+        nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
+        return {node.name: objections(pod, node, judges=judges, used=self.used, ledger=self.ledger) for node in nodes}
 
     def _judges(self) -> Sequence[Judge]:
         """The rules about what stands on nodes, for one batch."""

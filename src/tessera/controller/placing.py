@@ -210,7 +210,7 @@ class _Rules:
             return None if home == node else _NOT_HOME
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
-            return _LEAVING
+            return LEAVING
         if not self._index.bit(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
         why = next((why for judge in self._judges if (why := judge.refusal(pod, name))), "")
@@ -242,4 +242,4 @@ class _Rules:
 
 
 _NOT_HOME = Refusal("node(s) are not the one that the pod is pinned to")
-_LEAVING = Refusal("node(s) still take back the pod's former slices")
+LEAVING = Refusal("node(s) still take back the pod's former slices")

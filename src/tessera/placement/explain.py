@@ -42,18 +42,19 @@ class Explainer:
     def reason(self, demand: Demand, refused: Mapping[str, Refusal]) -> Reason:
         """Why a demand of known profiles was not placed.
 
+        Where a node would take it, its cards are the reason, and a node with room that refuses it is none: only where
+        no node would take it are the nodes' rules.
+
         Args:
             demand: the demand.
             refused: nodes with room that refused it.
         """
-        if refused:
-            return _no_node(refused.values(), len(self._fleet.nodes) - len(refused))
-        refusals: dict[str, Refusal] = {}
+        refusals: dict[str, Refusal] = dict(refused)
         admitting: list[str] = []
         if demand.nodes is not None:  # the others refuse it; they are asked only if these do too
             admitting = self._admitting(demand, demand.nodes)
         for node in self._nodes_for(demand.profiles) if not admitting else ():
-            refusal = self._allows(demand, node)
+            refusal = refusals.get(node) or self._allows(demand, node)
             if refusal is not None:
                 refusals[node] = refusal
                 continue
@@ -61,7 +62,7 @@ class Explainer:
             if len(admitting) == _NODES_SEARCHED:
                 break
         if admitting:
-            return self._no_room(demand.profiles, tuple(admitting))
+            return self.no_room(demand.profiles, tuple(admitting))
         return _no_node(refusals.values(), len(self._fleet.nodes) - len(refusals))
 
     def _admitting(self, demand: Demand, nodes: Iterable[str]) -> list[str]:
@@ -76,7 +77,8 @@ class Explainer:
             if all(any(table.name_of(profile) for table in tables) for profile in profiles):
                 yield node.name
 
-    def _no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
+    def no_room(self, profiles: tuple[str, ...], nodes: tuple[str, ...]) -> Full | Fragmented:
+        """Why the cards of these nodes have no room for the profiles, which they could hold when empty."""
         key = (profiles, nodes)
         if key not in self._by_shape:
             self._by_shape[key] = self._judge(profiles, nodes)
@@ -85,17 +87,19 @@ class Explainer:
     def _judge(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> Full | Fragmented:
         single = len(profiles) == 1
         frees = self._frees_card(profiles[0], nodes) if single else self._frees_node(profiles, nodes)
-        most, enough = 0, False
+        most, free, need = 0, 0, 0
         for node in nodes:
             rooms = [
                 (card.table.usable(self._occupancy(card)), card.table)
                 for card in self._fleet.cards(node)
                 if any(card.table.name_of(profile) for profile in profiles)
             ]
-            for free, tables in [(free, [table]) for free, table in rooms] if single else [_together(rooms)]:
-                most = max(most, free)
-                enough = enough or free >= _need(profiles, tables)
-        return Fragmented(profiles, most, frees) if enough else Full(profiles, frees)
+            total, tables = _together(rooms)
+            free += total
+            most = max(most, *(usable for usable, _ in rooms)) if single else max(most, total)
+            least = _need(profiles, tables)
+            need = min(need or least, least)
+        return Fragmented(profiles, most, frees, free) if free >= need else Full(profiles, frees)
 
     # What would free room
 

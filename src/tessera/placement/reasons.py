@@ -69,7 +69,7 @@ class NoNode(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         counts: rule to the number of nodes that refuse by it, most frequent first.
-        no_room: further nodes, not asked because their cards have no room for the demand.
+        no_room: further nodes, not asked because none of their cards has the profiles.
     """
 
     counts: tuple[tuple[str, int], ...]
@@ -80,12 +80,12 @@ class NoNode(msgspec.Struct, frozen=True, tag=True):
         """The reason in words."""
         refused = ", ".join(f"{count} {rule}" for rule, count in self.counts)
         total = sum(count for _, count in self.counts) + self.no_room
-        room = f", {self.no_room} without room" if self.no_room else ""
+        room = f", {self.no_room} without a card that can make it" if self.no_room else ""
         return f"0 of {total} nodes can take it: {refused}{room}"
 
 
 class Full(msgspec.Struct, frozen=True, tag=True):
-    """No card has as many usable memory slots free as the demand needs.
+    """The cards that may take the demand have fewer usable memory slots free, all together, than it needs.
 
     Attributes:
         profiles: what the demand asks for.
@@ -103,25 +103,27 @@ class Full(msgspec.Struct, frozen=True, tag=True):
 
 
 class Fragmented(msgspec.Struct, frozen=True, tag=True):
-    """Enough memory slots are free, but not where the profiles may start.
+    """Enough memory slots are free, but spread over cards or not where the profiles may start.
 
     Attributes:
         profiles: what the demand asks for.
         free_slots: the most usable free slots on one card, or on one node for a demand of several slices.
         frees: as in ``Full``.
+        total: usable free slots of all cards that may take the demand.
     """
 
     profiles: tuple[str, ...]
     free_slots: int
     frees: tuple[Allocation, ...] = ()
+    total: int = 0
 
     @property
     def text(self) -> str:
         """The reason in words."""
         wanted = _listed(self.profiles)
         return (
-            f"memory slots are free (up to {self.free_slots} together), but not at a start that is legal for {wanted};"
-            f" {_freed_by(self.frees)}"
+            f"{self.total} memory slots are free, at most {self.free_slots} together, but nowhere at a start that is"
+            f" legal for {wanted}; {_freed_by(self.frees)}"
         )
 
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
 from tessera.cli.verdicts.answer import Answer, age, counted, listed
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
+from tessera.cli.verdicts.ways import Way, ends, missing, ways
 from tessera.clock import parse_rfc3339
-from tessera.controller.eligibility import refusal, shortage
 from tessera.controller.facts import PodFacts
 from tessera.controller.inventory import FOREIGN
 from tessera.controller.machine import Slicer
@@ -20,8 +20,9 @@ from tessera.controller.wording import wanted_text
 from tessera.placement.cards import Allocation
 from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
 
-#: How many profiles that would fit at once are named.
+#: How many profiles that would fit at once are named, and how many ways to a node.
 _ALTERNATIVES = 3
+_WAYS = 3
 
 #: What helps against a rule, by the beginning of its text (:mod:`tessera.controller.eligibility`).
 _REMEDIES = (
@@ -56,7 +57,7 @@ def no_room(view: View, slicer: Slicer, pod: PodFacts, reason: Reason) -> Answer
                 help=("ask for fewer or smaller slices in one pod, or join a node with more cards",),
             )
         case NoNode():
-            return _no_node(slicer, pod)
+            return _no_node(view, slicer, pod)
         case Full() | Fragmented():
             return _no_card(view, slicer, pod, reason)
 
@@ -110,23 +111,42 @@ def _unknown_profile(reason: NoSuchProfile) -> Answer:
 # By their rules, nodes refuse
 
 
-def _no_node(slicer: Slicer, pod: PodFacts) -> Answer:
+def _no_node(view: View, slicer: Slicer, pod: PodFacts) -> Answer:
     refused = refusals(slicer, pod)
     total = len(slicer.inventory.fleet.nodes)
     return Answer(
         case="no-node",
         verdict=f"waits; {_none_of(total)} with sliced cards can take it",
-        facts=(_wants(pod), *_refused_lines(slicer, pod, refused), *_without_room(slicer, refused)),
-        help=tuple(_remedies(refused)),
+        facts=(_wants(pod), *_refused_lines(slicer, pod, refused)),
+        help=tuple(_ways_out(view, slicer, pod)),
     )
 
 
-def _remedies(refused: dict[str, list[str]]) -> Iterator[str]:
-    for rule, names in refused.items():
-        for beginning, remedy in _REMEDIES:
-            if rule.startswith(beginning):
-                key = rule.partition("{")[2].partition(":")[0]
-                yield remedy.replace("NODE", names[0]).replace("KEY", key)
+def _ways_out(view: View, slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    """For the nodes that least keeps the pod from: everything that has to be done there, once for alike nodes."""
+    told: set[tuple[tuple[str, ...], bool]] = set()
+    for way in ways(slicer, pod):
+        if (way.rules, way.room) not in told:
+            told.add((way.rules, way.room))
+            yield _way_out(view, slicer, pod, way)
+        if len(told) == _WAYS:
+            return
+
+
+def _way_out(view: View, slicer: Slicer, pod: PodFacts, way: Way) -> str:
+    """One line with all that keeps a pod from a node."""
+    steps = [remedy(rule, way.node) for rule in way.rules]
+    if not way.room:
+        steps += _ends(view, tuple(ends(slicer, pod, way)))
+    return "; and ".join(steps)
+
+
+def remedy(rule: str, node: str) -> str:
+    """What helps against a rule on a node; the rule itself where nothing is known."""
+    for beginning, text in _REMEDIES:
+        if rule.startswith(beginning):
+            return text.replace("NODE", node).replace("KEY", rule.partition("{")[2].partition(":")[0])
+    return f"on node {node}: {rule.removeprefix('node(s) ')}"
 
 
 def _none_of(total: int) -> str:
@@ -136,27 +156,18 @@ def _none_of(total: int) -> str:
 def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
     """Nodes with sliced cards that could not run the pod even with room on their cards, by rule, most frequent first.
 
+    A node stands under each rule that refuses the pod there.
+
     Args:
         slicer: the controller's state.
         pod: the pod.
     """
     found: dict[str, list[str]] = {}
-    for name in sorted(slicer.inventory.fleet.nodes):
-        node = slicer.nodes[NodeName(name)]
-        others = slicer.used.get(node.name, {})
-        rule = _unable(slicer, pod, name) or refusal(pod.constraints, node)
-        rule = rule or shortage(pod.amounts, others, node.allocatable)
-        if not rule and slicer.ledger.get(node.name, pod.uid) is not None:
-            rule = "node(s) still take back the pod's former slices"
-        if rule:
+    for name, rules in sorted(slicer.objections(pod).items()):
+        lacks = missing(slicer, pod, name)
+        for rule in [f"node(s) had no card that can make {', '.join(lacks)}"] if lacks else rules:
             found.setdefault(rule, []).append(name)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
-
-
-def _unable(slicer: Slicer, pod: PodFacts, name: str) -> str:
-    tables = {card.table for card in slicer.inventory.fleet.cards(name)}
-    missing = [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
-    return f"node(s) had no card that can make {', '.join(missing)}" if missing else ""
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
 def _refused_lines(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]]) -> Iterator[str]:
@@ -185,14 +196,6 @@ def _amount(resource: str, value: int) -> str:
     return f"{value / 2**30:.4g}Gi" if resource in {"memory", "ephemeral-storage"} else str(value)
 
 
-def _without_room(slicer: Slicer, refused: dict[str, list[str]]) -> Iterator[str]:
-    out = {name for names in refused.values() for name in names}
-    left = sorted(set(slicer.inventory.fleet.nodes) - out)
-    if left and refused:
-        verb = "has" if len(left) == 1 else "have"
-        yield f"{counted(len(left), 'node')} could run it but {verb} no room on the cards: {listed(left)}"
-
-
 # Cards have no room
 
 
@@ -201,22 +204,29 @@ def _no_card(view: View, slicer: Slicer, pod: PodFacts, reason: Full | Fragmente
     if isinstance(reason, Full):
         case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
     else:
+        where = "card" if len(pod.profiles) == 1 else "node"
         case = "fragmented"
-        verdict = f"waits for room; memory is free, but nowhere at a start that is legal for {wanted}"
+        verdict = (
+            f"waits for room; {counted(reason.total, 'memory slot')} free, at most {reason.free_slots} on one {where},"
+            f" but nowhere at a start that is legal for {wanted}"
+        )
+    refused = refusals(slicer, pod)
+    if refused:
+        verdict += ", of those that may take it"
     return Answer(
         case=case,
         verdict=verdict,
         facts=(
             _wants(pod),
-            *_usage(slicer, pod, reason),
-            *_refused_lines(slicer, pod, refusals(slicer, pod)),
+            *_usage(slicer, pod),
+            *_refused_lines(slicer, pod, refused),
             *_queue(slicer, pod),
         ),
-        help=(*_ends(view, reason.frees), *_smaller(slicer, pod)),
+        help=(*_ends(view, reason.frees), *_smaller(slicer, pod), *_elsewhere(slicer, pod)),
     )
 
 
-def _usage(slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Iterator[str]:
+def _usage(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
     able = [
         card for card in slicer.inventory.fleet.cards() if any(card.table.name_of(profile) for profile in pod.profiles)
     ]
@@ -227,9 +237,13 @@ def _usage(slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Iterator
         f"{counted(len(able), 'card')} on {counted(nodes, 'node')} can make it; {used} of their {slots} memory slots"
         " are taken or promised"
     )
-    if isinstance(reason, Fragmented):
-        where = "card" if len(pod.profiles) == 1 else "node"
-        yield f"the most that is free on one {where} is {counted(reason.free_slots, 'slot')}"
+
+
+def _elsewhere(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    """A node with room that refuses the pod: another way, for whoever set the rule."""
+    way = next((each for each in ways(slicer, pod) if each.room and each.rules), None)
+    if way is not None and slicer.home_of(pod) is None:
+        yield f"or use node {way.node}, which has room: {'; and '.join(remedy(rule, way.node) for rule in way.rules)}"
 
 
 def _queue(slicer: Slicer, pod: PodFacts) -> Iterator[str]:

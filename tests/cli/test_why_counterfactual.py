@@ -1,0 +1,190 @@
+"""The reason that `tessera why` names is the one whose removal lets the pod run.
+
+Clusters are made, the reason is read, what it names is removed, and the pod gets its place. Where room is said to be
+fragmented, enough memory is free.
+"""
+
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.cli.test_why import NOW, cards, lease, node, pod
+
+from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.pods import answer_about
+from tessera.cli.verdicts.sight import Sight, View
+from tessera.cli.verdicts.ways import ends, ways
+from tessera.mig.layout import plan_layout
+from tessera.mig.models import model_by_short_name
+from tessera.placement.reasons import Fragmented, Full, NoNode
+
+GEOMETRY = model_by_short_name("A100-40GB").geometry
+TAINTS = ("team", "maintenance")
+MISMATCH = "node(s) didn't match Pod's node affinity/selector"
+PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+Held = tuple[str, str, int, int, str]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node with one card: what stands on it, and what keeps pods away."""
+
+    name: str
+    held: tuple[Held, ...] = ()
+    taints: frozenset[str] = frozenset()
+    cordoned: bool = False
+    ready: bool = True
+    fast: bool = True
+    cpu: int = 8
+
+
+@dataclass(frozen=True)
+class World:
+    machines: tuple[Machine, ...]
+    profile: str
+    cpu: int
+    selects: bool
+
+    @property
+    def view(self) -> View:
+        who = pod("waits", self.profile, limits={"cpu": str(self.cpu)}, spec=self.selector)
+        nodes = [
+            node(
+                each.name,
+                {"nvidia.com/mig.config": "dynamic", **({"disk": "fast"} if each.fast else {})},
+                ready="True" if each.ready else "False",
+                unschedulable=each.cordoned,
+                taints=[{"key": key, "effect": "NoSchedule"} for key in sorted(each.taints)],
+            )
+            for each in self.machines
+        ]
+        for one, machine in zip(nodes, self.machines, strict=True):
+            one.status.allocatable["cpu"] = str(machine.cpu)
+        held = [cards(*each.held, name=each.name) for each in self.machines]
+        return View(Sight(now=NOW, pods=[who], nodes=nodes, instaslices=held, leases=[lease()]))
+
+    @property
+    def selector(self) -> dict[str, object]:
+        return {"nodeSelector": {"disk": "fast"}} if self.selects else {}
+
+    def without(self, name: str, rules: tuple[str, ...], owners: set[str]) -> "World":
+        """The world after somebody did what was said."""
+        return replace(self, machines=tuple(_mended(m, rules, owners) if m.name == name else m for m in self.machines))
+
+
+def _mended(machine: Machine, rules: tuple[str, ...], owners: set[str]) -> Machine:
+    held = tuple(each for each in machine.held if f"team/{each[0]}" not in owners)
+    machine = replace(machine, held=held)
+    for rule in rules:
+        if rule == MISMATCH:
+            machine = replace(machine, fast=True)
+        elif rule == "node(s) were unschedulable":
+            machine = replace(machine, cordoned=False)
+        elif rule == "node(s) were not ready":
+            machine = replace(machine, ready=True)
+        elif rule == "Insufficient cpu":
+            machine = replace(machine, cpu=64)
+        else:
+            (key,) = [each for each in TAINTS if each in rule]
+            machine = replace(machine, taints=machine.taints - {key})
+    return machine
+
+
+@st.composite
+def machines(draw: st.DrawFn, name: str) -> Machine:
+    wanted: dict[str, int] = {}
+    for profile in draw(st.lists(st.sampled_from(PROFILES), max_size=6)):
+        more = {**wanted, profile: wanted.get(profile, 0) + 1}
+        if isinstance(plan_layout(GEOMETRY, more), tuple):
+            wanted = more
+    placed = plan_layout(GEOMETRY, wanted)
+    assert isinstance(placed, tuple)
+    stays = [each for each in placed if draw(st.booleans())]
+    return Machine(
+        name=name,
+        held=tuple((f"{name}-{n}", one.profile, one.start, one.size, "created") for n, one in enumerate(stays)),
+        taints=draw(st.frozensets(st.sampled_from(TAINTS), max_size=2)) if draw(st.booleans()) else frozenset(),
+        cordoned=draw(st.integers(0, 3)) == 0,
+        ready=draw(st.integers(0, 3)) > 0,
+        fast=draw(st.booleans()),
+        cpu=draw(st.sampled_from([1, 8])),
+    )
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    count = draw(st.integers(1, 3))
+    return World(
+        machines=tuple(draw(machines(f"n{n}")) for n in range(count)),
+        profile=draw(st.sampled_from(PROFILES)),
+        cpu=draw(st.sampled_from([1, 4])),
+        selects=draw(st.booleans()),
+    )
+
+
+def read(world: World) -> tuple[View, Answer]:
+    view = world.view
+    return view, answer_about(view, view.sight.pods[0])
+
+
+def runs(world: World) -> bool:
+    return read(world)[1].case == "placing"
+
+
+@given(worlds())
+@settings(max_examples=150)
+def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
+    view, found = read(world)
+    if found.case == "placing":
+        return
+    assert view.slicer is not None
+    reason = view.slicer.waiting["uid-waits"]  # type: ignore[index]
+    facts = view.slicer.pods["uid-waits"]  # type: ignore[index]
+    if isinstance(reason, Full | Fragmented):
+        assert found.case == ("full" if isinstance(reason, Full) else "fragmented")
+        assert reason.frees, "one slice is freed by a few ends"
+        where, owners = reason.frees[0].placement.node, {each.owner for each in reason.frees}
+        assert runs(world.without(where, (), owners))
+        assert all(owner in found.help[0] for owner in owners)
+        admits = [name for name, rules in view.slicer.objections(facts).items() if not rules]
+        free = sum(card.table.usable(card.occupancy) for n in admits for card in view.slicer.inventory.fleet.cards(n))
+        size = GEOMETRY.profile(world.profile).size
+        assert (free >= size) == isinstance(reason, Fragmented)
+        return
+    assert isinstance(reason, NoNode)
+    assert found.case == "no-node"
+    way = ways(view.slicer, facts)[0]
+    owners = {each.owner for each in ends(view.slicer, facts, way)}
+    assert way.rules, "a node that no rule closes would have been the reason"
+    assert runs(world.without(way.node, way.rules, owners))
+    assert way.node in found.help[0] or MISMATCH in way.rules
+    assert all(owner in found.help[0] for owner in owners)
+    for left in way.rules:  # and nothing is named that need not go
+        assert not runs(world.without(way.node, tuple(each for each in way.rules if each != left), owners))
+
+
+def test_nodes_that_are_full_are_the_reason_though_one_with_room_fails_the_selector() -> None:
+    full = [Machine(name, ((f"x-{name}", "7g.40gb", 0, 8, "created"),)) for name in "bc"]
+    world = World((Machine("a", fast=False), *full), "3g.20gb", 1, selects=True)
+    found = read(world)[1]
+    assert found.case == "full"
+    assert found.verdict == "waits for room; every card that could make 3g.20gb is full, of those that may take it"
+    assert found.help[0].startswith("there is room as soon as this ends, on node ")
+    assert found.help[-1].startswith("or use node a, which has room: change the pod's nodeSelector")
+
+
+def test_all_that_closes_a_node_is_named_together() -> None:
+    found = read(World((Machine("a", taints=frozenset(TAINTS), cpu=1),), "3g.20gb", 4, selects=False))[1]
+    assert found.case == "no-node"
+    (line,) = found.help
+    assert line.count("; and ") == 2
+    for words in ("kubectl taint node a team-", "kubectl taint node a maintenance-", "ask for less"):
+        assert words in line
+
+
+def test_room_that_is_spread_over_nodes_is_fragmented_not_full() -> None:
+    held = tuple((f"h{n}", "1g.5gb", start, 1, "created") for n, start in enumerate((0, 1, 2, 4, 5)))
+    other = tuple((f"o{n}", "1g.5gb", each[2], 1, "created") for n, each in enumerate(held))
+    found = read(World((Machine("a", held), Machine("b", other)), "3g.20gb", 1, selects=False))[1]
+    assert found.case == "fragmented"
+    assert "6 memory slots free, at most 3 on one card" in found.verdict
