@@ -90,7 +90,7 @@ def test_models_are_found_by_short_name_product_and_label() -> None:
     assert model_by_product("Tesla-T4") == model_by_short_name("t4")
     assert model_by_product("NVIDIA A2") is None
     with pytest.raises(ValueError, match=r'did you mean "A100-40GB".*RTX-PRO-6000'):
-        model_by_short_name("A100-4GB")
+        model_by_short_name("A100-40B")
 
 
 def test_names_lead_to_one_model_each() -> None:

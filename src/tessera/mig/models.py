@@ -6,9 +6,14 @@ cards, NVIDIA's mig-parted configurations, and for the vGPU-only H100 64 GB the 
 real A100, A30 and H100 cards and one RTX PRO 6000; the later seven-slice boards (H200, B200, GB200, B300, GB300) follow
 by family, and so do their GPU-instance profile ids, which NVIDIA does not publish for the B series.
 
-Product names and compute capabilities are as NVIDIA writes them, but those of H100 64 GB and 96 GB, PG506, H20-3e,
-B300 and Thor were not checked against a reading from a card. ``model_by_product`` answers ``None`` for a name that is
-not here; nothing on a node depends on it, since the table then comes from NVML.
+PCI ids are those of the PCI ID repository (pci.ids of 2026-08-22) and of the lists of products in NVIDIA's drivers
+(README of open-gpu-kernel-modules). Boards of other forms have the table of their memory: A100X and A30X are an A100
+and an A30 beside a BlueField, H100 CNX is an H100 beside a ConnectX (MIG user guide, supported GPUs; product briefs).
+PG506 is the board of the SXM A100 and the next two digits are its memory: 20x 40 GB, 21x 80 GB, 23x 96 GB, 24x 64 GB.
+
+Product names and compute capabilities are as NVIDIA writes them, but those of H100 64 GB, 96 GB and CNX, of the PG506
+boards, of H20-3e, B300 and Thor were not checked against a reading from a card. ``model_by_product`` answers ``None``
+for a name that is not here; nothing on a node depends on it, since the table then comes from NVML.
 
 What nobody has published: the placements of RTX PRO 5000, RTX PRO 4500 and Thor. These models are known by name and
 refuse planning, rather than plan on a guess.
@@ -228,37 +233,65 @@ _A100, _H100, _B200, _B300 = "450.80.02", "525.85.12", "570.133.20", "580.82.07"
 MODELS: tuple[GpuModel, ...] = (
     _model(
         "A100-40GB",
-        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A800 40GB Active"),
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "NVIDIA A100-PG506-207", "NVIDIA A800 40GB Active"),
         40960,
         _SEVEN_SLICE,
-        pci="20B0 20B1 20F1 20F6",
+        pci="20B0 20B1 20F0 20F1 20F6",
         cc=(8, 0),
         driver=_A100,
         also=("A100-SXM4-40GB", "A100-PCIE-40GB", "A800-40GB", "A100"),
     ),
     _model(
-        "A100-80GB",
-        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA A800-SXM4-80GB", "NVIDIA A800 80GB PCIe"),
-        81920,
+        "A100-64GB",
+        ("NVIDIA A100-SXM-64GB", "NVIDIA PG506-242", "NVIDIA PG506-243"),
+        64 * 1024,
         _SEVEN_SLICE,
-        pci="20B2 20B5 20F3 20F5",
+        pci="20B3",
         cc=(8, 0),
         driver=_A100,
-        also=("A100-SXM4-80GB", "A100-PCIE-80GB", "A800-80GB", "A800"),
+        also=("A100-SXM-64GB", "A100-SXM4-64GB"),
+    ),
+    _model(
+        "A100-80GB",
+        (
+            "NVIDIA A100-SXM4-80GB",
+            "NVIDIA A100 80GB PCIe",
+            "NVIDIA A100X",
+            "NVIDIA A100-PG506-217",
+            "NVIDIA A800-SXM4-80GB",
+            "NVIDIA A800 80GB PCIe",
+        ),
+        81920,
+        _SEVEN_SLICE,
+        pci="20B2 20B5 20B8 20F2 20F3 20F5",
+        cc=(8, 0),
+        driver=_A100,
+        also=("A100-SXM4-80GB", "A100-PCIE-80GB", "A100X", "A800-80GB", "A800"),
         aliases=_A100_80_ALIASES,
     ),
-    _model("A30", ("NVIDIA A30",), 24576, _FOUR_SLICE, pci="20B7", cc=(8, 0), driver="460.73.01", also=("A30-24GB",)),
+    _model(
+        "A30",
+        ("NVIDIA A30", "NVIDIA A30X"),
+        24576,
+        _FOUR_SLICE,
+        pci="20B7 20B9",
+        cc=(8, 0),
+        driver="460.73.01",
+        also=("A30-24GB", "A30X"),
+    ),
     _model(
         "H100-80GB",
-        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H800", "NVIDIA H800 PCIe"),
+        ("NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 CNX", "NVIDIA H800", "NVIDIA H800 PCIe"),
         81559,
         _SEVEN_SLICE,
-        pci="2330 2331 2322 2324",
+        pci="2330 2331 2336 2313 2322 2324",
         cc=(9, 0),
         driver=_H100,
-        also=("H100-SXM5-80GB", "H100-PCIE-80GB", "H800-80GB", "H100", "H800"),
+        also=("H100-SXM5-80GB", "H100-PCIE-80GB", "H100-CNX", "H800-80GB", "H100", "H800"),
     ),
-    _model("H100-64GB", ("NVIDIA H100 64GB",), 64 * 1024, _SEVEN_SLICE, pci="", cc=(9, 0), driver=_H100),
+    _model("H100-64GB", ("NVIDIA H100 64GB",), 64 * 1024, _SEVEN_SLICE, pci="2337", cc=(9, 0), driver=_H100),
+    # NVIDIA's name of this board has no memory in it; "H100" as people write it is the one of 80 GB.
+    _model("H100-SXM5-94GB", ("NVIDIA H100",), 94 * 1024, _SEVEN_SLICE, pci="2339", cc=(9, 0), driver=_H100),
     _model(
         "H100-NVL",
         ("NVIDIA H100 NVL", "NVIDIA H800 NVL"),
@@ -269,7 +302,7 @@ MODELS: tuple[GpuModel, ...] = (
         driver=_H100,
         also=("H100-94GB", "H100-NVL-94GB", "H800-NVL"),
     ),
-    _model("H100-96GB", ("NVIDIA H100 96GB HBM3",), 96 * 1024, _SEVEN_SLICE, pci="233D", cc=(9, 0), driver=_H100),
+    _model("H100-96GB", ("NVIDIA H100 96GB HBM3",), 96 * 1024, _SEVEN_SLICE, pci="233D 2338", cc=(9, 0), driver=_H100),
     _model(
         "GH200-96GB",
         ("NVIDIA GH200 480GB", "NVIDIA GH200 120GB"),
@@ -294,7 +327,7 @@ MODELS: tuple[GpuModel, ...] = (
         driver="550.90.07",
         also=("H200-141GB", "H200-NVL"),
     ),
-    _model("H20-141GB", ("NVIDIA H20-3e",), 141 * 1024, _SEVEN_SLICE, pci="", cc=(9, 0), driver="535.161.07"),
+    _model("H20-141GB", ("NVIDIA H20-3e",), 141 * 1024, _SEVEN_SLICE, pci="232C", cc=(9, 0), driver="535.161.07"),
     _model("GH200-144GB", ("NVIDIA GH200 144G HBM3e",), 144 * 1024, _SEVEN_SLICE, pci="2348", cc=(9, 0), driver=None),
     _model("B200", ("NVIDIA B200",), 183359, _SEVEN_SLICE, pci="2901", cc=(10, 0), driver=_B200, also=("B200-180GB",)),
     _model(

@@ -46,8 +46,10 @@ _CUDA: Sequence[tuple[int, int]] = (
 #: and Blackwell; HGX A100 has 6 switches, HGX H100 4, HGX B200 2; NVL72 has 18, one link to each).
 _SWITCHED: Mapping[str, tuple[int, int]] = {
     "A100-40GB": (12, 6),
+    "A100-64GB": (12, 6),
     "A100-80GB": (12, 6),
     "H100-80GB": (18, 4),
+    "H100-SXM5-94GB": (18, 4),
     "H200": (18, 4),
     "B200": (18, 2),
     "B300": (18, 2),
