@@ -4,8 +4,9 @@ import msgspec
 import pytest
 
 from tessera.api.instaslice import Instaslice
-from tessera.cli.cards import cards_of
+from tessera.cli.cards import cards_of, pending_nodes
 from tessera.cli.tiles import draw
+from tessera.kube.resources import Node
 
 GPU = "GPU-42db43a1-526e-626d-ff2d-456bf26d9df0"
 A100 = {
@@ -87,3 +88,31 @@ def test_plain_text_has_no_escapes_and_colour_has() -> None:
 )
 def test_what_still_fits_is_counted(slices: tuple[tuple[str, str, int, int], ...], possible: dict[str, int]) -> None:
     assert cards_of([node(*slices)])[0].cards[0].possible == possible
+
+
+def labelled(name: str, layout: str, *conditions: tuple[str, str, str]) -> Node:
+    status = {"conditions": [{"type": kind, "status": truth, "message": text} for kind, truth, text in conditions]}
+    metadata = {"name": name, "labels": {"nvidia.com/mig.config": layout}}
+    return msgspec.convert({"metadata": metadata, "status": status}, Node)
+
+
+def test_a_node_that_has_the_label_and_no_card_yet_is_not_advised_to_take_the_label() -> None:
+    nodes = [
+        labelled("n3", "dynamic"),
+        labelled("n2", "dynamic", ("GpuNodeReady", "True", ""), ("GpuMigLayoutApplied", "Unknown", "GPU 0: a reset")),
+        labelled("n1", "dynamic-half", ("GpuNodeReady", "False", "no driver"), ("GpuMigLayoutApplied", "False", "old")),
+        labelled("n4", "all-disabled"),
+        labelled("n5", "dynamic"),
+    ]
+    pending = pending_nodes(nodes, {"n5"})
+    assert [(each.node, each.why) for each in pending] == [
+        ("n1", "no driver"),
+        ("n2", "GPU 0: a reset"),
+        ("n3", "its agent has not told of its cards yet"),
+    ]
+    lines = list(draw([], pending[:1], colour=False))
+    assert lines == [
+        "n1   labelled for on-demand slicing, no card there yet: no driver",
+        "  tessera why node/n1 tells more",
+    ]
+    assert "kubectl label" in " ".join(draw([], [], colour=False))

@@ -1,13 +1,19 @@
 """The cluster's cards as one would draw them: every position of every card, whose it is and in which state.
 
-Pure: made from Instaslice objects alone, so it shows what Tessera believes and needs no right but to read those.
+Pure: made from Instaslice objects alone, so it shows what Tessera believes and needs no right but to read those. Nodes
+are looked at for one thing: which of them are to give their cards to on-demand slicing and do not yet.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
 from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice
+from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.kube.resources import Node
+
+#: Conditions of a node that tell why its cards are not there: its driver's, and its layout's.
+READY, LAYOUT = "GpuNodeReady", "GpuMigLayoutApplied"
 
 
 class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -48,6 +54,30 @@ class NodeCards(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     node: str
     cards: tuple[Card, ...]
+
+
+class PendingNode(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A node whose label asks for on-demand slicing and that has no card there yet; ``why`` for people."""
+
+    node: str
+    why: str
+
+
+def pending_nodes(nodes: Iterable[Node], joined: Collection[str]) -> list[PendingNode]:
+    """The nodes that ask for on-demand slicing and are not among ``joined``, in the order of their names."""
+    asking = [each for each in nodes if is_on_demand(each.metadata.labels.get(MIG_CONFIG_LABEL, ""))]
+    return [
+        PendingNode(node=each.metadata.name, why=_why_pending(each))
+        for each in sorted(asking, key=lambda each: each.metadata.name)
+        if each.metadata.name not in joined
+    ]
+
+
+def _why_pending(node: Node) -> str:
+    """What the node's agent says, the driver before the layout."""
+    said = {each.type: each for each in node.status.conditions if each.status != "True"}
+    words = next((said[kind].message for kind in (READY, LAYOUT) if kind in said), "")
+    return words or "its agent has not told of its cards yet"
 
 
 def cards_of(instaslices: Iterable[Instaslice]) -> list[NodeCards]:

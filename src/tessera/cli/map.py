@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tessera.cli.cards import NodeCards, cards_of
+from tessera.cli.cards import NodeCards, PendingNode, cards_of, pending_nodes
 from tessera.cli.connect import cluster_options, connected, reported
 from tessera.cli.console import say_coloured, say_json
 from tessera.cli.tiles import draw
@@ -32,21 +32,29 @@ def command(
       tessera map gpu-node-1
       tessera map -o json | jq '.nodes[].cards[].possible'
     """
-    found = asyncio.run(_read(kubeconfig, context))
-    missing = set(nodes) - {each.node for each in found}
+    found, pending = asyncio.run(_read(kubeconfig, context))
+    missing = set(nodes) - {each.node for each in found} - {each.node for each in pending}
     if missing:
         names = ", ".join(each.node for each in found) or "none"
         raise click.ClickException(f"node {min(missing)!r} has no sliced cards; nodes that have: {names}")
     shown = [each for each in found if not nodes or each.node in nodes]
+    coming = [each for each in pending if not nodes or each.node in nodes]
     if output == "json":
-        say_json({"nodes": shown})
+        say_json({"nodes": shown, "pending": coming})
         return
-    say_coloured(*draw(shown, colour=sys.stdout.isatty() if colour is None else colour))
+    say_coloured(*draw(shown, coming, colour=sys.stdout.isatty() if colour is None else colour))
 
 
-async def _read(kubeconfig: Path | None, context: str | None) -> list[NodeCards]:
+async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[NodeCards], list[PendingNode]]:
     from tessera.api.instaslice import INSTASLICES
-    from tessera.api.names import INSTASLICE_NAMESPACE
+    from tessera.api.names import INSTASLICE_NAMESPACE, MIG_CONFIG_LABEL
+    from tessera.kube.errors import Forbidden
+    from tessera.kube.resources import NODES
 
     async with connected("tessera-map", kubeconfig, context) as client:
-        return cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
+        found = cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
+        try:
+            labelled = (await client.list(NODES, label_selector=MIG_CONFIG_LABEL)).items
+        except Forbidden:  # the cards can be shown all the same
+            labelled = []
+        return found, pending_nodes(labelled, {each.node for each in found})

@@ -7,7 +7,7 @@ here, before they are measured and coloured.
 
 from collections.abc import Iterator, Sequence
 
-from tessera.cli.cards import Card, NodeCards, Tile
+from tessera.cli.cards import Card, NodeCards, PendingNode, Tile
 from tessera.text import one_line
 
 #: Columns of one memory slot, borders included. 8 slots x 9 columns and the card's number fit 80 columns.
@@ -20,9 +20,9 @@ PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216"
 FOREIGN = "48;5;245"
 
 
-def draw(nodes: Sequence[NodeCards], *, colour: bool) -> Iterator[str]:
-    """Lines of the whole picture; one line says so if there is nothing to draw."""
-    if not nodes:
+def draw(nodes: Sequence[NodeCards], pending: Sequence[PendingNode] = (), *, colour: bool) -> Iterator[str]:
+    """Lines of the whole picture, and of nodes that are still to come; one line says so if there is nothing to draw."""
+    if not nodes and not pending:
         yield "No node gives its cards to on-demand slicing."
         yield "Join one: kubectl label node NODE nvidia.com/mig.config=dynamic"
         return
@@ -30,6 +30,11 @@ def draw(nodes: Sequence[NodeCards], *, colour: bool) -> Iterator[str]:
         if number:
             yield ""
         yield from _draw_node(node, colour=colour)
+    if nodes and pending:
+        yield ""
+    for each in pending:
+        yield f"{one_line(each.node)}   labelled for on-demand slicing, no card there yet: {one_line(each.why)}"
+        yield f"  tessera why node/{one_line(each.node)} tells more"
 
 
 def _draw_node(node: NodeCards, *, colour: bool) -> Iterator[str]:
