@@ -62,6 +62,14 @@ def test_a_container_that_kubelet_cannot_make_is_told_with_its_words(reason: str
     assert found.progress is Progress.PULLING  # it may yet be made, when what is missing is there
 
 
+def test_a_private_mount_is_told_with_the_command_that_shares_it() -> None:
+    words = 'failed to generate spec: path "/run/nvidia" is mounted on "/run" but it is not a shared mount'
+    status = {"state": {"waiting": {"reason": "CreateContainerError", "message": words}}}
+    (found,) = node_pods([pod("tessera-driver", "nvidia-driver-ctr", container=status)]).drivers
+    assert words in found.fault
+    assert found.fault.endswith("mount --make-rshared /run on the node, and at every boot")
+
+
 def test_a_container_that_ends_again_and_again_is_told() -> None:
     ends = {"restartCount": 3, **waiting("CrashLoopBackOff")}
     (found,) = node_pods([pod("tessera-driver", "nvidia-driver-ctr", container=ends)]).drivers

@@ -1,5 +1,6 @@
 """What the pods on a node say about its driver. Pure."""
 
+import re
 from collections.abc import Iterable, Iterator
 from enum import Enum
 
@@ -27,6 +28,8 @@ NOT_PULLED = frozenset(
 
 #: Kubelet's reasons of a container that it cannot make: what a policy names is missing, or the runtime refuses.
 _NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+#: What containerd and CRI-O say of a mount whose propagation the host does not allow (``ensureShared``).
+_NOT_SHARED = re.compile(r'is mounted on "?(/[\w/.-]{0,100})"? but it is not a shared')
 #: Starts of a container after which it is told that something is wrong with it.
 _MANY_RESTARTS = 3
 #: Longest piece of kubelet's words that is told on, characters.
@@ -263,10 +266,21 @@ def _fault(pod: Pod) -> str:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason in _NOT_MADE:
             words = f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": .")
-            return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}"
+            return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}{_remedy(words)}"
         if _ends_often(pod, each):
             return f"pod {pod.metadata.name}: container {each.name} ended {_often(each.name)}"
     return ""
+
+
+def _remedy(words: str) -> str:
+    """What to do on the node, where the runtime's words leave that open."""
+    private = _NOT_SHARED.search(words)
+    if private is None:
+        return ""
+    return (
+        f"; the driver's files reach the host by a shared mount only: mount --make-rshared {private[1]} on the node,"
+        " and at every boot"
+    )
 
 
 def _ends_often(pod: Pod, status: ContainerStatus) -> bool:

@@ -69,3 +69,10 @@ def test_what_is_missing_before_cards_are_advertised(
 ) -> None:
     waits = validation(found, Facts(toolkit=toolkit, validated=validated), mode)
     assert (waits.reason if waits is not None else None) == expected
+
+
+def test_a_driver_whose_files_do_not_reach_the_agent_is_told_with_what_the_host_lacks() -> None:
+    found = find_driver(Facts(container=DRIVER, driver_root="/run/nvidia/driver"))
+    assert isinstance(found, Waits)
+    assert "/run/nvidia/driver has no libnvidia-ml.so.1" in found.message
+    assert "mount --make-rshared /run" in found.message

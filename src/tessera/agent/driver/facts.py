@@ -84,7 +84,10 @@ def find_driver(facts: Facts) -> Found | Waits:
     if facts.container is not None:
         if facts.library:
             return Found(Home.CONTAINER, facts.container)
-        text = f"the driver container is ready, but {facts.driver_root} has no libnvidia-ml.so.1; is it mounted here?"
+        text = (
+            f"the driver container is ready, but {facts.driver_root} has no libnvidia-ml.so.1: its files do not reach"
+            " this container; the host's /run must be a shared mount (mount --make-rshared /run)"
+        )
         return Waits("WaitingForDriver", text)
     if facts.managed or facts.library:
         return Waits("WaitingForDriver", "the driver container is not ready yet")
