@@ -34,6 +34,7 @@ from tessera.lab.nodespec import NodeSpec
 from tessera.lab.options import ClusterOptions, cards_file, node_folders
 from tessera.lab.scheduler.scheduler import Scheduler
 from tessera.lab.services import ServiceResolver
+from tessera.lab.supervision import supervised
 from tessera.lab.tokens import ContainerToken
 from tessera.lab.waits import CountedClock
 from tessera.lab.workloads.suite import Workloads
@@ -135,7 +136,9 @@ class Cluster:
     async def running(self) -> AsyncIterator[None]:
         """Runs everything inside the block."""
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(part) for part in self._parts()]
+            tasks = [
+                group.create_task(supervised(name, part, self.clock), name=name) for name, part in self._parts().items()
+            ]
             self._group = group
             for node in self.nodes.values():
                 self._start(group, node)
@@ -203,14 +206,16 @@ class Cluster:
             await self.client("cloud-controller").delete(NODES, name)
 
     def _start(self, group: asyncio.TaskGroup, node: SimulatedNode) -> None:
-        self._running[node.name] = group.create_task(node.run(), name=f"node {node.name}")
+        name = f"node {node.name}"
+        self._running[node.name] = group.create_task(supervised(name, node.run, self.clock), name=name)
 
-    def _parts(self) -> list[Coroutine[Any, Any, None]]:
+    def _parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The control plane's programs by name; each call makes a new one that knows nothing of its predecessor."""
         manager, scheduler = self._control_plane("kube-controller-manager"), self._control_plane("kube-scheduler")
-        return [
-            Workloads(manager, clock=self.clock, rng=self.rng("workloads")).run(),
-            Scheduler(scheduler, clock=self.clock, rng=self.rng("scheduler")).run(),
-        ]
+        return {
+            "kube-controller-manager": lambda: Workloads(manager, clock=self.clock, rng=self.rng("workloads")).run(),
+            "kube-scheduler": lambda: Scheduler(scheduler, clock=self.clock, rng=self.rng("scheduler")).run(),
+        }
 
     def _control_plane(self, name: str) -> Client:
         return self.client(name, UserInfo(name=f"system:{name}", groups=("system:masters", "system:authenticated")))

@@ -4,6 +4,7 @@ It authorizes, finds who serves a path, turns refusals into ``Status`` and keeps
 :mod:`dispatch` and below.
 """
 
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
@@ -37,6 +38,10 @@ from tessera.lab.apiserver.writing import Writing
 
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 
+_PANIC = "This request caused apiserver to panic. Look in the logs for details."
+
+_log = logging.getLogger(__name__)
+
 
 class WatchResponse:
     """An open watch: 200 and a stream. Who reads ``chunks`` to the end or stops calls :meth:`close`."""
@@ -68,6 +73,9 @@ class ApiServer:
         tokens: static bearer tokens and who they are.
         leaps: its time leaps, which its version says.
 
+    Attributes:
+        panics: requests that met an error of the server itself; each was answered with 500.
+
     Webhooks are out of reach, so that their failure policy decides, until ``parts.webhooks`` gets others.
     """
 
@@ -80,6 +88,7 @@ class ApiServer:
         tokens: Mapping[str, UserInfo] | None = None,
         leaps: bool = False,
     ) -> None:
+        self.panics = 0
         self.core = Core(clock, Store(history), Registry(wired_types()), random.Random(seed))
         self.identities = Identities(self.core, dict(tokens or {}))
         self.core.parts.discovery = Discovery(self.core.registry, leaps=leaps)
@@ -112,7 +121,7 @@ class ApiServer:
         self.core.hubs.end_all()
 
     async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse:
-        """Answers one request; never raises for what a client can do wrong."""
+        """Answers one request; never raises, whatever a client sends or the server does wrong."""
         query = Query(request)
         warnings: list[str] = []
         found: Route | None = None
@@ -122,6 +131,10 @@ class ApiServer:
             answer = await self._answer(request, query, found, user, warnings)
         except StatusError as error:
             answer = refusal(error)
+        except Exception:  # noqa: BLE001 - one request's error, whatever it is, must not end the server
+            self.panics += 1
+            _log.exception("%s %s by %s", request.method, request.path, user.name)
+            answer = refusal(StatusError(500, "InternalError", _PANIC))
         self._note(request, query, found, user, answer.status)
         return _warned(answer, warnings) if warnings and isinstance(answer, Response) else answer
 

@@ -6,6 +6,7 @@ another. What the API is told of it is :mod:`podstatus`'s business; this room on
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
@@ -20,9 +21,12 @@ from tessera.lab.kubelet.podstatus import ContainerRecord, Role, Running, Termin
 from tessera.lab.kubelet.programrun import ProgramRun
 from tessera.lab.kubelet.pulling import Pulling, duration
 from tessera.lab.kubelet.runtime import Created, Runtime
+from tessera.lab.supervision import being_cancelled, one_line_of
 from tessera.nvml.errors import NvmlError
 
 Json = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
 
 #: Exit codes of a container that was stopped: by SIGTERM, and by SIGKILL after the grace period.
 SIGTERM_EXIT = 143
@@ -30,6 +34,9 @@ SIGKILL_EXIT = 137
 
 #: Exit code of a container whose GPU is not there, as of a command that the runtime cannot start.
 NO_GPU_EXIT = 128
+
+#: Exit code of a container whose simulation failed.
+DIED_EXIT = 1
 
 
 class PodHost(Protocol):
@@ -100,28 +107,30 @@ class Containers:
         self._clock = clock
         self._rng = rng
         self._starting = asyncio.Lock()
-        self._sidecars: list[asyncio.Task[None]] = []
         self._programs: set[ProgramRun] = set()
         self._pulling = Pulling(host, runtime.images, clock, self._wait)
 
     async def live(self) -> None:
         """Runs all containers until the pod is finished. Cancel it, after :meth:`announce_stop`, to stop them."""
-        try:
-            for record in self._records:
-                if record.role is Role.INIT:
-                    await self._keep(record)
-                    if not record.done:
-                        return
-                elif record.role is Role.SIDECAR:
-                    await self._start_sidecar(record)
-            async with asyncio.TaskGroup() as group:
+        sidecars: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as pod:
+            try:
                 for record in self._records:
-                    if record.role is Role.APP:
-                        group.create_task(self._keep(record))
-        finally:
-            for task in self._sidecars:
-                task.cancel()
-            await asyncio.gather(*self._sidecars, return_exceptions=True)
+                    if record.role is Role.INIT:
+                        await self._keep(record)
+                        if not record.done:
+                            return
+                    elif record.role is Role.SIDECAR:
+                        started = asyncio.Event()
+                        sidecars.append(pod.create_task(self._keep(record, started)))
+                        await started.wait()
+                async with asyncio.TaskGroup() as group:
+                    for record in self._records:
+                        if record.role is Role.APP:
+                            group.create_task(self._keep(record))
+            finally:
+                for task in sidecars:
+                    task.cancel()
 
     def announce_stop(self) -> None:
         """Tells that every running container is being stopped."""
@@ -143,11 +152,6 @@ class Containers:
 
     # One container
 
-    async def _start_sidecar(self, record: ContainerRecord) -> None:
-        started = asyncio.Event()
-        self._sidecars.append(asyncio.create_task(self._keep(record, started)))
-        await started.wait()
-
     async def _keep(self, record: ContainerRecord, started: asyncio.Event | None = None) -> None:
         """Starts the container, and again after each end, as long as its restart policy says so."""
         if not self._begins(record):
@@ -158,7 +162,14 @@ class Containers:
             if started is not None:
                 started.set()
             began = self._clock.monotonic()
-            exit_code = await self._process(record, created)
+            try:
+                exit_code = await self._process(record, created)
+            except Exception as error:
+                if being_cancelled():
+                    raise
+                _log.exception("process of container %s", record.name)
+                record.log.append(f"simulated: the process died of an error of the lab: {one_line_of(error)}")
+                exit_code = DIED_EXIT
             self._end(record, exit_code)
             self._host.changed()
             if not self._again(record, exit_code):
@@ -245,6 +256,12 @@ class Containers:
         except (ConfigError, PluginError) as error:
             self._failed(record, "CreateContainerConfigError", str(error))
             return None
+        except Exception as error:
+            if being_cancelled():
+                raise
+            _log.exception("environment of container %s", record.name)
+            self._failed(record, "CreateContainerConfigError", one_line_of(error))
+            return None
         try:
             created = self._runtime.create(
                 record.spec.get("image", ""),
@@ -255,6 +272,12 @@ class Containers:
         except CdiError as error:
             container_id = f"{self._rng.getrandbits(256):064x}"
             self._failed(record, "CreateContainerError", f'failed to generate container "{container_id}" spec: {error}')
+            return None
+        except Exception as error:
+            if being_cancelled():
+                raise
+            _log.exception("making container %s", record.name)
+            self._failed(record, "CreateContainerError", one_line_of(error))
             return None
         self._host.tell("Created", f"Created container: {record.name}")
         record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"

@@ -5,8 +5,9 @@ it. Device plugins join over unix sockets or in this process; everything above t
 """
 
 import asyncio
+import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 from uuid import UUID
@@ -15,11 +16,12 @@ from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import key_of, uid_of
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.lab.kubelet.addresses import Addresses
 from tessera.lab.kubelet.admission import Rejection, admit
+from tessera.lab.kubelet.backoffs import CREATE_RETRY
 from tessera.lab.kubelet.cdi import CdiRegistry
 from tessera.lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions
 from tessera.lab.kubelet.devices import PodUid
@@ -34,6 +36,7 @@ from tessera.lab.kubelet.runtime import Runtime
 from tessera.lab.kubelet.worker import NodeServices, PodWorker
 from tessera.lab.scheduler.cluster import PodNeeds
 from tessera.lab.scheduler.requests import amounts
+from tessera.lab.supervision import LabInformer, one_line_of, outcome, supervised
 from tessera.lab.waits import CountedClock
 from tessera.nvml.simulated import SimulatedMachine
 
@@ -41,6 +44,12 @@ Json = Mapping[str, Any]
 
 #: Seconds from when a reboot is asked for until the machine goes down: systemd ends services first.
 SHUTDOWN = 2.0
+
+
+#: Seconds from the end of a kubelet that failed until it is started again (kubeadm's ``RestartSec``).
+KUBELET_RESTART = 10.0
+
+_log = logging.getLogger(__name__)
 
 
 class _WentDown(Exception):  # noqa: N818 - no error: the machine was asked to
@@ -101,13 +110,14 @@ class SimulatedNode:
         self.waits = CountedClock(clock)
         self.kernel = self._next_kernel = self.options.kernel
         self._booting = False
+        self._registered = False
         self._before: dict[str, PodWorker] = {}
         self._side = PluginSide(plugins)
         self.devices = DeviceManager(
             clock=clock, checkpoint=self._side.checkpoint(), on_change=self._changed, running_pods=self._running_pods
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
-        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
+        self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
         self._object = NodeObject(
             name,
             client=client,
@@ -119,6 +129,7 @@ class SimulatedNode:
             devices=self._device_counts,
             current=lambda: self._nodes.cache.get(name),
         )
+        self._nodes.add_handler(lambda _: self._object.changed())
         images = NodeImages(
             self.waits,
             images=self.options.images,
@@ -198,15 +209,9 @@ class SimulatedNode:
 
     async def run(self) -> None:
         """Registers the node and runs its pods until cancelled."""
-        await self._object.register()
-        self._nodes.add_handler(lambda _: self._object.changed())
-        async with asyncio.TaskGroup() as group:
-            for part in (self._nodes.run(), self._events.run()):
-                group.create_task(part)
-            await self._nodes.wait_synced()
-            while True:
-                await self._up()
-                await self._boot()
+        while True:
+            await self._up()
+            await self._boot()
 
     def reboot(self, kernel: str = "") -> None:
         """Asks the machine to reboot: it goes down after :data:`SHUTDOWN` seconds and is back after the options' boot.
@@ -222,31 +227,60 @@ class SimulatedNode:
 
     async def _up(self) -> None:
         """Runs kubelet and the pods until the machine goes down."""
-        pods = Informer(
-            self._client, PODS.untyped(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
-        )
-        pods.add_handler(self._on_pod)
         try:
             async with asyncio.TaskGroup() as group:
                 self._tasks = group
-                group.create_task(self._object.run())
+                group.create_task(
+                    supervised(f"kubelet of {self.name}", self._kubelet, self._clock, least=KUBELET_RESTART)
+                )
                 if self._once_ready is not None:
                     group.create_task(self._accompany(self._once_ready))
-                await self._open()
-                group.create_task(pods.run())
-                await pods.wait_synced()
-                self._before.clear()
-                self.devices.keep(self._workers.keys())
                 await self._go_down()
         except* _WentDown:
             pass
         finally:
             self._tasks = None
+            self._workers.clear()
             await self._shut()
+
+    async def _kubelet(self) -> None:
+        """One run of kubelet; pods that ran before it go on running."""
+        pods = LabInformer(
+            self._client, PODS.untyped(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
+        )
+        pods.add_handler(self._on_pod)
+        if not self._registered:
+            await self._object.register()
+            self._registered = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in (self._nodes.run(), self._events.run()):
+                    group.create_task(part)
+                await self._nodes.wait_synced()
+                group.create_task(self._object.run())
+                await self._open()
+                group.create_task(pods.run())
+                await pods.wait_synced()
+                self._before.clear()
+                self._lose(uid_of(pod) for pod in pods.cache.values())
+                self.devices.keep(self._workers.keys())
+        except Exception:
+            async with self._restarting:
+                await self._shut()
+                await self.devices.restart()
+            raise
+
+    def _lose(self, known: Iterable[str]) -> None:
+        """Ends the pods that were deleted while kubelet was away."""
+        for uid in self._workers.keys() - set(known):
+            self._workers[uid].gone()
 
     async def _accompany(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
         await self._object.network()
-        await once_ready(self)
+        try:
+            await once_ready(self)
+        except Exception:  # noqa: BLE001 - one pod's error, whatever it is, must not end its kubelet
+            _log.exception("what runs beside kubelet on %s", self.name)
 
     async def _go_down(self) -> Never:
         await self._to_reboot.wait()
@@ -307,10 +341,24 @@ class SimulatedNode:
             self._tasks.create_task(self._work(uid, worker))
 
     async def _work(self, uid: str, worker: PodWorker) -> None:
+        """A pod's life; after an error of the lab it begins again, with its containers started anew."""
         try:
-            await worker.run()
+            while not await self._lived(worker) and not worker.is_gone:
+                again = PodWorker(worker.pod, self._services, worker)
+                again.update(worker.pod)
+                worker = self._workers[uid] = again
         finally:
             del self._workers[uid]
+
+    async def _lived(self, worker: PodWorker) -> bool:
+        """Whether the pod's life went to its end; after a failure this waits as kubelet does."""
+        error = await outcome(worker.run())
+        if error is None:
+            return True
+        _log.error("pod %s on %s", key_of(worker.pod), self.name, exc_info=error)
+        worker.tell("FailedSync", f"error syncing pod, skipping: {one_line_of(error)}", type="Warning")
+        await self._clock.sleep(CREATE_RETRY)
+        return False
 
     # Plugins' side
 

@@ -7,6 +7,7 @@ every start of a container. Whether the plugin is behind a unix socket or in thi
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ from tessera.lab.kubelet.devices import (
 )
 
 Json = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
 
 #: Seconds that a resource stays on the node after its plugin ended (``endpointStopGracePeriod``).
 STOP_GRACE = 300.0
@@ -130,6 +133,8 @@ class DeviceManager:
                 self._on_change()
         except (ConnectionError, PluginError):
             pass  # the plugin ended; what follows is the same as for a clean end
+        except Exception:  # noqa: BLE001 - whatever a plugin says, it must not end its kubelet
+            _log.exception("device list of %s", resource)
         if self._endpoints.get(resource) is endpoint:
             del self._endpoints[resource]
             await endpoint.client.close()

@@ -40,6 +40,10 @@ IGNORES_SIGTERM = "lab.tessera.dev/ignores-sigterm"
 #: Seconds that a container has at least to end after SIGTERM (kubelet's ``minimumGracePeriodInSeconds``).
 _SHORTEST_GRACE = 2.0
 
+#: Seconds that kubelet takes to refuse a pod. Some time it must be: where a node refuses whatever its scheduler sends,
+#: the owner's next pod comes at once, and in virtual time a round without any would have no end.
+REJECTION = 0.01
+
 #: Seconds before a status that could not be written is written again.
 _WRITE_AGAIN = 1.0
 
@@ -110,6 +114,11 @@ class PodWorker:
         self._writing = asyncio.Lock()
         self._reference = reference_to(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no API object any more."""
+        return self._gone
+
     # What the API tells
 
     def update(self, pod: Json) -> None:
@@ -131,17 +140,18 @@ class PodWorker:
 
     async def run(self) -> None:
         """Lives until the API object is gone, or this kubelet is stopped."""
-        writer = asyncio.create_task(self._write_statuses())
-        try:
-            if (self.pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
-                await self._live()
-            self._free()
-            await self._deleted.wait()
-            if not self._gone:
-                await self._confirm()
-        finally:
-            writer.cancel()
-            self._free()
+        async with asyncio.TaskGroup() as group:
+            writer = group.create_task(self._write_statuses())
+            try:
+                if (self.pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+                    await self._live()
+                self._free()
+                await self._deleted.wait()
+                if not self._gone:
+                    await self._confirm()
+            finally:
+                writer.cancel()
+                self._free()
 
     async def _live(self) -> None:
         if self._rebooted:
@@ -153,6 +163,7 @@ class PodWorker:
                 self._rejected = await self._admit()
         if self._rejected is not None:
             self._free()
+            await self._node.clock.sleep(REJECTION)
             self.tell(self._rejected.reason, self._rejected.message, type="Warning")
             await self._write()
             return

@@ -6,6 +6,7 @@ decisions. A binding that fails is taken back and the pod is decided again after
 """
 
 import asyncio
+import logging
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +18,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import key_of, split_key, uid_of
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
@@ -26,8 +27,11 @@ from tessera.lab.scheduler.preemption import Preemption, preempt
 from tessera.lab.scheduler.queue import SchedulingQueue
 from tessera.lab.scheduler.victims import Victims
 from tessera.lab.scheduler.volumebinding import VolumeBinder
+from tessera.lab.supervision import LabInformer, one_line_of
 
 Json = dict[str, Any]
+
+_log = logging.getLogger(__name__)
 
 #: The name under which pods ask for this scheduler.
 NAME = "default-scheduler"
@@ -65,9 +69,9 @@ class Scheduler:
         self._backoffs: dict[str, Backoff] = {}
         self._writers = asyncio.Semaphore(_WRITERS)
         self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
-        self._pods = Informer(client, PODS.untyped(), clock=clock, rng=rng)
-        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng)
-        self._namespaces = Informer(client, NAMESPACES.untyped(), clock=clock, rng=rng)
+        self._pods = LabInformer(client, PODS.untyped(), clock=clock, rng=rng)
+        self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng)
+        self._namespaces = LabInformer(client, NAMESPACES.untyped(), clock=clock, rng=rng)
         self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
         self._binder = VolumeBinder(client, self.cluster.storage, self._something_changed, clock=clock, rng=rng)
         self._pods.add_handler(self._on_pod)
@@ -170,7 +174,13 @@ class Scheduler:
 
     def _decide_all(self, group: asyncio.TaskGroup) -> None:
         while (pod := self._queue.pop()) is not None:
-            answer = decide(pod, self.cluster)
+            try:
+                answer = decide(pod, self.cluster)
+            except Exception as error:  # noqa: BLE001 - one pod's error, whatever it is, must not stop the others
+                _log.exception("pod %s cannot be decided", pod.key)
+                self._queue.put_back(pod)
+                group.create_task(self._mark(pod, "SchedulerError", one_line_of(error)))
+                continue
             match answer:
                 case Placed():
                     self.cluster.place(pod, answer.node)

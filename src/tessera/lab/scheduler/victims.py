@@ -12,6 +12,7 @@ from tessera.kube.informer import Informer
 from tessera.kube.meta import split_key
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
 from tessera.lab.scheduler.cluster import PodNeeds
+from tessera.lab.supervision import LabInformer
 
 Json = dict[str, Any]
 
@@ -32,7 +33,7 @@ class Victims:
         self._events = events
         self._clock = clock
         self._name = name
-        self._budgets = Informer(client, POD_DISRUPTION_BUDGETS.untyped(), clock=clock, rng=rng)
+        self._budgets = LabInformer(client, POD_DISRUPTION_BUDGETS.untyped(), clock=clock, rng=rng)
 
     @property
     def informers(self) -> Sequence[Informer[Json]]:

@@ -16,6 +16,7 @@ from tessera.kube.meta import Resource, key_of, split_key
 from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
 from tessera.lab.scheduler.decision import Placed
 from tessera.lab.scheduler.storage import SELECTED_NODE, Storage
+from tessera.lab.supervision import LabInformer
 
 Json = dict[str, Any]
 
@@ -49,7 +50,7 @@ class VolumeBinder:
             (CSI_NODES, storage.csi_nodes),
         )
         self.informers: Sequence[Informer[Json]] = [
-            Informer(client, kind.untyped(), clock=clock, rng=rng) for kind, _ in kinds
+            LabInformer(client, kind.untyped(), clock=clock, rng=rng) for kind, _ in kinds
         ]
         for informer, (_, memory) in zip(self.informers, kinds, strict=True):
             informer.add_handler(self._mirror(memory))

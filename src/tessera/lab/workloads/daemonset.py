@@ -45,10 +45,10 @@ class DaemonSetController:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._expectations = Expectations(mirrors.clock)
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        self._expectations = Expectations(mirrors.clock, self._queue.add)
         self._claims = Claims(mirrors.client, DAEMONSETS, PODS)
         self._pods = PodMaker(mirrors, DAEMONSETS, self._expectations)
-        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.daemonsets.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(DAEMONSETS, mirrors.daemonsets, self._queue, self._expectations))
         mirrors.nodes.add_handler(self._on_node)

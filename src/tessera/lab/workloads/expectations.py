@@ -5,7 +5,8 @@ deletes it notes what to expect; while something is expected it does not count a
 given up after five minutes, as in ``pkg/controller/controller_utils.go``.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tessera.clock import Clock
@@ -22,10 +23,16 @@ class _Expected:
 
 
 class Expectations:
-    """Expectations of one controller, by the key of what it reconciles."""
+    """Expectations of one controller, by the key of what it reconciles.
 
-    def __init__(self, clock: Clock) -> None:
+    Args:
+        clock: for what is given up.
+        look_again: has a key reconciled, once what was expected of it is given up.
+    """
+
+    def __init__(self, clock: Clock, look_again: Callable[[str], None]) -> None:
         self._clock = clock
+        self._look_again = look_again
         self._expected: dict[str, _Expected] = {}
 
     def met(self, key: str) -> bool:
@@ -40,6 +47,7 @@ class Expectations:
     def expect(self, key: str, *, creations: int = 0, deletions: Iterable[str] = ()) -> None:
         """Notes what is about to be asked for; ``deletions`` are UIDs. Replaces what was given up."""
         self._expected[key] = _Expected(creations, set(deletions), self._clock.monotonic())
+        asyncio.get_running_loop().call_later(GIVE_UP_AFTER, self._look_again, key)
 
     def created(self, key: str, number: int = 1) -> None:
         """So many creations were seen, or failed."""

@@ -13,6 +13,7 @@ from tessera.kube.errors import ApiError
 from tessera.kube.informer import Event, Informer
 from tessera.kube.meta import PartialObject, Resource
 from tessera.kube.resources import CRDS
+from tessera.lab.supervision import LabInformer
 from tessera.lab.workloads.mirrors import Mirrors
 
 _NEEDED = frozenset({"list", "watch", "delete"})
@@ -66,7 +67,7 @@ class Inventory:
         self._handlers: list[Handler] = []
         self._running: dict[Kind, asyncio.Task[None]] = {}
         self._stale = asyncio.Event()
-        self._definitions = Informer(mirrors.client, CRDS, clock=mirrors.clock, rng=mirrors.rng)
+        self._definitions = LabInformer(mirrors.client, CRDS, clock=mirrors.clock, rng=mirrors.rng)
         self._definitions.add_handler(lambda _: self._stale.set())
 
     def add_handler(self, handler: Handler) -> None:
@@ -111,7 +112,7 @@ class Inventory:
                 self._running[kind] = group.create_task(mirror.run())
 
     def _mirror(self, kind: Kind) -> Informer[PartialObject]:
-        mirror = Informer(
+        mirror = LabInformer(
             self._mirrors.client,
             kind,
             clock=self._mirrors.clock,

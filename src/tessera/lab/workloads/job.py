@@ -31,10 +31,10 @@ class JobController:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._expectations = Expectations(mirrors.clock)
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        self._expectations = Expectations(mirrors.clock, self._queue.add)
         self._claims = Claims(mirrors.client, JOBS, PODS)
         self._pods = PodMaker(mirrors, JOBS, self._expectations)
-        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.jobs.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(JOBS, mirrors.jobs, self._queue, self._expectations))
 

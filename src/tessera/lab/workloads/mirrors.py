@@ -32,6 +32,7 @@ from tessera.kube.resources import (
     STATEFULSETS,
     STORAGE_CLASSES,
 )
+from tessera.lab.supervision import LabInformer
 from tessera.lab.workloads.ownership import Json, controller_of
 
 #: Index of what a controller owns, by the controller's UID; and of what nobody owns, by namespace.
@@ -91,7 +92,7 @@ class Mirrors:
         self.storage_classes = self._mirror(STORAGE_CLASSES)
 
     def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
-        return Informer(self.client, resource.untyped(), clock=self.clock, rng=self.rng, indexes=indexes)
+        return LabInformer(self.client, resource.untyped(), clock=self.clock, rng=self.rng, indexes=indexes)
 
     @property
     def all(self) -> tuple[Informer[dict[str, Any]], ...]:

@@ -65,12 +65,19 @@ def deletion_rank(pod: Json) -> tuple[Any, ...]:
         1 if pod["spec"].get("nodeName") else 0,
         order.get(phase(pod), 1),
         1 if is_ready(pod) else 0,
-        int(cost),
+        _cost(cost),
         -since,
         -restarts,
         -created_at(pod),
         pod["metadata"]["name"],
     )
+
+
+def _cost(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0  # as upstream
 
 
 def from_template(template: Json, owner: Json, resource: Resource[Any], extra: Mapping[str, str] | None = None) -> Any:

@@ -25,10 +25,10 @@ class ReplicaSetController:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._expectations = Expectations(mirrors.clock)
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        self._expectations = Expectations(mirrors.clock, self._queue.add)
         self._claims = Claims(mirrors.client, REPLICASETS, PODS)
         self._pods = PodMaker(mirrors, REPLICASETS, self._expectations)
-        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.replicasets.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(REPLICASETS, mirrors.replicasets, self._queue, self._expectations))
 

@@ -30,10 +30,10 @@ class StatefulSetController:
 
     def __init__(self, mirrors: Mirrors) -> None:
         self._mirrors = mirrors
-        self._expectations = Expectations(mirrors.clock)
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        self._expectations = Expectations(mirrors.clock, self._queue.add)
         self._claims = Claims(mirrors.client, STATEFULSETS, PODS)
         self._pods = PodMaker(mirrors, STATEFULSETS, self._expectations)
-        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
         mirrors.statefulsets.add_handler(queue_itself(self._queue))
         mirrors.pods.add_handler(queue_controller(STATEFULSETS, mirrors.statefulsets, self._queue, self._expectations))
 
