@@ -224,6 +224,43 @@ CARD_STATES = Limit(
     "real cards have some hundreds; names that pods and records invent must not fill the memory",
 )
 
+REVIEW_BODY = Limit(
+    3 * 2**20,
+    "bytes",
+    "one AdmissionReview",
+    "the API server takes no larger request, and etcd stores half of it",
+)
+REVIEW_TIME = Limit(
+    1_000,
+    "ms of CPU time",
+    "the review of one pod",
+    "the API server waits 5 s, and other pods wait behind this one; what the bounds below leave takes 200 ms at most",
+)
+OWN_ANNOTATIONS = Limit(
+    64,
+    "annotations",
+    "annotations of a pod under tessera.dev/",
+    "there are a dozen; each that is unknown is compared with those that exist, to find a slip of the pen",
+)
+REQUIREMENT = Limit(
+    1_024,
+    "characters",
+    "the value of an annotation that says what a GPU has to be",
+    "the longest sensible one is a list of models",
+)
+PRODUCTS = Limit(
+    32,
+    "models",
+    "models in a pod's tessera.dev/product",
+    "each is compared with each model of the cluster",
+)
+OFFERS = Limit(
+    128,
+    "offers",
+    "entries of a node's annotation tessera.dev/offers",
+    "a node of 16 cards in every MIG profile needs fewer; what one node writes is compared for every pod",
+)
+
 
 def all_limits() -> Iterator[tuple[str, Limit]]:
     """Name and limit of everything in this module, in its order."""

@@ -135,13 +135,13 @@ def test_no_text_does_more_than_be_refused(text: str) -> None:
 
 
 def compared(offer: NodeOffer) -> Offer:
-    (found,) = placement_offers("n1", [offer])
+    (found,) = placement_offers([offer])
     return found
 
 
 def test_a_whole_card_counts_with_the_memory_it_is_sold_with() -> None:
     found = compared(WHOLE)
-    assert (found.node, found.kind, found.memory, found.portion) == ("n1", Kind.WHOLE, 40 * GIB, Fraction(1))
+    assert (found.kind, found.memory, found.portion) == (Kind.WHOLE, 40 * GIB, Fraction(1))
     assert (found.card.compute_capability, found.nvlink, found.card.ecc, found.count) == ((8, 0), True, True, 8)
 
 

@@ -68,10 +68,10 @@ def test_false_asks_for_nothing() -> None:
         ({"gpu_memory": "10GB"}, 'annotation tessera.dev/gpu-memory: "10GB" is no quantity; write for example 10Gi'),
         ({"gpu_memory": "-1Gi"}, 'annotation tessera.dev/gpu-memory: "-1Gi" must be positive; write for example 10Gi'),
         ({"gpu_memory": "10"}, 'annotation tessera.dev/gpu-memory: "10" is in bytes; is a unit missing, as in 10Gi?'),
-        ({"gpu_memory": "9" * 60}, TOO_MUCH.format("9" * 40)),
+        ({"gpu_memory": "9" * 60}, TOO_MUCH.format("9" * 39)),
         (
             {"gpu_memory": "9" * 400},
-            f'annotation tessera.dev/gpu-memory: "{"9" * 40}…" is no quantity; write for example 10Gi',
+            f'annotation tessera.dev/gpu-memory: "{"9" * 39}…" is no quantity; write for example 10Gi',
         ),
         ({"nvlink": "yes"}, 'annotation tessera.dev/nvlink: "yes" must be "true" or "false", in quotes'),
         ({"ecc": "True"}, 'annotation tessera.dev/ecc: "True" must be "true" or "false", in quotes'),

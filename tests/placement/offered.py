@@ -1,18 +1,39 @@
 """Offers as nodes have them, written in a line: for tests that choose among them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import NamedTuple
 
 from tessera.mig.geometry import Geometry
 from tessera.mig.names import parse_profile_name
-from tessera.placement.offers import CardKind, Kind, Offer
-from tessera.placement.requirements import GIB
+from tessera.placement.offers import CardKind, Choice, Impossible, Kind, Offer, OfferTable, choose
+from tessera.placement.requirements import GIB, Requirements
 
 
-def whole_card(node: str, card: CardKind, count: int, resource: str = "nvidia.com/gpu") -> Offer:
+class Placed(NamedTuple):
+    """An offer of a node."""
+
+    node: str
+    offer: Offer
+
+
+def chosen_among(requirements: Requirements, placed: Iterable[Placed]) -> Choice | Impossible:
+    """What is chosen where the nodes have these offers."""
+    listed = list(placed)
+    nodes = sorted({each.node for each in listed})
+    table = OfferTable()
+    for each in listed:
+        table.add([each.offer], 1 << nodes.index(each.node))
+
+    def names(among: int) -> list[str]:
+        return [name for number, name in enumerate(nodes) if among >> number & 1]
+
+    return choose(requirements, table, (1 << len(nodes)) - 1, names)
+
+
+def whole_card(node: str, card: CardKind, count: int, resource: str = "nvidia.com/gpu") -> Placed:
     """Cards that are given out whole."""
-    return Offer(
-        node=node,
+    offer = Offer(
         resource=resource,
         kind=Kind.WHOLE,
         card=card,
@@ -20,12 +41,12 @@ def whole_card(node: str, card: CardKind, count: int, resource: str = "nvidia.co
         portion=Fraction(1),
         count=count,
     )
+    return Placed(node, offer)
 
 
-def shared_card(node: str, card: CardKind, count: int, *, replicas: int, resource: str) -> Offer:
+def shared_card(node: str, card: CardKind, count: int, *, replicas: int, resource: str) -> Placed:
     """Cards of which each is given to ``replicas`` containers; the agreed part of the memory counts."""
-    return Offer(
-        node=node,
+    offer = Offer(
         resource=resource,
         kind=Kind.SHARE,
         card=card,
@@ -33,22 +54,25 @@ def shared_card(node: str, card: CardKind, count: int, *, replicas: int, resourc
         portion=Fraction(1, replicas),
         count=count * replicas,
     )
+    return Placed(node, offer)
 
 
-def slices(node: str, card: CardKind, geometry: Geometry, counts: Mapping[str, int], *, dynamic: bool) -> list[Offer]:
+def slices(node: str, card: CardKind, geometry: Geometry, counts: Mapping[str, int], *, dynamic: bool) -> list[Placed]:
     """MIG slices: so many of each profile that are cut, or that are made when a pod asks."""
     whole = max(row.compute_slices for row in geometry.profiles)
     rows = [(geometry.profile(name), count) for name, count in counts.items()]
     return [
-        Offer(
-            node=node,
-            resource=row.resource,
-            kind=Kind.DYNAMIC_SLICE if dynamic else Kind.FIXED_SLICE,
-            card=card,
-            memory=row.memory_gb * GIB,
-            portion=Fraction(row.compute_slices, whole),
-            count=count,
-            suffix=parse_profile_name(row.name).suffix,
+        Placed(
+            node,
+            Offer(
+                resource=row.resource,
+                kind=Kind.DYNAMIC_SLICE if dynamic else Kind.FIXED_SLICE,
+                card=card,
+                memory=row.memory_gb * GIB,
+                portion=Fraction(row.compute_slices, whole),
+                count=count,
+                suffix=parse_profile_name(row.name).suffix,
+            ),
         )
         for row, count in rows
         if count

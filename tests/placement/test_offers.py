@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.placement.offered import shared_card, slices, whole_card
+from tests.placement.offered import Placed, chosen_among, shared_card, slices, whole_card
 
 from tessera.mig.models import model_by_short_name
 from tessera.placement.offers import (
@@ -16,7 +16,7 @@ from tessera.placement.offers import (
     KeptBy,
     Kind,
     Offer,
-    choose,
+    OfferTable,
     unmet,
 )
 from tessera.placement.requirements import GIB, Comparison, Requirements
@@ -32,18 +32,18 @@ def need(gib: float = 0, **more: Any) -> Requirements:
     return Requirements(memory=int(gib * GIB), **more)
 
 
-def every_profile(node: str = "mig") -> list[Offer]:
+def every_profile(node: str = "mig") -> list[Placed]:
     return slices(node, A100, A100_TABLE, {row.name: row.max_count for row in A100_TABLE.profiles}, dynamic=True)
 
 
-def chosen(requirements: Requirements, *offers: Offer) -> Choice:
-    choice = choose(requirements, offers)
+def chosen(requirements: Requirements, *offers: Placed) -> Choice:
+    choice = chosen_among(requirements, offers)
     assert isinstance(choice, Choice), choice
     return choice
 
 
-def refused(requirements: Requirements, *offers: Offer) -> str:
-    choice = choose(requirements, offers)
+def refused(requirements: Requirements, *offers: Placed) -> str:
+    choice = chosen_among(requirements, offers)
     assert isinstance(choice, Impossible), choice
     return choice.text
 
@@ -66,29 +66,30 @@ def test_the_smallest_slice_with_the_memory(gib: float, resource: str) -> None:
 
 def test_a_profile_that_exists_once_per_card_is_left_to_who_names_it() -> None:
     assert chosen(need(5), *every_profile()).resource == "nvidia.com/mig-1g.5gb"
-    only = [offer for offer in every_profile() if offer.suffix]
+    only = [offer for offer in every_profile() if offer.offer.suffix]
     assert chosen(need(5), *only).resource == "nvidia.com/mig-1g.5gb.me"
 
 
 def test_a_cut_slice_goes_before_one_on_demand_before_a_share_before_a_card() -> None:
     quarter = CardKind(product="NVIDIA X", memory_mib=10240, compute_capability=(8, 0))
     offers = [
-        Offer(
-            node=str(kind), resource=f"r-{kind.value}", kind=kind, card=quarter, memory=10, portion=Fraction(1), count=1
+        Placed(
+            str(kind),
+            Offer(resource=f"r-{kind.value}", kind=kind, card=quarter, memory=10, portion=Fraction(1), count=1),
         )
         for kind in (Kind.WHOLE, Kind.SHARE, Kind.DYNAMIC_SLICE, Kind.FIXED_SLICE)
     ]
     order = []
     while offers:
         order.append(chosen(Requirements(memory=1), *offers).resource)
-        offers = [offer for offer in offers if offer.resource != order[-1]]
+        offers = [offer for offer in offers if offer.offer.resource != order[-1]]
     assert order == ["r-0", "r-1", "r-2", "r-3"]
 
 
 def test_a_share_counts_with_its_part_of_the_memory() -> None:
     shared = shared_card("shared", A100, 4, replicas=4, resource="nvidia.com/gpu.shared")
     whole = whole_card("full", A100, 8)
-    assert shared.count == 16
+    assert shared.offer.count == 16
     assert chosen(need(10), shared, whole).resource == "nvidia.com/gpu.shared"
     assert chosen(need(10.5), shared, whole).resource == "nvidia.com/gpu"
 
@@ -220,15 +221,25 @@ NEEDS = st.builds(
 
 @given(requirements=NEEDS, offers=OFFERS)
 def test_on_every_node_that_is_meant_whatever_the_pod_gets_is_enough(
-    requirements: Requirements, offers: list[Offer]
+    requirements: Requirements, offers: list[Placed]
 ) -> None:
-    choice = choose(requirements, offers)
-    existing = [offer for offer in offers if offer.count]
+    choice = chosen_among(requirements, offers)
+    existing = [each for each in offers if each.offer.count]
     if isinstance(choice, Choice):
-        given_out = [each for each in existing if each.resource == choice.resource and each.node in choice.nodes]
+        given_out = [each for each in existing if each.offer.resource == choice.resource and each.node in choice.nodes]
         assert given_out
-        assert not any(unmet(requirements, offer) for offer in given_out)
-        assert choose(requirements, offers[::-1]) == choice
+        assert not any(unmet(requirements, each.offer) for each in given_out)
+        assert chosen_among(requirements, offers[::-1]) == choice
     else:
-        bad_company = {(each.node, each.resource) for each in existing if unmet(requirements, each)}
-        assert all((each.node, each.resource) in bad_company for each in existing)
+        bad_company = {(each.node, each.offer.resource) for each in existing if unmet(requirements, each.offer)}
+        assert all((each.node, each.offer.resource) in bad_company for each in existing)
+
+
+def test_many_nodes_with_the_same_offer_are_compared_once() -> None:
+    table = OfferTable()
+    for number in range(5000):
+        table.add([whole_card("n", A100, 8).offer, whole_card("n", T4, 2, "example.com/t4").offer], 1 << number)
+    assert len(table.among((1 << 5000) - 1)) == 2
+    for number in range(5000):
+        table.remove([whole_card("n", T4, 2, "example.com/t4").offer], 1 << number)
+    assert table.resources() == {"nvidia.com/gpu"}

@@ -6,13 +6,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.webhook.admission import Refused, patch
+from tessera.webhook.admission import patch
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNode
 from tessera.webhook.operations import applied as with_patch
+from tessera.webhook.refusal import Refused
 from tessera.webhook.review import Reviewer, ReviewError
 
-A100 = Capabilities(dynamic=frozenset({"1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"}))
+PROFILES = ("1g.5gb", "1g.5gb.me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+
+
+def a100(*fixed: str) -> Capabilities:
+    """A node whose A100 is cut on demand, and one with these profiles in a fixed layout."""
+    nodes = [GpuNode(name="a100", labels={"nvidia.com/mig.config": "dynamic"}, dynamic=frozenset(PROFILES))]
+    if fixed:
+        nodes.append(GpuNode(name="fixed", labels={"nvidia.com/mig.config": "all-3g.20gb"}, fixed=frozenset(fixed)))
+    return Capabilities.of(nodes)
+
+
+A100 = a100()
 GATE = {"name": "instaslice.redhat.com/accelerator"}
 QUOTA = "instaslice.redhat.com/accelerator-memory-quota"
 QUOTA_PATH = "instaslice.redhat.com~1accelerator-memory-quota"
@@ -129,9 +141,54 @@ def test_limits_alone_are_enough() -> None:
     assert after["spec"]["containers"][0]["resources"]["requests"] == {QUOTA: "20Gi"}
 
 
-def test_a_quota_that_the_author_wrote_is_replaced() -> None:
-    after = applied(pod(asking({"nvidia.com/mig-3g.20gb": "1", QUOTA: "1Gi"})))
-    assert after["spec"]["containers"][0]["resources"]["limits"][QUOTA] == "20Gi"
+def test_a_quota_that_the_author_wrote_right_stays() -> None:
+    for amount in ("20Gi", "21474836480"):
+        after = applied(pod(asking({"nvidia.com/mig-3g.20gb": "1", QUOTA: amount})))
+        assert after["spec"]["containers"][0]["resources"]["limits"][QUOTA] == amount
+
+
+@pytest.mark.parametrize(
+    ("containers", "words"),
+    [
+        ([asking({"nvidia.com/mig-3g.20gb": "1", QUOTA: "1Gi"})], ["1Gi of", "its slices are charged 20Gi"]),
+        ([asking({"nvidia.com/mig-3g.20gb": "1", QUOTA: "1e999999999"})], ["its slices are charged 20Gi"]),
+        ([asking({QUOTA: "100Gi"})], ["100Gi of", "it is charged for no slices"]),
+        ([asking({QUOTA: "5Gi", "nvidia.com/gpu": "1"})], ["it is charged for no slices"]),
+        ([{"resources": {"requests": {QUOTA: "5Gi"}}}], ["it is charged for no slices"]),
+        ([asking({"nvidia.com/mig-3g.20gb": "1"}), asking({QUOTA: "5Gi"})], ['"c1"', "it is charged for no slices"]),
+    ],
+)
+def test_who_asks_for_the_quota_without_the_slices_is_refused(
+    containers: list[dict[str, Any]], words: list[str]
+) -> None:
+    """Nodes have a bounded amount of it; pods that take it in vain would keep slices from the others."""
+    with pytest.raises(Refused) as caught:
+        patch(pod(*containers), A100)
+    for word in [*words, "leave this resource out"]:
+        assert word in str(caught.value)
+
+
+def test_no_amount_of_the_quota_is_no_request() -> None:
+    assert patch(pod(asking({QUOTA: "0"})), A100) == ()
+
+
+@pytest.mark.parametrize(
+    ("resource", "meant"),
+    [
+        ("mig.das.com/1g.5gb", "nvidia.com/mig-1g.5gb"),
+        ("mig.das.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb"),
+        ("mig.das.com/1g.5gb-plus-me", "nvidia.com/mig-1g.5gb.me"),
+        ("mig.das.com/gpu", "nvidia.com/gpu"),
+        ("instaslice.redhat.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb"),
+    ],
+)
+def test_another_slicers_name_is_refused_with_the_right_one_unless_a_node_has_it(resource: str, meant: str) -> None:
+    foreign = pod(asking({resource: "1"}))
+    with pytest.raises(Refused) as caught:
+        patch(foreign, A100)
+    assert f"here it is {meant}: write that in limits" in str(caught.value)
+    beside = Capabilities.of([GpuNode(name="das", foreign=frozenset({resource}))])
+    assert patch(foreign, beside) == ()
 
 
 @pytest.mark.parametrize(
@@ -149,13 +206,13 @@ def test_a_pod_without_slices_is_left_alone(untouched: dict[str, Any]) -> None:
 
 
 def test_a_profile_that_only_a_fixed_layout_offers_is_left_to_it() -> None:
-    capabilities = Capabilities(dynamic=A100.dynamic, static=frozenset({"1g.12gb", "3g.20gb"}))
+    capabilities = a100("1g.12gb", "3g.20gb")
     assert patch(pod(asking({"nvidia.com/mig-1g.12gb": "1"})), capabilities) == ()
     assert patch(pod(asking({"nvidia.com/mig-3g.20gb": "1"})), capabilities) != ()
 
 
 def test_a_pod_that_selects_a_fixed_layout_is_left_to_it() -> None:
-    capabilities = Capabilities(dynamic=A100.dynamic, static=frozenset({"3g.20gb"}))
+    capabilities = a100("3g.20gb")
     selecting = pod(asking({"nvidia.com/mig-3g.20gb": "1"}), nodeSelector={"nvidia.com/mig.config": "all-3g.20gb"})
     assert patch(selecting, capabilities) == ()
     on_demand = pod(asking({"nvidia.com/mig-3g.20gb": "1"}), nodeSelector={"nvidia.com/mig.config": "dynamic"})
@@ -198,7 +255,7 @@ def test_a_pod_that_its_author_bound_is_refused() -> None:
 
 
 def test_profiles_of_two_worlds_are_refused() -> None:
-    capabilities = Capabilities(dynamic=A100.dynamic, static=frozenset({"1g.12gb"}))
+    capabilities = a100("1g.12gb")
     with pytest.raises(Refused, match="a pod gets its slices from one of them"):
         patch(pod(asking({"nvidia.com/mig-1g.12gb": "1"}), asking({"nvidia.com/mig-1g.5gb": "1"})), capabilities)
 
@@ -270,7 +327,7 @@ def request(body: dict[str, Any] | None, operation: str = "CREATE") -> bytes:
 
 def test_a_review_is_answered_with_a_json_patch() -> None:
     counted: list[str] = []
-    reviewer = Reviewer(lambda: A100, counted.append)
+    reviewer = Reviewer(A100, counted.append)
     answer = msgspec.json.decode(reviewer.review(request(pod(asking({"nvidia.com/mig-3g.20gb": "1"})))))
     assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     response = answer["response"]
@@ -280,12 +337,12 @@ def test_a_review_is_answered_with_a_json_patch() -> None:
 
 
 def test_a_review_of_a_pod_without_slices_has_no_patch() -> None:
-    answer = msgspec.json.decode(Reviewer(lambda: A100).review(request(pod({}))))
+    answer = msgspec.json.decode(Reviewer(A100).review(request(pod({}))))
     assert answer["response"] == {"uid": "u", "allowed": True}
 
 
 def test_a_refusal_carries_its_text() -> None:
-    answer = msgspec.json.decode(Reviewer(lambda: A100).review(request(pod(asking({"nvidia.com/mig-x": "1"})))))
+    answer = msgspec.json.decode(Reviewer(A100).review(request(pod(asking({"nvidia.com/mig-x": "1"})))))
     assert answer["response"]["allowed"] is False
     assert "is not a MIG profile" in answer["response"]["status"]["message"]
 
@@ -293,7 +350,7 @@ def test_a_refusal_carries_its_text() -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"apiVersion":"v1","kind":"Pod","request":{"uid":"u"}}'])
 def test_what_is_no_review_is_said_to_be_none(body: bytes) -> None:
     with pytest.raises(ReviewError, match="AdmissionReview"):
-        Reviewer(lambda: A100).review(body)
+        Reviewer(A100).review(body)
 
 
 @pytest.mark.parametrize("capabilities", [A100, Capabilities()])

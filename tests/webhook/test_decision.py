@@ -10,11 +10,11 @@ from tessera.api.names import QUOTA_RESOURCE
 from tessera.api.node_offers import NodeOffer, OfferKind, placement_offers
 from tessera.api.products import count_label
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
-from tessera.webhook.admission import Refused
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.decision import decide
-from tessera.webhook.gpu_nodes import gpu_node
+from tessera.webhook.gpu_nodes import GpuNode, gpu_node
 from tessera.webhook.operations import applied
+from tessera.webhook.refusal import Refused
 
 A100 = {"product": "NVIDIA A100-SXM4-40GB", "card_memory_mib": 40960, "compute_capability": "8.0", "ecc": True}
 T4 = {"product": "Tesla T4", "card_memory_mib": 15360, "compute_capability": "7.5", "ecc": True}
@@ -64,6 +64,10 @@ def cluster(*names: str) -> Capabilities:
     return Capabilities.of(node for node in found if node is not None)
 
 
+def nodes(capabilities: Capabilities) -> list[GpuNode]:
+    return list(capabilities.nodes(capabilities.every))
+
+
 def needing(limits: dict[str, Any] | None = None, /, **needs: str) -> dict[str, Any]:
     annotations = {f"tessera.dev/{key.replace('_', '-')}": value for key, value in needs.items()}
     container = (
@@ -84,7 +88,12 @@ def summary(after: Any) -> tuple[str, str, str, str]:
     limits = after["spec"]["containers"][0]["resources"]["limits"]
     (resource,) = limits.keys() - {QUOTA_RESOURCE}
     gated = "gated" if {"name": GATE} in after["spec"].get("schedulingGates", ()) else ""
-    left = [node for node in cluster().left_by(after["spec"]) if resource in {each.resource for each in node.offers}]
+    everything = cluster()
+    left = [
+        node
+        for node in everything.nodes(everything.left_by(after["spec"]))
+        if resource in {each.resource for each in node.offers}
+    ]
     return resource, gated, limits.get(QUOTA_RESOURCE, ""), " ".join(node.name for node in left)
 
 
@@ -181,11 +190,11 @@ def test_one_node_that_allows_it_is_enough() -> None:
     assert silent is not None
     pod = needing({"nvidia.com/gpu.shared": "2"})
     for more in (other, silent):
-        known = Capabilities.of([*cluster().nodes, more])
+        known = Capabilities.of([*nodes(cluster()), more])
         assert decided(pod, known) == pod
     pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": "time"}
     with pytest.raises(Refused, match="one share at most"):
-        decide(pod, Capabilities.of([*cluster().nodes, other]))
+        decide(pod, Capabilities.of([*nodes(cluster()), other]))
 
 
 # -- any pod, any cluster --------------------------------------------------------------------------------------------
@@ -243,8 +252,8 @@ def test_a_second_look_changes_nothing_and_nothing_that_was_written_is_lost(
     after = applied(pod, first)
     assert list(decide(after, known)) == []
     assert after["metadata"]["annotations"].items() >= pod["metadata"]["annotations"].items()
-    left = {node.name for node in known.left_by(after["spec"])}
-    assert left <= {node.name for node in known.left_by(pod["spec"])}
+    left = set(known.names(known.left_by(after["spec"])))
+    assert left <= set(known.names(known.left_by(pod["spec"])))
     chosen = after["metadata"]["annotations"].get("tessera.dev/chosen-resource")
     if chosen is not None:
         assert_enough(after, chosen, known, left)
@@ -254,9 +263,9 @@ def assert_enough(after: dict[str, Any], chosen: str, known: Capabilities, left:
     """On every node that is left and has the chosen resource it is of one kind, and the pod is gated accordingly."""
     kinds = {
         each.kind
-        for node in known.nodes
+        for node in nodes(known)
         if node.name in left
-        for each in placement_offers(node.name, node.offers)
+        for each in placement_offers(node.offers)
         if each.resource == chosen
     }
     assert len(kinds) == 1

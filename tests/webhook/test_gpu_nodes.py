@@ -141,23 +141,34 @@ def test_a_node_without_gpus_is_none() -> None:
 # -- events ----------------------------------------------------------------------------------------------------------
 
 
+class Changes(Capabilities):
+    """Counts what is taken in."""
+
+    count = 0
+
+    def put(self, node: GpuNode) -> None:
+        self.count += 1
+        super().put(node)
+
+
 def put(gpus: GpuNodes, item: Node, kind: EventKind = EventKind.MODIFIED) -> None:
     gpus.node_changed(Event(kind, item))
 
 
 def test_a_heartbeat_changes_nothing() -> None:
-    gpus = GpuNodes()
+    changes = Changes()
+    gpus = GpuNodes(changes)
     said = encode_offers([offer("nvidia.com/gpu")])
     put(gpus, node("n", "", said, gpu="0"))
-    (before,), version = gpus.values(), gpus.version
+    (before,) = gpus.values()
     put(gpus, node("n", "", said, gpu="1"))
     (after,) = gpus.values()
-    assert gpus.version == version
+    assert changes.count == 1
     assert after.offers is before.offers, "what is unchanged is not decoded again"
 
 
 def test_a_malformed_annotation_is_told_once_and_means_no_offers(caplog: pytest.LogCaptureFixture) -> None:
-    gpus = GpuNodes()
+    gpus = GpuNodes(Changes())
     with caplog.at_level(logging.WARNING):
         for gpu in "123":
             put(gpus, node("n", "", "[{]", gpu=gpu))
@@ -169,12 +180,12 @@ def test_a_malformed_annotation_is_told_once_and_means_no_offers(caplog: pytest.
 
 
 def test_a_node_and_its_object_come_and_go() -> None:
-    gpus = GpuNodes()
+    known = Capabilities()
+    gpus = GpuNodes(known)
     gpus.instaslice_changed(Event(EventKind.ADDED, instaslice("n")))
     put(gpus, node("m", "all-1g.5gb", **{"mig_1g.5gb": "7"}), EventKind.ADDED)
-    known = Capabilities.of(gpus.values())
-    assert known.dynamic == {"1g.5gb.me", "2g.10gb"}
-    assert known.static == {"1g.5gb"}
+    assert known.on_demand.keys() == {"1g.5gb.me", "2g.10gb"}
+    assert known.fixed.keys() == {"1g.5gb"}
     put(gpus, node("m"), EventKind.DELETED)
     gpus.instaslice_changed(Event(EventKind.DELETED, instaslice("n")))
-    assert Capabilities.of(gpus.values()) == Capabilities()
+    assert (known.on_demand, known.fixed, known.names(known.every)) == ({}, {}, [])

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tessera.webhook.restriction import restriction_of
+from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.gpu_nodes import GpuNode
 
 LABELS = {"zone": "a", "cards": "8"}
 
@@ -48,4 +49,5 @@ def label(key: str, sign: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_whether_a_node_is_left(spec: dict[str, Any], left: bool) -> None:
-    assert restriction_of(spec).admits("n", LABELS) is left
+    known = Capabilities.of([GpuNode(name="n", labels=LABELS), GpuNode(name="m", labels={"zone": "c"})])
+    assert ("n" in known.names(known.left_by(spec))) is left

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.placement.offered import slices, whole_card
+from tests.placement.offered import Placed, slices, whole_card
 
 from tessera.api.node_offers import NodeOffer, OfferKind
 from tessera.api.products import count_label
 from tessera.mig.models import model_by_short_name
 from tessera.placement.offers import CardKind, Offer
-from tessera.webhook.admission import Refused
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNode
 from tessera.webhook.operations import applied
+from tessera.webhook.refusal import Refused
 from tessera.webhook.translation import translate
 
 A100 = CardKind(product="NVIDIA A100-SXM4-40GB", memory_mib=40960, compute_capability=(8, 0), nvlink=True, ecc=True)
@@ -39,10 +39,10 @@ def pod(annotations: dict[str, str], *containers: dict[str, Any], **spec: Any) -
     return {"metadata": metadata, "spec": {"containers": listed, **spec}}
 
 
-def cluster(*offers: Offer, **undescribed: str) -> Capabilities:
+def cluster(*offers: Placed, **undescribed: str) -> Capabilities:
     """Nodes with these offers and the labels of their cards, and others that do not say what a resource is there."""
     names = sorted({offer.node for offer in offers})
-    own = {name: tuple(offer for offer in offers if offer.node == name) for name in names}
+    own = {name: tuple(each.offer for each in offers if each.node == name) for name in names}
     return Capabilities.of(
         [
             *(GpuNode(name=name, labels=labels(name, own[name]), compared=own[name]) for name in names),
@@ -55,7 +55,7 @@ def labels(name: str, offers: tuple[Offer, ...]) -> dict[str, str]:
     return {"kubernetes.io/hostname": f"{name}.host"} | {count_label(offer.card.product): "1" for offer in offers}
 
 
-def translated(document: dict[str, Any], *offers: Offer) -> Any:
+def translated(document: dict[str, Any], *offers: Placed) -> Any:
     return applied(document, translate(document, cluster(*offers)))
 
 
@@ -174,7 +174,7 @@ def test_nodes_that_do_not_say_what_they_give_out_are_kept_off() -> None:
 
 def test_a_label_that_a_node_lacks_does_not_keep_pods_off_it() -> None:
     known = cluster(whole_card("one", T4, 4), whole_card("two", H100, 8))
-    bare = Capabilities.of(replace(node, labels={}) for node in known.nodes)
+    bare = Capabilities.of(replace(node, labels={}) for node in known.nodes(known.every))
     document = pod({"product": "H100"})
     assert required(applied(document, translate(document, bare))) == [
         {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["two"]}]}

@@ -19,6 +19,8 @@ QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 INSTASLICE_NAMESPACE = "instaslice-system"
 
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
+#: What other slicers call NVIDIA's resources: DAS, and InstaSlice v0.0.2 on nodes and in pods that it has changed.
+OTHER_PREFIXES = ("mig.das.com/", "instaslice.redhat.com/mig-")
 #: Whole cards, and cards shared by time or by MPS.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 
@@ -55,6 +57,15 @@ def resource_of(profile: str) -> str:
 def profile_of(resource: str) -> str:
     """The profile of a MIG resource in the resource's spelling (``1g.5gb.me``); empty if it is no MIG resource."""
     return resource.removeprefix(MIG_RESOURCE_PREFIX) if resource.startswith(MIG_RESOURCE_PREFIX) else ""
+
+
+def meant_resource(resource: str) -> str:
+    """The name here of another slicer's resource, ``nvidia.com/mig-1g.5gb`` for ``mig.das.com/1g.5gb``; else empty."""
+    for prefix in OTHER_PREFIXES:
+        if resource.startswith(prefix):
+            name = resource.removeprefix(prefix).removeprefix("mig-").replace("-plus-", "+")
+            return resource_of(name) if name[:1].isdecimal() else f"nvidia.com/{name}"
+    return ""
 
 
 def device_id(gpu: str, profile: str, start: int) -> str:

@@ -19,6 +19,7 @@ from typing import Annotated
 
 import msgspec
 
+from tessera.limits import OFFERS
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
 from tessera.placement.offers import CardKind, Kind, Offer
@@ -116,6 +117,8 @@ def decode_offers(text: str) -> tuple[NodeOffer, ...]:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
         raise ValueError(f"annotation {OFFERS_ANNOTATION}: {_located(str(error))}; the agent writes it anew") from None
+    if len(found) > OFFERS:
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {len(found)} entries; {OFFERS} are read")
     for number, offer in enumerate(found):
         _check_profile(number, offer)
     return found
@@ -151,23 +154,22 @@ def _profile(text: str) -> tuple[ProfileName, int]:
     return name, name.slices
 
 
-def placement_offers(node: str, offers: Iterable[NodeOffer]) -> tuple[Offer, ...]:
+def placement_offers(offers: Iterable[NodeOffer]) -> tuple[Offer, ...]:
     """The offers of a node in the terms in which requirements are compared with them.
 
     Memory counts as cards and profiles state it, whatever NVML reports of it; a share counts with its part of that, or
     with the limit that was pinned for it.
 
     Args:
-        node: whose.
         offers: well-formed ones, as from :func:`decode_offers`.
 
     Raises:
         ValueError: a slice without a profile's name.
     """
-    return tuple(_placement_offer(node, offer) for offer in offers)
+    return tuple(_placement_offer(offer) for offer in offers)
 
 
-def _placement_offer(node: str, offer: NodeOffer) -> Offer:
+def _placement_offer(offer: NodeOffer) -> Offer:
     major, _, minor = offer.compute_capability.partition(".")
     card = CardKind(
         product=offer.product,
@@ -182,7 +184,6 @@ def _placement_offer(node: str, offer: NodeOffer) -> Offer:
         memory, suffix = name.memory_gb * GIB, name.suffix
         portion = min(Fraction(1), Fraction(compute, _compute_slices(offer.product)))
     return Offer(
-        node=node,
         resource=offer.resource,
         kind=_KINDS[offer.kind],
         card=card,

@@ -4,7 +4,7 @@ Read by admission and, since pods can exist that no webhook has seen, by the con
 speak of: nothing is parsed and nothing compared.
 """
 
-from collections.abc import Iterator
+from typing import NamedTuple
 
 from tessera.kube.resources import PodSpec
 from tessera.limits import (
@@ -15,49 +15,60 @@ from tessera.limits import (
     POD_CONTAINERS,
     POD_QUANTITIES,
     TOLERATIONS,
-    Limit,
 )
+
+
+class PodSize(NamedTuple):
+    """How many of each a pod has; terms, expressions and values are those of required node affinity."""
+
+    containers: int = 0
+    selector: int = 0
+    tolerations: int = 0
+    terms: int = 0
+    expressions: int = 0
+    values: int = 0
+    quantities: int = 0
 
 
 def excess(spec: PodSpec) -> str:
     """Which limit a pod is over, for its author; empty if none."""
+    return excess_of(_size(spec))
+
+
+def excess_of(size: PodSize) -> str:
+    """Which limit a pod of this size is over, for its author; empty if none."""
+    one_label = "label the nodes that you mean by one label"
+    counts = (
+        ("the pod has", size.containers, POD_CONTAINERS, "divide it into several pods"),
+        ("node selector has", size.selector, NODE_SELECTOR_LABELS, one_label),
+        ("the pod has", size.tolerations, TOLERATIONS, "tolerate a key with the operator Exists"),
+        ("node affinity has", size.terms, NODE_AFFINITY_TERMS, "name many values in one term, by In"),
+        ("node affinity has", size.expressions, NODE_AFFINITY_EXPRESSIONS, one_label),
+        ("node affinity has", size.values, NODE_AFFINITY_VALUES, one_label),
+        ("the pod has", size.quantities, POD_QUANTITIES, "ask for fewer resources"),
+    )
     return next(
         (
             f"{what} {count:,} {limit.unit}, {limit} are considered: {remedy}"
-            for what, count, limit, remedy in _over(spec)
+            for what, count, limit, remedy in counts
+            if count > limit
         ),
         "",
     )
 
 
-def _over(spec: PodSpec) -> Iterator[tuple[str, int, Limit, str]]:
-    counts = [
-        (
-            "the pod has",
-            len(spec.init_containers) + len(spec.containers),
-            POD_CONTAINERS,
-            "divide it into several pods",
-        ),
-        (
-            "node selector has",
-            len(spec.node_selector),
-            NODE_SELECTOR_LABELS,
-            "label the nodes that you mean by one label",
-        ),
-        ("the pod has", len(spec.tolerations), TOLERATIONS, "tolerate a key with the operator Exists"),
-    ]
+def _size(spec: PodSpec) -> PodSize:
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
-    if affinity is not None and affinity.required is not None:
-        terms = affinity.required.node_selector_terms
-        counts.append(("node affinity has", len(terms), NODE_AFFINITY_TERMS, "name many values in one term, by In"))
-        few = terms[:NODE_AFFINITY_TERMS]
-        tests = [test for term in few for test in (*term.match_expressions, *term.match_fields)]
-        counts.append(
-            ("node affinity has", len(tests), NODE_AFFINITY_EXPRESSIONS, "label the nodes that you mean by one label")
-        )
-        values = sum(len(test.values) for test in tests)
-        counts.append(("node affinity has", values, NODE_AFFINITY_VALUES, "label the nodes that you mean by one label"))
+    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
+    few = terms[:NODE_AFFINITY_TERMS]
+    tests = [test for term in few for test in (*term.match_expressions, *term.match_fields)]
     containers = (*spec.init_containers, *spec.containers)
-    quantities = sum(len(each.resources.limits) + len(each.resources.requests) for each in containers)
-    counts.append(("the pod has", quantities, POD_QUANTITIES, "ask for fewer resources"))
-    return (each for each in counts if each[1] > each[2])
+    return PodSize(
+        containers=len(containers),
+        selector=len(spec.node_selector),
+        tolerations=len(spec.tolerations),
+        terms=len(terms),
+        expressions=len(tests),
+        values=sum(len(test.values) for test in tests),
+        quantities=sum(len(each.resources.limits) + len(each.resources.requests) for each in containers),
+    )

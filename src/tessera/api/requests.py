@@ -17,10 +17,13 @@ import msgspec
 from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Container, Pod
+from tessera.text import one_line
 
 #: Slices that one pod may ask for. A pod runs on one node, and the largest servers have 16 cards of 8 memory slots. It
 #: bounds what a pod can cost whoever plans it, whatever number its author writes.
 MOST_SLICES = 16 * 8
+#: Digits of an amount that needs no look at its form.
+_SHORT = 10
 
 
 class SliceRequestError(Exception):
@@ -79,26 +82,31 @@ def container_slices(
 
 
 def _count(name: str, resource: str, limits: Mapping[str, str], requests: Mapping[str, str]) -> int:
-    where = f'container "{name}"'
+    where = f'container "{one_line(name)}"'
     if resource not in limits:
         raise SliceRequestError(
-            f"{where}: {resource} is in requests but not in limits; slices cannot be overcommitted: set it in limits"
+            f"{where}: {one_line(resource)} is in requests but not in limits; slices cannot be overcommitted: set it "
+            "in limits"
         )
     limit = _whole(where, "limits", resource, limits[resource])
     if resource in requests and _whole(where, "requests", resource, requests[resource]) != limit:
         raise SliceRequestError(
-            f"{where}: requests ask for {requests[resource]} and limits for {limits[resource]} of {resource}; "
+            f"{where}: requests ask for {one_line(requests[resource])} and limits for {one_line(limits[resource])} "
+            f"of {one_line(resource)}; "
             "slices cannot be overcommitted: make both equal or leave requests out"
         )
     return limit
 
 
 def _whole(where: str, field: str, resource: str, text: Any) -> int:
+    if isinstance(text, str) and len(text) < _SHORT and text.isascii() and text.isdecimal():
+        return int(text)  # as nearly all are
+    resource = one_line(resource)
     try:
         value = parse_quantity(str(text))
     except ValueError:
         raise SliceRequestError(
-            f'{where}: {field} of {resource} is "{text}", which is no quantity; write 1, 2, ...'
+            f'{where}: {field} of {resource} is "{one_line(text)}", which is no quantity; write 1, 2, ...'
         ) from None
     if value < 0:
         raise SliceRequestError(f"{where}: {field} of {resource} is {text}; it must not be negative")
@@ -115,8 +123,8 @@ def _refuse_whole_cards(
     for resource in GPU_RESOURCES:
         if any(text not in {"0", 0} for text in (limits.get(resource, "0"), requests.get(resource, "0"))):
             raise SliceRequestError(
-                f'container "{name}": asks for {MIG_RESOURCE_PREFIX}{next(iter(counts))} beside {resource}; CUDA uses '
-                "either slices or whole cards: use one of them, or two containers"
+                f'container "{one_line(name)}": asks for {_first(counts)} beside {resource}; CUDA uses either slices '
+                "or whole cards: use one of them, or two containers"
             )
 
 
@@ -124,9 +132,13 @@ def _refuse_device_env(name: str, counts: Mapping[str, int], env: Iterable[str])
     for variable in env:
         if variable in DEVICE_ENV:
             raise SliceRequestError(
-                f'container "{name}": sets {variable} and asks for {MIG_RESOURCE_PREFIX}{next(iter(counts))}; which '
-                "devices it sees follows from the slices it gets: remove the variable"
+                f'container "{one_line(name)}": sets {variable} and asks for {_first(counts)}; which devices it sees '
+                "follows from the slices it gets: remove the variable"
             )
+
+
+def _first(counts: Mapping[str, int]) -> str:
+    return MIG_RESOURCE_PREFIX + one_line(next(iter(counts)))
 
 
 def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
@@ -139,14 +151,20 @@ def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
         SliceRequestError: they are more than any node has.
     """
     profiles = sorted({profile for container in containers for profile in container.counts})
+    if len(profiles) > MOST_SLICES:
+        raise _too_many(len(profiles))
     taken = {profile: _taken(containers, profile) for profile in profiles}
     total = sum(taken.values())
     if total > MOST_SLICES:
-        raise SliceRequestError(
-            f"asks for {total} slices; all of a pod's slices are on one node, and no node has more than {MOST_SLICES}: "
-            "ask for fewer, or divide the work among pods"
-        )
+        raise _too_many(total)
     return tuple(profile for profile in profiles for _ in range(taken[profile]))
+
+
+def _too_many(slices: int) -> SliceRequestError:
+    return SliceRequestError(
+        f"asks for {slices} slices; all of a pod's slices are on one node, and no node has more than {MOST_SLICES}: "
+        "ask for fewer, or divide the work among pods"
+    )
 
 
 def _taken(containers: Sequence[ContainerSlices], profile: str) -> int:

@@ -13,7 +13,9 @@ from difflib import get_close_matches
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
+from tessera.limits import OWN_ANNOTATIONS, PRODUCTS, REQUIREMENT
 from tessera.placement.requirements import OPERATORS, Comparison, Requirements
+from tessera.text import one_line
 
 PREFIX = "tessera.dev/"
 MEMORY = PREFIX + "gpu-memory"
@@ -33,7 +35,10 @@ _LEAST_MEMORY = 2**20
 _MOST_MEMORY = 2**60
 #: Characters of a mistaken value that are repeated in a message.
 _SHOWN = 40
-_BOUND = re.compile(rf"\s*({'|'.join(map(re.escape, OPERATORS))})?\s*([0-9]+)\.([0-9]+)\s*")
+#: After the sign and without blanks around it. Compute capabilities have two digits at most before the dot.
+_VERSION = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})")
+#: Longest name of an annotation, without its prefix (Kubernetes, qualified names).
+_LONGEST_NAME = 63
 
 
 class RequirementError(ValueError):
@@ -53,16 +58,21 @@ def requirements_of(
     Raises:
         RequirementError: a value is not of its form, a key is nearly one of ours, or GPUs are asked for by name too.
     """
-    for key in annotations:
+    own = [key for key in annotations if key.startswith(PREFIX)]
+    if len(own) > OWN_ANNOTATIONS:
+        raise RequirementError(f"the pod has {len(own)} annotations under {PREFIX}, {OWN_ANNOTATIONS} are read")
+    for key in own:
         _refuse_nearly(key)
     if not any(key in annotations for key in KEYS):
         return None
+    for key in KEYS:
+        _refuse_long(key, annotations.get(key, ""))
     for resource in resources:
         if resource in gpus or resource.startswith(MIG_RESOURCE_PREFIX):
             written = next(key for key in KEYS if key in annotations)
             raise RequirementError(
-                f'annotation {written} and a container\'s resource "{resource}" both say which GPU the pod gets; '
-                "keep one of them"
+                f'annotation {written} and a container\'s resource "{one_line(resource)}" both say which GPU the pod '
+                "gets; keep one of them"
             )
     found = Requirements(
         memory=_memory(annotations[MEMORY]) if MEMORY in annotations else 0,
@@ -74,17 +84,22 @@ def requirements_of(
     return found if found != Requirements() else None
 
 
+def _refuse_long(key: str, text: str) -> None:
+    if len(text) > REQUIREMENT:
+        raise RequirementError(f"annotation {key}: has {len(text):,} characters, {REQUIREMENT} are read; shorten it")
+
+
 def _refuse_nearly(key: str) -> None:
-    if not key.startswith(PREFIX) or key in KEYS:
-        return
+    if key in KEYS or len(key) > len(PREFIX) + _LONGEST_NAME:
+        return  # the API server refuses the longer ones
     names = [known.removeprefix(PREFIX) for known in KEYS]
     close = get_close_matches(key.removeprefix(PREFIX), names, n=1, cutoff=0.75)
     if close:
-        raise RequirementError(f"annotation {key}: unknown; did you mean {PREFIX}{close[0]}?")
+        raise RequirementError(f"annotation {one_line(key)}: unknown; did you mean {PREFIX}{close[0]}?")
 
 
 def _memory(text: str) -> int:
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    shown = one_line(text, _SHOWN)
     try:
         amount = parse_quantity(text)
     except ValueError:
@@ -100,27 +115,32 @@ def _memory(text: str) -> int:
 
 def _truth(key: str, text: str) -> bool:
     if text not in {"true", "false"}:
-        raise RequirementError(f'annotation {key}: "{text}" must be "true" or "false", in quotes')
+        raise RequirementError(f'annotation {key}: "{one_line(text, _SHOWN)}" must be "true" or "false", in quotes')
     return text == "true"
 
 
 def _capability(text: str) -> tuple[Comparison, ...]:
-    bounds = []
-    for part in text.split(","):
-        match = _BOUND.fullmatch(part)
-        if match is None:
-            raise RequirementError(
-                f'annotation {CAPABILITY}: "{part.strip()}" is no bound; write one of {" ".join(OPERATORS)} and a '
-                'version, for example ">=8.0" or ">=8.0,<10.0"'
-            )
-        bounds.append(Comparison(match[1] or "==", (int(match[2]), int(match[3]))))
-    return tuple(bounds)
+    return tuple(_comparison(part.strip()) for part in text.split(","))
+
+
+def _comparison(part: str) -> Comparison:
+    sign = next((each for each in OPERATORS if part.startswith(each)), "")
+    version = _VERSION.fullmatch(part.removeprefix(sign).strip())
+    if version is None:
+        raise RequirementError(
+            f'annotation {CAPABILITY}: "{one_line(part, _SHOWN)}" is no bound; write one of {" ".join(OPERATORS)} and '
+            'a version, for example ">=8.0" or ">=8.0,<10.0"'
+        )
+    return Comparison(sign or "==", (int(version[1]), int(version[2])))
 
 
 def _products(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split("|"))
+    if len(names) > PRODUCTS:
+        raise RequirementError(f"annotation {PRODUCT}: names {len(names)} models, {PRODUCTS} are read; name families")
     if not all(re.search("[A-Za-z0-9]", name) for name in names):
         raise RequirementError(
-            f'annotation {PRODUCT}: "{text}" has an empty name; write models divided by |, for example A100|H100'
+            f'annotation {PRODUCT}: "{one_line(text)}" has an empty name; write models divided by |, for example '
+            "A100|H100"
         )
     return names

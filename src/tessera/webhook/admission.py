@@ -6,7 +6,8 @@ Rules:
   gate, and per container that asks the quota resource, in limits and requests.
 - A pod that only nodes with a fixed layout can serve, among those that its author leaves, is left to them.
 - The patch is computed against what the pod already has, so a second call (reinvocation) patches nothing.
-- The quota is ours to compute: a value that the author wrote is replaced, else the quota could be bypassed.
+- The quota is ours to compute. Whoever asks for it with another amount than the slices have, or without slices, is
+  refused: nodes have as much of it as their cards can give, and what one pod takes in vain the others lack.
 - A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
   the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
 - What cannot work is refused here, where the author sees it, and not left to wait for ever.
@@ -14,56 +15,56 @@ Rules:
 Pure: the verdict follows from the pod's JSON and the known capabilities alone.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from tessera.api.names import GATE, MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.names import GATE, MIG_RESOURCE_PREFIX
 from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
 from tessera.api.sharing.grammar import SHARED_SUFFIX
 from tessera.mig.names import parse_profile_name
-from tessera.webhook.capabilities import MODEL_PROFILES, Capabilities
+from tessera.placement.offers import Nodes
+from tessera.text import one_line
+from tessera.webhook.budget import Spend, free
+from tessera.webhook.capabilities import MODEL_PROFILES, Capabilities, NodeSets
+from tessera.webhook.charges import Asking, charges_of, refuse_other_charges
 from tessera.webhook.operations import Operation
+from tessera.webhook.refusal import Refused
 from tessera.webhook.restriction import restriction_of
+from tessera.webhook.spelling import refuse_foreign
 
 Json = Mapping[str, Any]
 
-
-class Refused(Exception):  # noqa: N818 - a verdict, not a fault
-    """The pod must not be created; the text is shown to its author."""
-
-
-class Asking(msgspec.Struct, frozen=True, kw_only=True):
-    """A container that asks for slices, and where it stands in the pod."""
-
-    path: str
-    container: Json
-    slices: ContainerSlices
+#: Longest name of a resource, without its prefix (Kubernetes, qualified names).
+_LONGEST_PROFILE = 63
 
 
-def patch(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
+def patch(pod: Json, capabilities: Capabilities, spend: Spend = free) -> Sequence[Operation]:
     """The operations that gate a pod and charge its slices; none if it is to be left alone.
 
     Raises:
         Refused: the pod asks for what cannot be served.
     """
+    spec = pod.get("spec") or {}
+    refuse_foreign(spec, capabilities)
     try:
-        asking = _asking(pod.get("spec") or {})
+        asking = _asking(spec, spend)
         held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
         raise Refused(f"{error}") from None
-    if not asking or _for_static_nodes(pod["spec"], asking, capabilities):
+    static = not asking or _for_static_nodes(spec, asking, capabilities, spend)
+    charges = charges_of(asking, held, spec)
+    refuse_other_charges(spec, charges)
+    if static:
         return ()
-    _refuse_bound(pod["spec"])
-    charges = _charges(asking, held, pod["spec"])
-    return [*_gate(pod["spec"]), *(operation for charge in charges for operation in _charge(*charge))]
+    _refuse_bound(spec)
+    return [*_gate(spec), *(operation for charge in charges for operation in charge.operations())]
 
 
-def _asking(spec: Json) -> Sequence[Asking]:
+def _asking(spec: Json, spend: Spend) -> Sequence[Asking]:
     found = []
     for field in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(field) or ()):
+            spend()
             slices = _slices(container, init=field == "initContainers")
             if slices.counts:
                 found.append(Asking(path=f"/spec/{field}/{index}", container=container, slices=slices))
@@ -73,16 +74,16 @@ def _asking(spec: Json) -> Sequence[Asking]:
 def _slices(container: Json, *, init: bool) -> ContainerSlices:
     resources = container.get("resources") or {}
     return container_slices(
-        container.get("name", ""),
+        container.get("name") or "",
         resources.get("limits") or {},
         resources.get("requests") or {},
-        [variable.get("name", "") for variable in container.get("env") or ()],
+        [variable.get("name") or "" for variable in container.get("env") or ()],
         init=init,
         sidecar=init and container.get("restartPolicy") == "Always",
     )
 
 
-def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities) -> bool:
+def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities, spend: Spend) -> bool:
     """Whether nodes with a fixed layout are to serve the pod.
 
     The nodes decide that its author leaves; if none of those has what it asks for, all.
@@ -93,15 +94,15 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
     profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
     if any(_is_share(profile, capabilities) for profile in profiles):
         return True  # like any pod for a resource that no node has yet, it waits for one
-    left = capabilities.left_by(spec)
-    if any(profiles.keys() <= node.dynamic for node in left):
+    left = capabilities.left_by(spec, spend)
+    if _having(capabilities.on_demand, profiles, left):
         return False
-    if any(profiles.keys() <= node.fixed for node in left):
+    if _having(capabilities.fixed, profiles, left):
         return True
-    fixed = profiles.keys() <= capabilities.static
+    fixed = profiles.keys() <= capabilities.fixed.keys()
     if fixed and not restriction_of(spec).may_be_on_demand:
         return True
-    if profiles.keys() <= capabilities.possible and (capabilities.dynamic or not fixed):
+    if profiles.keys() <= capabilities.possible and (capabilities.on_demand or not fixed):
         return False
     if fixed:
         return True
@@ -114,17 +115,24 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
     )
 
 
+def _having(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
+    """Those of the nodes that have all of the profiles."""
+    for profile in profiles:
+        nodes &= sets.get(profile, 0)
+    return nodes
+
+
 def _is_share(profile: str, capabilities: Capabilities) -> bool:
     """Whether this is a share of a slice as sharing profiles call it; slices that are cut on demand are not shared."""
     base = profile.removesuffix(SHARED_SUFFIX)
-    return base != profile and base in capabilities.possible | capabilities.static | MODEL_PROFILES
+    return base != profile and (base in capabilities.known or base in MODEL_PROFILES)
 
 
 def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) -> None:
-    if profile in capabilities.possible or profile in capabilities.static:
+    if profile in capabilities.known:
         return
-    where = f'container "{container}": {MIG_RESOURCE_PREFIX}{profile}'
-    closest = capabilities.closest(profile)
+    where = f'container "{one_line(container)}": {MIG_RESOURCE_PREFIX}{one_line(profile)}'
+    closest = capabilities.closest(profile) if len(profile) <= _LONGEST_PROFILE else None
     meant = f" Did you mean {MIG_RESOURCE_PREFIX}{closest}?" if closest else ""
     try:
         parse_profile_name(profile)
@@ -132,17 +140,17 @@ def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) ->
         fault = "is not a MIG profile (the form is <compute slices>g.<memory>gb, as in 3g.20gb)."
     else:
         fault = (
-            "is a profile of no card in this cluster." if capabilities.dynamic else "is a profile of no NVIDIA card."
+            "is a profile of no card in this cluster." if capabilities.on_demand else "is a profile of no NVIDIA card."
         )
-    owner = "The cards of this cluster have" if capabilities.dynamic else "Known profiles are"
-    raise Refused(f"{where} {fault}{meant} {owner} {_listed(capabilities.possible | capabilities.static)}.")
+    owner = "The cards of this cluster have" if capabilities.on_demand else "Known profiles are"
+    raise Refused(f"{where} {fault}{meant} {owner} {_listed(capabilities.known)}.")
 
 
 def _refuse_bound(spec: Json) -> None:
     if spec.get("nodeName"):
         raise Refused(
-            f'spec.nodeName is "{spec["nodeName"]}": a pod that asks for a slice cannot be bound by its author, '
-            "because the slice is placed first; use spec.nodeSelector or node affinity"
+            f'spec.nodeName is "{one_line(spec["nodeName"])}": a pod that asks for a slice cannot be bound by its '
+            "author, because the slice is placed first; use spec.nodeSelector or node affinity"
         )
 
 
@@ -153,48 +161,6 @@ def _gate(spec: Json) -> Sequence[Operation]:
     if gates:
         return [{"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}}]
     return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
-
-
-def _charges(asking: Sequence[Asking], held: Sequence[str], spec: Json) -> Sequence[tuple[str, Json, int]]:
-    """Path, container and GB of each charge; together Kubernetes counts them as what the pod holds."""
-    charges = [(one.path, one.container, _gigabytes(one.slices)) for one in asking]
-    beside = peak = 0
-    for one, (_, _, own) in zip(asking, charges, strict=True):
-        if one.slices.init and not one.slices.sidecar:
-            peak = max(peak, beside + own)
-        else:
-            beside += own
-    whole = sum(parse_profile_name(profile).memory_gb for profile in held)
-    if max(beside, peak) < whole:
-        path = next((one.path for one in asking if not one.slices.init), "/spec/containers/0")
-        before = sum(own for at, _, own in charges if at == path)
-        container = spec["containers"][int(path.rpartition("/")[2])]
-        charges = [charge for charge in charges if charge[0] != path]
-        charges.append((path, container, before + whole - beside))
-    return charges
-
-
-def _gigabytes(slices: ContainerSlices) -> int:
-    return sum(parse_profile_name(profile).memory_gb * count for profile, count in slices.counts.items())
-
-
-def _charge(path: str, container: Json, gigabytes: int) -> Sequence[Operation]:
-    """The quota resource of a container: GB of its profiles times their counts, counted as Gi."""
-    amount = f"{gigabytes}Gi"
-    resources = container.get("resources")
-    key = QUOTA_RESOURCE.replace("~", "~0").replace("/", "~1")
-    if resources is None:
-        both = {"limits": {QUOTA_RESOURCE: amount}, "requests": {QUOTA_RESOURCE: amount}}
-        return [{"op": "add", "path": f"{path}/resources", "value": both}]
-    operations: list[Operation] = []
-    for field in ("limits", "requests"):
-        present = resources.get(field)
-        at = f"{path}/resources/{field}"
-        if present is None:
-            operations.append({"op": "add", "path": at, "value": {QUOTA_RESOURCE: amount}})
-        elif present.get(QUOTA_RESOURCE) != amount:
-            operations.append({"op": "add", "path": f"{at}/{key}", "value": amount})
-    return operations
 
 
 def _named(profiles: Sequence[str]) -> str:

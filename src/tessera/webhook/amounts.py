@@ -8,50 +8,52 @@ Refused is what no node would take. If one node allows it, or does not say, the 
 others: the scheduler decides, and a node that does not allow it refuses.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tessera.kube.quantity import parse_quantity
-from tessera.webhook.gpu_nodes import GpuNode
+from tessera.placement.offers import Nodes
+from tessera.text import one_line
+from tessera.webhook.capabilities import Capabilities
 
 Json = Mapping[str, Any]
 
 
-def refused_amount(spec: Json, nodes: Sequence[GpuNode]) -> str:
+def refused_amount(spec: Json, nodes: Nodes, capabilities: Capabilities) -> str:
     """Why a container's amount cannot be served anywhere; empty if it may be.
 
     Args:
         spec: the pod's.
         nodes: where the pod may run.
+        capabilities: what the nodes have.
     """
-    for container, resource, amount in _above_one(spec):
-        if _one_each(resource, nodes):
+    for container, resource, amount in _asked(spec):
+        if _one_each(resource, nodes, capabilities) and _is_above_one(amount):
             return (
-                f'container "{container}": asks for {amount} of {resource}, and every node that has it gives a '
-                "container one share at most (failRequestsGreaterThanOne, or MPS): ask for one; several shares give no "
-                "larger part of a card"
+                f'container "{one_line(container)}": asks for {amount} of {resource}, and every node that has it gives '
+                "a container one share at most (failRequestsGreaterThanOne, or MPS): ask for one; several shares give "
+                "no larger part of a card"
             )
     return ""
 
 
-def _above_one(spec: Json) -> Iterator[tuple[str, str, str]]:
+def _asked(spec: Json) -> Iterator[tuple[str, str, str]]:
     for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
         resources = container.get("resources") or {}
         for resource, amount in {**(resources.get("requests") or {}), **(resources.get("limits") or {})}.items():
-            if _is_above_one(amount):
-                yield container.get("name", ""), resource, str(amount)
+            yield container.get("name") or "", resource, str(amount)
 
 
-def _is_above_one(amount: Any) -> bool:
+def _is_above_one(amount: str) -> bool:
     try:
-        return parse_quantity(str(amount)) > 1
+        return parse_quantity(amount) > 1
     except ValueError:
         return False  # the API server says what is wrong with it
 
 
-def _one_each(resource: str, nodes: Sequence[GpuNode]) -> bool:
+def _one_each(resource: str, nodes: Nodes, capabilities: Capabilities) -> bool:
     """Whether there are nodes with the resource, and all of them give one share at most."""
-    if any(resource in node.undescribed for node in nodes):
+    if not capabilities.one_each.get(resource, 0) & nodes:
         return False
-    offers = [offer for node in nodes for offer in node.offers if offer.resource == resource]
-    return bool(offers) and all(offer.one_per_request for offer in offers)
+    others = capabilities.undescribed.get(resource, 0) | capabilities.several_each.get(resource, 0)
+    return not others & nodes

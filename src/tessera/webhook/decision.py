@@ -8,26 +8,30 @@ changes.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.webhook.admission import Refused, patch
+from tessera.webhook.admission import patch
 from tessera.webhook.amounts import refused_amount
+from tessera.webhook.budget import Spend, free
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.operations import Operation, applied
+from tessera.webhook.refusal import Refused
 from tessera.webhook.translation import translate
 
 
-def decide(pod: Mapping[str, Any], capabilities: Capabilities) -> Sequence[Operation]:
+def decide(pod: Mapping[str, Any], capabilities: Capabilities, spend: Spend = free) -> Sequence[Operation]:
     """The operations of a JSON patch; none if the pod is to be left alone.
 
     Args:
         pod: as it is to be created.
         capabilities: what the cluster has.
+        spend: asked before each piece of work.
 
     Raises:
         Refused: the pod must not be created.
     """
-    first = translate(pod, capabilities)
+    first = translate(pod, capabilities, spend)
     translated = applied(pod, first)
     spec = translated.get("spec") or {}
-    if why := refused_amount(spec, capabilities.left_by(spec)):
+    nodes = capabilities.left_by(spec, spend)
+    if why := refused_amount(spec, nodes, capabilities):
         raise Refused(why)
-    return [*first, *patch(translated, capabilities)]
+    return [*first, *patch(translated, capabilities, spend)]

@@ -10,11 +10,12 @@ advertises it. It is never both.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
 
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, profile_of, resource_of
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, meant_resource, profile_of, resource_of
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers, placement_offers
 from tessera.kube.cache import Event, EventKind
 from tessera.kube.resources import Node
@@ -37,6 +38,7 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
         dynamic: profiles that are cut on demand, in the resource's spelling.
         fixed: profiles that stand on it.
         undescribed: GPU resources that it gives out without saying of which cards.
+        foreign: resources of another slicer that runs there.
     """
 
     name: str
@@ -46,6 +48,19 @@ class GpuNode(msgspec.Struct, frozen=True, kw_only=True):
     dynamic: frozenset[str] = frozenset()
     fixed: frozenset[str] = frozenset()
     undescribed: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()
+
+
+class NodeSink(Protocol):
+    """Takes each node with GPUs as it is now."""
+
+    def put(self, node: GpuNode) -> None:
+        """A node is new, or has changed in what matters here."""
+        ...
+
+    def drop(self, name: str) -> None:
+        """A node is gone, or has no GPUs any more."""
+        ...
 
 
 def dynamic_profiles(item: Instaslice) -> frozenset[str]:
@@ -64,7 +79,8 @@ def gpu_node(
         offers: what its annotation says.
         instaslice: the object of its on-demand cards, if there is one.
     """
-    advertised = frozenset(_advertised(node.status.allocatable)) if node is not None else frozenset()
+    allocatable = node.status.allocatable if node is not None else {}
+    advertised, foreign = frozenset(_advertised(allocatable)), frozenset(filter(meant_resource, allocatable))
     said = {kind: {each.resource for each in offers if each.kind is kind} for kind in OfferKind}
     described = frozenset[str]().union(*said.values())
     on_demand = frozenset(said[OfferKind.DYNAMIC_SLICE])
@@ -74,16 +90,17 @@ def gpu_node(
     labels = node.metadata.labels if node is not None else {}
     only_on_demand = not offers and labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
     fixed = frozenset() if only_on_demand else (advertised | described) - on_demand
-    if not (advertised or described or on_demand):
+    if not (advertised or described or on_demand or foreign):
         return None
     return GpuNode(
         name=name,
         labels=labels,
         offers=offers,
-        compared=placement_offers(name, offers),
+        compared=placement_offers(offers),
         dynamic=frozenset(filter(None, map(profile_of, on_demand))),
         fixed=frozenset(filter(None, map(profile_of, fixed))),
         undescribed=(advertised | on_demand) - described,
+        foreign=foreign,
     )
 
 
@@ -101,12 +118,12 @@ class _Told(msgspec.Struct, frozen=True):
 class GpuNodes:
     """Follows nodes and Instaslice objects.
 
-    Attributes:
-        version: grows when something changed that matters here.
+    Args:
+        sink: gets each node with GPUs when it changed in what matters here, and only then.
     """
 
-    def __init__(self) -> None:
-        self.version = 0
+    def __init__(self, sink: NodeSink) -> None:
+        self._sink = sink
         self._nodes: dict[str, Node] = {}
         self._instaslices: dict[str, Instaslice] = {}
         self._told: dict[str, _Told] = {}
@@ -152,8 +169,9 @@ class GpuNodes:
         found = gpu_node(name, self._nodes.get(name), told.offers if told else (), self._instaslices.get(name))
         if found == self._known.get(name):
             return
-        self.version += 1
         if found is None:
             del self._known[name]
+            self._sink.drop(name)
         else:
             self._known[name] = found
+            self._sink.put(found)

@@ -4,36 +4,24 @@ The rules are the scheduler's, those of ``k8s.io/component-helpers/scheduling/co
 alternatives, all tests of a term must hold, a term without tests admits no node. Taints, room and the state of a node
 are not looked at: a pod may wait for them. A pod that names its node goes around the scheduler.
 
-A pod's JSON is read as the API server hands it over, its types already checked there.
+A pod's JSON has its types checked before it comes here (:mod:`tessera.webhook.shape`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
-from tessera.kube.selectors import Requirement, operator
+from tessera.kube.selectors import operator
+from tessera.placement.offers import Nodes
+from tessera.webhook.budget import Spend, free
+from tessera.webhook.label_index import LabelIndex, LabelTest
 
 Json = Mapping[str, Any]
 
-
-class LabelTest(msgspec.Struct, frozen=True):
-    """A test on one label; long lists of values are looked up, since lists of nodes may be long."""
-
-    requirement: Requirement
-    values: frozenset[str]
-
-    def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether a node with these labels passes."""
-        value = labels.get(self.requirement.key)
-        match self.requirement.operator:
-            case "In":
-                return value in self.values
-            case "NotIn":
-                return value not in self.values
-            case _:
-                return self.requirement.matches(labels)
+#: The one field of a node that affinity selects by.
+NODE_NAME = "metadata.name"
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -42,13 +30,39 @@ class Term(msgspec.Struct, frozen=True):
     labels: tuple[LabelTest, ...] | None
     fields: tuple[LabelTest, ...] | None
 
-    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether it holds for a node."""
+    def matching(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex) -> Nodes:
+        """Those of the nodes for which it holds."""
         if self.labels is None or self.fields is None or not (self.labels or self.fields):
-            return False
-        return all(test.holds(labels) for test in self.labels) and all(
-            test.holds({"metadata.name": name}) for test in self.fields
-        )
+            return 0
+        for test in self.labels:
+            nodes &= labels.matching(test)
+        for test in self.fields:
+            nodes &= fields.matching(test)
+        return nodes
+
+    def on_demand_layouts(self, selected: str | None) -> frozenset[str]:
+        """Layouts with cards for on-demand slicing that its tests on ``nvidia.com/mig.config`` leave.
+
+        Args:
+            selected: the layout that the pod's node selector wants, ``None`` for any. Without a name in selector or
+                test the plain one stands for all.
+        """
+        tests = [test for test in self.labels or () if test.key == MIG_CONFIG_LABEL]
+        if selected is None:
+            left = {MIG_CONFIG_DYNAMIC, *(each for test in tests for each in test.values if is_on_demand(each))}
+        else:
+            left = {selected} if is_on_demand(selected) else set()
+        for test in tests:
+            match test.operator:
+                case "In":
+                    left.intersection_update(test.values)
+                case "NotIn":
+                    left.difference_update(test.values)
+                case "Exists":
+                    pass
+                case _:
+                    left.clear()  # the label is there, and is no number
+        return frozenset(left)
 
 
 class Restriction(msgspec.Struct, frozen=True):
@@ -68,11 +82,19 @@ class Restriction(msgspec.Struct, frozen=True):
         """Whether it says anything."""
         return bool(self.selector or self.node) or self.terms is not None
 
-    def admits(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether a node of this name and with these labels is left."""
-        if self.node not in {"", name} or any(labels.get(key) != value for key, value in self.selector.items()):
-            return False
-        return self.terms is None or any(term.admits(name, labels) for term in self.terms)
+    def left(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex, spend: Spend = free) -> Nodes:
+        """Those of the nodes that it leaves; ``spend`` is asked before each alternative."""
+        if self.node:
+            nodes &= fields.matching(LabelTest(NODE_NAME, "In", (self.node,)))
+        for key, value in self.selector.items():
+            nodes &= labels.matching(LabelTest(key, "In", (value,)))
+        if self.terms is None:
+            return nodes
+        found = 0
+        for term in self.terms:
+            spend()
+            found |= term.matching(nodes, labels, fields)
+        return found
 
     @property
     def may_be_on_demand(self) -> bool:
@@ -80,28 +102,9 @@ class Restriction(msgspec.Struct, frozen=True):
 
         For a pod that no node of today fits: the author has a kind of node in mind that may still come.
         """
-        layouts = {MIG_CONFIG_DYNAMIC, *filter(is_on_demand, self._named_layouts())}
-        return any(self._admits_layout(layout) for layout in layouts)
-
-    def _named_layouts(self) -> Iterable[str]:
-        yield self.selector.get(MIG_CONFIG_LABEL, "")
-        for tests in self._layout_tests():
-            for test in tests:
-                yield from test.values
-
-    def _layout_tests(self) -> Sequence[Sequence[LabelTest]]:
-        """By alternative, the tests on the label."""
-        return [
-            [test for test in term.labels or () if test.requirement.key == MIG_CONFIG_LABEL]
-            for term in self.terms or ()
-        ]
-
-    def _admits_layout(self, layout: str) -> bool:
-        if self.selector.get(MIG_CONFIG_LABEL, layout) != layout:
-            return False
-        alternatives = self._layout_tests()
-        labels = {MIG_CONFIG_LABEL: layout}
-        return not alternatives or any(all(test.holds(labels) for test in tests) for tests in alternatives)
+        selected = self.selector.get(MIG_CONFIG_LABEL)
+        terms = self.terms or (Term((), ()),)
+        return any(term.on_demand_layouts(selected) for term in terms)
 
 
 def restriction_of(spec: Json) -> Restriction:
@@ -134,6 +137,5 @@ def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
 
 
 def _test(expression: Json) -> LabelTest:
-    values = tuple(expression.get("values") or ())
-    sign = operator(expression.get("operator", ""))
-    return LabelTest(Requirement(expression.get("key", ""), sign, values), frozenset(values))
+    sign = operator(expression.get("operator") or "")
+    return LabelTest(expression.get("key") or "", sign, tuple(expression.get("values") or ()))

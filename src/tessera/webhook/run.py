@@ -34,14 +34,18 @@ async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: ran
 
 
 class Webhook:
-    """One replica. :meth:`review` may be called at once; what the cluster can do is learnt while it runs."""
+    """One replica. :meth:`review` may be called at once; what the cluster can do is learnt while it runs.
+
+    Attributes:
+        capabilities: what the cluster's cards can do now.
+    """
 
     def __init__(self, options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
         self._options = options
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
-        self._gpus = GpuNodes()
-        self._capabilities = (self._gpus.version, Capabilities())
+        self.capabilities = Capabilities()
+        self._gpus = GpuNodes(self.capabilities)
         self._reviewer = Reviewer(self.capabilities)
         self._context = server_context()
         self._trusted = asyncio.Event()
@@ -54,14 +58,6 @@ class Webhook:
             ReviewError: the body is no AdmissionReview v1 of a pod.
         """
         return self._reviewer.review(body)
-
-    def capabilities(self) -> Capabilities:
-        """What the cluster's cards can do now; summed up anew when that has changed."""
-        version, known = self._capabilities
-        if version != self._gpus.version:
-            known = Capabilities.of(self._gpus.values())
-            self._capabilities = (self._gpus.version, known)
-        return known
 
     @property
     def unready(self) -> str:

@@ -16,15 +16,16 @@ What the chosen resource itself entails, a gate and a charge for a slice on dema
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.api.names import GPU_RESOURCES, HOSTNAME_LABEL
+from tessera.api.names import HOSTNAME_LABEL
+from tessera.api.pod_bounds import PodSize
 from tessera.api.products import count_label
 from tessera.api.requirements import CHOSEN, CHOSEN_REASON, RequirementError, requirements_of
-from tessera.placement.offers import Choice, Impossible, KeptBy, choose
+from tessera.placement.offers import Choice, Impossible, KeptBy, Nodes, choose
 from tessera.placement.requirements import Requirements
-from tessera.webhook.admission import Refused
+from tessera.webhook.budget import Spend, check_size, free
 from tessera.webhook.capabilities import Capabilities
-from tessera.webhook.gpu_nodes import GpuNode
 from tessera.webhook.operations import Operation, added
+from tessera.webhook.refusal import Refused
 from tessera.webhook.restriction import required_terms, restriction_of
 
 Json = Mapping[str, Any]
@@ -33,32 +34,36 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 _SELECTED = "the part of the cluster that the pod's node selector and affinity leave"
 
 
-def translate(pod: Json, capabilities: Capabilities) -> Sequence[Operation]:
+def translate(pod: Json, capabilities: Capabilities, spend: Spend = free) -> Sequence[Operation]:
     """The operations of a JSON patch that give a pod the smallest offer it can work with.
 
     Args:
         pod: as it is to be created.
         capabilities: what the cluster has.
+        spend: asked before each piece of work.
 
     Raises:
         Refused: an annotation is wrong, or nothing of the cluster fulfils them.
     """
+    spend()
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     spec = pod.get("spec") or {}
     asked = _asked(spec)
     if annotations.get(CHOSEN) in asked:
         return ()
     try:
-        requirements = requirements_of(annotations, asked, _gpu_resources(capabilities))
+        requirements = requirements_of(annotations, asked, capabilities.gpu_resources)
     except RequirementError as error:
         raise Refused(str(error)) from None
     if requirements is None or not spec.get("containers"):
         return ()  # the API server says what a pod without containers lacks
-    nodes = capabilities.left_by(spec)
-    choice = _choice(requirements, nodes, _SELECTED if restriction_of(spec) else "the cluster")
+    nodes = capabilities.left_by(spec, spend)
+    spend()
+    choice = _choice(requirements, nodes, capabilities, _SELECTED if restriction_of(spec) else "the cluster")
+    spend()
     return [
         *_resource(spec, annotations, choice.resource),
-        *_affinity(spec, _expressions(choice, nodes)),
+        *_affinity(spec, _expressions(choice, nodes, capabilities)),
         *_record(choice),
     ]
 
@@ -69,17 +74,15 @@ def _asked(spec: Json) -> list[str]:
     return [name for field in fields for name in field or ()]
 
 
-def _gpu_resources(capabilities: Capabilities) -> frozenset[str]:
-    return frozenset(GPU_RESOURCES).union(offer.resource for node in capabilities.nodes for offer in node.offers)
-
-
-def _choice(requirements: Requirements, nodes: Sequence[GpuNode], where: str) -> Choice:
-    undescribed: dict[str, list[str]] = {}
-    for node in nodes:
-        for resource in node.undescribed:
-            undescribed.setdefault(resource, []).append(node.name)
-    offers = [offer for node in nodes for offer in node.compared]
-    choice = choose(requirements, offers, undescribed=undescribed, where=where)
+def _choice(requirements: Requirements, nodes: Nodes, capabilities: Capabilities, where: str) -> Choice:
+    choice = choose(
+        requirements,
+        capabilities.offers,
+        nodes,
+        capabilities.names,
+        undescribed=capabilities.undescribed,
+        where=where,
+    )
     if isinstance(choice, Impossible):
         raise Refused(choice.text)
     return choice
@@ -97,12 +100,12 @@ def _resource(spec: Json, annotations: Json, resource: str) -> list[Operation]:
     return [added((*path, field), {**(present.get(field) or {}), resource: "1"}) for field in ("limits", "requests")]
 
 
-def _expressions(choice: Choice, nodes: Sequence[GpuNode]) -> Sequence[Json]:
+def _expressions(choice: Choice, nodes: Nodes, capabilities: Capabilities) -> Sequence[Json]:
     """The tests of which one must hold on a pod's node; none if every node will do."""
     if choice.kept_by is KeptBy.NOTHING:
         return ()
     chosen = frozenset(choice.nodes)
-    meant = [node for node in nodes if node.name in chosen]
+    meant = [node for node in capabilities.nodes(nodes) if node.name in chosen]
     keys = [count_label(product) for product in choice.products]
     if choice.kept_by is KeptBy.PRODUCT and all(node.labels.keys() & set(keys) for node in meant):
         return [{"key": key, "operator": "Exists"} for key in keys]
@@ -121,8 +124,17 @@ def _affinity(spec: Json, ours: Sequence[Json]) -> list[Operation]:
         terms: list[Json] = [{"matchExpressions": [expression]} for expression in ours]
     else:
         terms = [each for term in theirs for each in _crossed(term, ours)]
+    check_size(_size(terms))
     node["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": terms}
     return [added(("spec", "affinity"), {**affinity, "nodeAffinity": node})]
+
+
+def _size(terms: Sequence[Json]) -> PodSize:
+    """The size of node affinity with the names of nodes that were added."""
+    tests = [test for term in terms for field in ("matchExpressions", "matchFields") for test in term.get(field) or ()]
+    return PodSize(
+        terms=len(terms), expressions=len(tests), values=sum(len(test.get("values") or ()) for test in tests)
+    )
 
 
 def _crossed(term: Json, ours: Sequence[Json]) -> list[Json]:

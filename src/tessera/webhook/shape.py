@@ -1,0 +1,117 @@
+"""The types of a pod's JSON, as far as admission reads it: what breaks them is no pod and gets 400, never a crash.
+
+A pod is decoded twice: into these types, which are thrown away, and into plain JSON, which the patch is worked out on.
+The first makes the second safe to read. ``null`` stands for a field that is not there, as in Kubernetes.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tessera.api.pod_bounds import PodSize
+
+Text = str | None
+#: A quantity is text on the wire; numbers are taken too, as the API server does in manifests.
+Quantities = dict[str, str | int | float] | None
+
+
+class _Shape(msgspec.Struct, frozen=True, rename="camel"):
+    """A JSON object; fields that are not named here may be anything."""
+
+
+class Named(_Shape, frozen=True):
+    """Something with a name: an environment variable, a scheduling gate."""
+
+    name: Text = None
+
+
+class Resources(_Shape, frozen=True):
+    """``resources`` of a container."""
+
+    limits: Quantities = None
+    requests: Quantities = None
+
+
+class Container(_Shape, frozen=True):
+    """A container or init container."""
+
+    name: Text = None
+    resources: Resources | None = None
+    env: list[Named] | None = None
+    restart_policy: Text = None
+
+
+class Expression(_Shape, frozen=True):
+    """A test on a label or field."""
+
+    key: Text = None
+    operator: Text = None
+    values: list[str] | None = None
+
+
+class Term(_Shape, frozen=True):
+    """An alternative of node affinity."""
+
+    match_expressions: list[Expression] | None = None
+    match_fields: list[Expression] | None = None
+
+
+class Required(_Shape, frozen=True):
+    """Required node affinity."""
+
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(_Shape, frozen=True, rename={"required": "requiredDuringSchedulingIgnoredDuringExecution"}):
+    """Node affinity."""
+
+    required: Required | None = None
+
+
+class Affinity(_Shape, frozen=True):
+    """``spec.affinity``."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Spec(_Shape, frozen=True):
+    """``spec``."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    node_selector: dict[str, str] | None = None
+    node_name: Text = None
+    affinity: Affinity | None = None
+    scheduling_gates: list[Named] | None = None
+    tolerations: list[Any] | None = None
+
+
+class Metadata(_Shape, frozen=True):
+    """``metadata``."""
+
+    annotations: dict[str, str] | None = None
+
+
+class PodShape(_Shape, frozen=True):
+    """A pod."""
+
+    metadata: Metadata | None = None
+    spec: Spec | None = None
+
+
+def size_of(spec: Spec) -> PodSize:
+    """How many a pod has of what a review goes over."""
+    node = spec.affinity.node_affinity if spec.affinity else None
+    terms = (node.required.node_selector_terms or []) if node and node.required else []
+    tests = [test for term in terms for test in (*(term.match_expressions or ()), *(term.match_fields or ()))]
+    containers = [*(spec.init_containers or ()), *(spec.containers or ())]
+    resources = [each.resources for each in containers if each.resources is not None]
+    return PodSize(
+        containers=len(containers),
+        selector=len(spec.node_selector or ()),
+        tolerations=len(spec.tolerations or ()),
+        terms=len(terms),
+        expressions=len(tests),
+        values=sum(len(test.values or ()) for test in tests),
+        quantities=sum(len(each.limits or ()) + len(each.requests or ()) for each in resources),
+    )
