@@ -245,6 +245,21 @@ def test_the_toolkit_waits_for_the_driver_and_configures_the_nodes_runtime(runti
     assert runtime_class()["handler"] == "nvidia"
 
 
+def test_pods_get_the_drivers_libraries_for_what_was_allocated_and_nothing_for_what_a_variable_says() -> None:
+    """NVIDIA's runtime serves every pod, and finds its devices by mounts that only the agent makes."""
+    toolkit = container(
+        toolkit_daemonset(policy(toolkit=Component(source=SOURCE)), "tessera:1", CONTAINERD),
+        "nvidia-container-toolkit-ctr",
+    )
+    expected = {
+        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+        "NVIDIA_CONTAINER_RUNTIME_MODE": "auto",
+        "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
+        "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": "false",
+    }
+    assert {name: env(toolkit).get(name) for name in expected} == expected
+
+
 def test_a_validation_runs_on_one_node_through_its_runtime_and_asks_for_no_card() -> None:
     found = validation_pod("tessera:1", node="n1", node_uid="u1", driver_set="abc")
     assert found["spec"]["nodeName"] == "n1"

@@ -158,9 +158,13 @@ def _environment(policy: DriverPolicy, runtime: Runtime) -> dict[str, str]:
         **socket,
         "CRIO_CONFIG_MODE": "config",
         "CDI_ENABLED": "true",
-        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "false",
-        "NVIDIA_CONTAINER_RUNTIME_MODE": "cdi",
-        "NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND": "management.nvidia.com/gpu",
+        # Pods get the driver's libraries from NVIDIA's runtime, for the devices that the agent lists as mounts; what
+        # an image or a ConfigMap says in a variable counts in privileged pods only. Mode cdi would look for a slice
+        # that was made a moment ago in files that were written before (docs/decisions/container-environment.md).
+        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+        "NVIDIA_CONTAINER_RUNTIME_MODE": "auto",
+        "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
+        "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": "false",
         **policy.toolkit.env,
     }
 
