@@ -9,7 +9,16 @@ import pytest
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid
 from tessera.controller.facts import NodeFacts, PodFacts
-from tessera.controller.instructions import DeleteObject, Instruction, PatchRequests, PatchResults, Tell, Ungate, Write
+from tessera.controller.instructions import (
+    DeleteObject,
+    Instruction,
+    PatchRequests,
+    PatchResults,
+    ReportObject,
+    Tell,
+    Ungate,
+    Write,
+)
 from tessera.controller.machine import Slicer
 from tessera.mig.models import model_by_short_name
 
@@ -91,6 +100,11 @@ class World:
         del self.pods[pod.uid]
         self.slicer.lose_pod(pod.uid)
 
+    def node_says(self, name: str, text: str) -> None:
+        """The node's condition about its Instaslice object."""
+        self.nodes[NodeName(name)] = _replace_node(self.nodes[NodeName(name)], text)
+        self.slicer.see_node(self.nodes[NodeName(name)])
+
     # The API server
 
     def _touch(self, node: str) -> None:
@@ -118,6 +132,8 @@ class World:
                 pod = self.pods.get(write.uid)
                 if pod is not None:
                     self.put(_replace(pod, gates=(), hostname=write.hostname))
+            case ReportObject():
+                self.node_says(write.node, write.text)
             case DeleteObject():
                 self.objects.pop(write.node, None)
                 self.slicer.lose_object(write.node)
@@ -215,6 +231,12 @@ class World:
                         if other != uid:
                             found.append(f"{part.gpu_uuid} slot {slot}: {other} and {uid}")
         return found
+
+
+def _replace_node(node: NodeFacts, text: str) -> NodeFacts:
+    from dataclasses import replace
+
+    return replace(node, refused_object=text)
 
 
 def _replace(pod: PodFacts, **changes: Any) -> PodFacts:

@@ -12,7 +12,7 @@ import pytest
 from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.acting import Actor
-from tessera.controller.instructions import DeleteObject, Instruction, PatchRequests, Ungate
+from tessera.controller.instructions import DeleteObject, Instruction, PatchRequests, ReportObject, Ungate
 from tessera.controller.metrics import Metrics
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
@@ -65,6 +65,7 @@ class Desk:
             metrics=Metrics(),
             may_act=lambda: leads,
             wake=lambda: self.woken.append(clock.monotonic()),
+            clock=clock,
             rng=rng,
         )
 
@@ -184,3 +185,18 @@ def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(world: World) ->
         assert world.states(pod) == ("ungated", "created")
 
     play(story)
+
+
+def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: World) -> None:
+    wire = Wire(stored(metadata={"name": "n1", "uid": "node-1"}))
+
+    async def story() -> None:
+        await Desk(world, wire).do(ReportObject(node=NodeName("n1"), text="it is wrong"))
+
+    play(story)
+    (request,) = wire.requests
+    assert request.path == "/api/v1/nodes/n1/status"
+    assert dict(request.query)["fieldManager"] == "tessera-instaslices"
+    (condition,) = json.loads(request.body)["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("GpuInstasliceValid", "False")
+    assert (condition["reason"], condition["message"]) == ("InstasliceRefused", "it is wrong")

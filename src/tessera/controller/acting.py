@@ -10,8 +10,9 @@ import logging
 import random
 from collections.abc import Callable
 
-from tessera.api.instaslice import INSTASLICES
+from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.clock import Clock, rfc3339
 from tessera.controller.facts import pod_facts
 from tessera.controller.instructions import (
     DeleteObject,
@@ -19,6 +20,7 @@ from tessera.controller.instructions import (
     Key,
     PatchRequests,
     PatchResults,
+    ReportObject,
     Tell,
     Ungate,
     Write,
@@ -29,10 +31,12 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Forbidden, Invalid, NotFound
 from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.resources import PODS
+from tessera.kube.resources import NODES, PODS
 
 _log = logging.getLogger(__name__)
 
+#: Who owns the condition that tells of a node's Instaslice object.
+CONDITION_MANAGER = "tessera-instaslices"
 #: Pods patched at the same time; nodes are few by comparison and not limited.
 _PODS_AT_ONCE = 64
 #: Seconds after which a pod that the server refused to ungate is tried again, for reasons that pass by themselves.
@@ -49,6 +53,7 @@ class Actor:
         metrics: counts writes.
         may_act: whether this replica still leads; asked before each write.
         wake: called after the machine has learnt something.
+        clock: for the times of conditions.
         rng: for jitter.
     """
 
@@ -61,6 +66,7 @@ class Actor:
         metrics: Metrics,
         may_act: Callable[[], bool],
         wake: Callable[[], None],
+        clock: Clock,
         rng: random.Random,
     ) -> None:
         self._client = client
@@ -69,6 +75,7 @@ class Actor:
         self._metrics = metrics
         self._may_act = may_act
         self._wake = wake
+        self._clock = clock
         self._rng = rng
         self._backoffs: dict[Key, Backoff] = {}
         self._timers: set[asyncio.TimerHandle] = set()
@@ -158,9 +165,29 @@ class Actor:
                     pod = await self._client.merge_patch(PODS, write.name, write.body(), write.namespace, uid=write.uid)
                 if write.uid in self._slicer.pods:  # else its deletion was seen before this answer
                     self._slicer.see_pod(pod_facts(pod))
+            case ReportObject():
+                await self._report(write)
             case DeleteObject():
                 self._check()
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
+
+    async def _report(self, write: ReportObject) -> None:
+        """Applies the condition under a field manager of its own: other conditions of the node are other parts'."""
+        self._check()
+        reason = "InstasliceRefused" if write.text else "InstasliceFollowed"
+        message = write.text or "the node's Instaslice object can be followed"
+        condition = {
+            "type": OBJECT_CONDITION,
+            "status": "False" if write.text else "True",
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": rfc3339(self._clock.now()),
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        body = {"status": {"conditions": [condition]}}
+        node = await self._client.under(CONDITION_MANAGER).apply(NODES, write.node, body, subresource="status")
+        about = reference_to(NODES, write.node, uid=node.metadata.uid)
+        self._events.record(about, reason, message, type="Warning" if write.text else "Normal", action="Placing")
 
     def _check(self) -> None:
         if not self._may_act():

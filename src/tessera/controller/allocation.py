@@ -111,9 +111,9 @@ def wanted(allocation: Allocation, pod: PodFacts | None) -> bool:
     """Whether the pod is still to have these slices.
 
     A pod that is to be deleted and is on no node will never run, and a finalizer of its author's can keep it for ever;
-    a quota no longer counts it then.
+    a quota no longer counts it then. A record that names no position promises nothing; it goes, and the pod waits anew.
     """
-    if pod is None or pod.finished or (pod.leaving and not pod.node):
+    if not allocation.slices or pod is None or pod.finished or (pod.leaving and not pod.node):
         return False
     return not allocation.given_up
 

@@ -7,6 +7,7 @@ that share a table share one :class:`Geometry` value, because the fleet counts c
 from collections.abc import Mapping
 
 from tessera.api.instaslice import ForeignSlice, NodeResources, ProfilePlacements, Slice
+from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.occupancy import occupied_by
 
@@ -14,26 +15,28 @@ _Table = tuple[tuple[str, int, tuple[tuple[int, int], ...]], ...]
 
 
 class Geometries:
-    """Interns geometries by their table.
-
-    Attributes:
-        faults: (card name, what is wrong) of tables that could not be read; such cards are not used.
-    """
+    """Interns geometries by their table."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, _Table], Geometry] = {}
-        self.faults: dict[str, str] = {}
 
     def of(self, resources: NodeResources) -> dict[str, Geometry]:
-        """Each card's geometry by GPU UUID; a card without a readable table is left out."""
-        found: dict[str, Geometry] = {}
-        for gpu in resources.node_gpus:
-            geometry = self._geometry(gpu.gpu_name, resources.placements_of(gpu))
-            if geometry is not None:
-                found[gpu.gpu_uuid] = geometry
-        return found
+        """Each card's geometry by GPU UUID.
 
-    def _geometry(self, family: str, rows: Mapping[str, ProfilePlacements]) -> Geometry | None:
+        Raises:
+            ValueError: a card's table cannot be one; the text names field and rule.
+        """
+        return {gpu.gpu_uuid: self._geometry(gpu.gpu_name, resources.placements_of(gpu)) for gpu in resources.node_gpus}
+
+    def fault(self, resources: NodeResources) -> str:
+        """Why a card's table cannot be one; empty if all can."""
+        try:
+            self.of(resources)
+        except ValueError as error:
+            return f"status.nodeResources.migPlacement: {error}"
+        return ""
+
+    def _geometry(self, family: str, rows: Mapping[str, ProfilePlacements]) -> Geometry:
         table = tuple(
             (name, row.gi_profile_id, tuple((at.start, at.size) for at in row.placements))
             for name, row in rows.items()
@@ -42,13 +45,11 @@ class Geometries:
         known = self._known.get((family, table))
         if known is not None:
             return known
-        try:
-            geometry = Geometry.from_placements(
-                family, {name: places for name, _, places in table}, {name: number for name, number, _ in table}
-            )
-        except ValueError as error:
-            self.faults[family] = str(error)
-            return None
+        geometry = Geometry.from_placements(
+            family, {name: places for name, _, places in table}, {name: number for name, number, _ in table}
+        )
+        if len(self._known) >= CARD_MODELS:
+            self._known.clear()
         self._known[family, table] = geometry
         return geometry
 

@@ -6,6 +6,7 @@ quantity that is none) is kept as a text, so that it stops one pod and not the c
 
 from dataclasses import dataclass, field
 
+from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import (
     GATE,
     HOSTNAME_LABEL,
@@ -23,7 +24,7 @@ from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, pod_amounts
 from tessera.controller.constraints import ANYWHERE, Constraints, constraints_of
 from tessera.kube.meta import version_number
-from tessera.kube.resources import Node, Pod, Taint
+from tessera.kube.resources import Condition, Node, Pod, Taint
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -99,6 +100,7 @@ class NodeFacts:
         ready: its kubelet reports Ready.
         allocatable: what pods may hold on it, without slices.
         fixed: profiles of the slices that a fixed layout gives it, in the resource's spelling.
+        refused_object: what the node says of its Instaslice object that cannot be followed; empty if it says nothing.
     """
 
     name: NodeName
@@ -109,6 +111,7 @@ class NodeFacts:
     ready: bool = True
     allocatable: Amounts = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
+    refused_object: str = ""
 
     @property
     def dynamic(self) -> bool:
@@ -175,7 +178,12 @@ def node_facts(node: Node) -> NodeFacts:
         ready=ready,
         allocatable=allocatable,
         fixed=frozenset() if is_on_demand(layout) else _fixed(node),
+        refused_object=next((c.message for c in node.status.conditions if _refuses_object(c)), ""),
     )
+
+
+def _refuses_object(condition: Condition) -> bool:
+    return condition.type == OBJECT_CONDITION and condition.status == "False"
 
 
 def _fixed(node: Node) -> frozenset[str]:

@@ -12,7 +12,7 @@ from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 
 #: What is never written by two requests at a time: a half of a node's object, or a pod.
-Key = tuple[Literal["spec", "status", "pod", "object"], str]
+Key = tuple[Literal["spec", "status", "pod", "object", "condition"], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +104,24 @@ class DeleteObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportObject:
+    """Says on a Node, by a condition and an event, whether its Instaslice object can be followed.
+
+    Attributes:
+        node: the node.
+        text: what is wrong with the object and what to do; empty if nothing is.
+    """
+
+    node: NodeName
+    text: str
+
+    @property
+    def key(self) -> Key:
+        """The node's condition."""
+        return ("condition", self.node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
     """An Event on a pod. Best effort: it is not answered."""
 
@@ -115,5 +133,5 @@ class Tell:
     warning: bool = False
 
 
-Write = PatchRequests | PatchResults | Ungate | DeleteObject
+Write = PatchRequests | PatchResults | Ungate | DeleteObject | ReportObject
 Instruction = Write | Tell

@@ -17,21 +17,21 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 
-from tessera.api.instaslice import Instaslice, NodeResources
+from tessera.api.instaslice import Instaslice, NodeResources, misfit
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.allocation import Allocation, Step, adopted, next_step, observe, recorded_uids, wanted
 from tessera.controller.amounts import Amounts
 from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
 from tessera.controller.facts import PodFacts
-from tessera.controller.instructions import Instruction, Key, PatchRequests, Tell, Ungate, Write
+from tessera.controller.instructions import Instruction, Key, PatchRequests, ReportObject, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
 from tessera.controller.judges import FreeAmounts, Judge
 from tessera.controller.ledger import Ledger
 from tessera.controller.objections import objections
 from tessera.controller.observed import Observed
 from tessera.controller.placing import Placed, Surroundings, Unplaced, place, rank
-from tessera.controller.wording import fixed_text, lost_text, waiting_text
+from tessera.controller.wording import fixed_text, lost_text, object_text, waiting_text
 from tessera.limits import BATCH_PODS, DECISION_STEPS
 from tessera.placement.reasons import Reason
 from tessera.placement.work import Work
@@ -46,6 +46,8 @@ class Slicer(Observed):
         waiting: pods that wait for a place, with the reason once planning refused them.
         decisions: promises made so far.
         work: steps of planning taken so far.
+        faults: nodes whose Instaslice object breaks a rule, with what is wrong. Such a node gets no promises, nothing
+            is written about those that it has, and what its object said last goes on to count until it is mended.
     """
 
     def __init__(self) -> None:
@@ -55,6 +57,8 @@ class Slicer(Observed):
         self.waiting: dict[PodUid, Reason | None] = {}
         self.decisions = 0
         self.work = 0
+        self.faults: dict[NodeName, str] = {}
+        self._reported: dict[NodeName, str] = {}
         self._cards: dict[NodeName, NodeResources] = {}
         self._makes: dict[NodeName, frozenset[str]] = {}
         self._serving: dict[tuple[str, ...], tuple[int, int]] = {}
@@ -76,6 +80,8 @@ class Slicer(Observed):
 
     def done(self, write: Write) -> None:
         """The server did it. What it made of it has been observed before."""
+        if isinstance(write, ReportObject):
+            self._reported[write.node] = write.text
         self._busy.discard(write.key)
         self._touch(write)
 
@@ -241,9 +247,15 @@ class Slicer(Observed):
     def _absorb(self, node: NodeName) -> None:
         """Brings promises and cards of one node in line with its object and its state."""
         item = self.objects.get(node)
-        strangers = self._absorb_records(node, item)
         facts = self.nodes.get(node)
-        resources = item.status.node_resources if item is not None and facts is not None and facts.dynamic else None
+        fault = self._fault(node, item)
+        if fault:
+            self.faults[node] = fault
+        else:
+            self.faults.pop(node, None)
+        strangers = not fault and self._absorb_records(node, item)
+        given = item is not None and facts is not None and facts.dynamic and not fault
+        resources = item.status.node_resources if item is not None and given else None
         if resources is None:
             if self._cards.pop(node, None) is not None:
                 del self._makes[node]
@@ -255,6 +267,13 @@ class Slicer(Observed):
         self._due.add(node)
         for allocation in self.ledger.on(node):
             self._review(allocation)
+
+    def _fault(self, node: NodeName, item: Instaslice | None) -> str:
+        """The rule that a node's object breaks; empty if it breaks none, or there is none."""
+        error = self.unreadable.get(node)
+        if error is not None or item is None:
+            return error or ""
+        return misfit(item) or self.inventory.geometries.fault(item.status.node_resources)
 
     def _absorb_records(self, node: NodeName, item: Instaslice | None) -> bool:
         """Takes over an object's entries; whether there was one that this process did not make."""
@@ -337,7 +356,7 @@ class Slicer(Observed):
         if pod is None or not pod.gated or allocation.given_up or ("pod", pod.uid) in self._busy:
             return
         able = self.index.open_to(pod.constraints) & self.index.bit(allocation.node)
-        if pod.leaving or not allocation.slices or not able:
+        if pod.leaving or not allocation.slices or not able or allocation.node in self.faults:
             self._give_up(allocation)
 
     def _give_up(self, allocation: Allocation) -> None:
@@ -415,8 +434,9 @@ class Slicer(Observed):
         return found
 
     def _writes(self, node: NodeName) -> Iterable[Write]:
-        if node not in self.objects:
-            return ()
+        report = self._report(node)
+        if node not in self.objects or node in self.faults:
+            return report
         due = Due(node=node)
         for allocation in self.ledger.on(node):
             pod = self.pods.get(allocation.uid)
@@ -433,7 +453,19 @@ class Slicer(Observed):
             if isinstance(write, PatchRequests):
                 for uid in write.put:
                     self._sent(node, uid)
-        return writes
+        return [*report, *writes]
+
+    def _report(self, node: NodeName) -> Sequence[ReportObject]:
+        """What the node does not say yet of its object."""
+        facts = self.nodes.get(node)
+        if facts is None:
+            self._reported.pop(node, None)
+            return ()
+        fault = self.faults.get(node)
+        text = object_text(node, fault) if fault else ""
+        if text == self._reported.get(node, facts.refused_object) or ("condition", node) in self._busy:
+            return ()
+        return (ReportObject(node=node, text=text),)
 
     def _openings(self) -> Sequence[Ungate]:
         """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""

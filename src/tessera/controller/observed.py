@@ -19,7 +19,8 @@ class Observed:
     Attributes:
         pods: pods that hold something or want slices, by UID; finished ones only while a promise of theirs stands.
         nodes: all nodes.
-        objects: the Instaslice object of each node.
+        objects: the Instaslice object of each node, in its last readable state.
+        unreadable: why a node's object cannot be read now.
         index: all nodes, by what pods' constraints ask of them.
         growth: where room may have grown, for whoever waits.
     """
@@ -28,8 +29,11 @@ class Observed:
         self.pods: dict[PodUid, PodFacts] = {}
         self.nodes: dict[NodeName, NodeFacts] = {}
         self.objects: dict[NodeName, Instaslice] = {}
+        self.unreadable: dict[NodeName, str] = {}
         self.index = NodeIndex()
         self._fixed: set[NodeName] = set()
+        self._rewound_pods: set[PodUid] = set()
+        self._rewound_objects: set[NodeName] = set()
         self._uids: dict[str, PodUid] = {}
         self._hosts: dict[str, NodeName] = {}
         self._changed_nodes: set[NodeName] = set()
@@ -40,8 +44,9 @@ class Observed:
     def see_pod(self, pod: PodFacts) -> None:
         """A pod as it is now; ignored if a newer state was seen."""
         known = self.pods.get(pod.uid)
-        if known is not None and known.version > pod.version:
+        if known is not None and known.version > pod.version and pod.uid not in self._rewound_pods:
             return
+        self._rewound_pods.discard(pod.uid)
         other = self._uids.get(pod.key)
         if other is not None and other != pod.uid:
             self.lose_pod(other)
@@ -86,10 +91,29 @@ class Observed:
         """A node's Instaslice object; ignored if a newer one was seen."""
         node = NodeName(item.metadata.name)
         known = self.objects.get(node)
-        if known is not None and _version(known) > _version(item):
+        if known is not None and _version(known) > _version(item) and node not in self._rewound_objects:
             return
+        self._rewound_objects.discard(node)
         self.objects[node] = item
         self._changed_nodes.add(node)
+
+    def see_unreadable(self, node: NodeName, error: str | None) -> None:
+        """A node's Instaslice object breaks its type, as ``error`` says; None once it does not any more."""
+        before = self.unreadable.get(node)
+        if error is not None:
+            self.unreadable[node] = error
+        else:
+            self.unreadable.pop(node, None)
+        if error != before:
+            self._changed_nodes.add(node)
+
+    def rewind_pods(self) -> None:
+        """Versions of pods went back: the next observation of each counts, whatever its version."""
+        self._rewound_pods = set(self.pods)
+
+    def rewind_objects(self) -> None:
+        """The same for Instaslice objects."""
+        self._rewound_objects = set(self.objects)
 
     def lose_object(self, node: NodeName) -> None:
         """A node's Instaslice object is gone."""

@@ -205,12 +205,12 @@ class _Rules:
     def allows(self, demand: Demand, node: str) -> Refusal | None:
         """Placement's question."""
         pod = self._pods[demand.key]
-        home = self._homes[pod.uid]
-        if home is not None:
-            return None if home == node else _NOT_HOME
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
             return LEAVING
+        home = self._homes[pod.uid]
+        if home is not None:
+            return None if home == node else _NOT_HOME
         if not self._index.bit(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
         why = next((why for judge in self._judges if (why := judge.refusal(pod, name))), "")

@@ -10,21 +10,20 @@ import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
-from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import INSTASLICE_NAMESPACE, NodeName, PodUid
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
 from tessera.controller.acting import Actor
-from tessera.controller.facts import node_facts, pod_facts
 from tessera.controller.machine import Slicer
 from tessera.controller.metrics import Metrics
 from tessera.controller.options import ControllerOptions
+from tessera.controller.watching import Watching
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
-from tessera.kube.cache import Event, EventKind
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
-from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.resources import NODES, PODS
 from tessera.provisioning.run import Provisioning
 
 
@@ -81,6 +80,7 @@ class Reign:
             metrics=metrics,
             may_act=may_act,
             wake=self._stirred.set,
+            clock=clock,
             rng=rng,
         )
 
@@ -111,9 +111,7 @@ class Reign:
 
     async def run(self, begun: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; ``begun`` is told once everything is listed."""
-        self._pods.add_handler(self._pod_seen)
-        self._nodes.add_handler(self._node_seen)
-        self._objects.add_handler(self._object_seen)
+        Watching(self._slicer, self._stirred.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._actor.stop)
@@ -140,24 +138,3 @@ class Reign:
             self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
         for instruction in self._slicer.take():
             self._actor.start(instruction, group)
-
-    def _pod_seen(self, event: Event[Pod]) -> None:
-        if event.kind is EventKind.DELETED:
-            self._slicer.lose_pod(PodUid(event.object.metadata.uid))
-        else:
-            self._slicer.see_pod(pod_facts(event.object))
-        self._stirred.set()
-
-    def _node_seen(self, event: Event[Node]) -> None:
-        if event.kind is EventKind.DELETED:
-            self._slicer.lose_node(NodeName(event.object.metadata.name))
-        else:
-            self._slicer.see_node(node_facts(event.object))
-        self._stirred.set()
-
-    def _object_seen(self, event: Event[Instaslice]) -> None:
-        if event.kind is EventKind.DELETED:
-            self._slicer.lose_object(NodeName(event.object.metadata.name))
-        else:
-            self._slicer.see_object(event.object)
-        self._stirred.set()

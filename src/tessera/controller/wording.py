@@ -1,7 +1,9 @@
 """What people read about a pod that waits."""
 
+from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.controller.facts import PodFacts
 from tessera.placement.reasons import Reason
+from tessera.text import one_line
 
 
 def waiting_text(pod: PodFacts, reason: Reason) -> str:
@@ -22,6 +24,15 @@ def lost_text(pod: PodFacts, reason: Reason) -> str:
     return (
         f"The pod runs or is pinned without a slice on record, and its node has no room for {wanted_text(pod)}: "
         f"{reason.text}. Delete the pod so that it is placed anew"
+    )
+
+
+def object_text(node: str, fault: str) -> str:
+    """What a node's condition and event say of an Instaslice object that cannot be followed."""
+    name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
+    return (
+        f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. No slices are promised on the node until "
+        f"that is mended: kubectl edit {name}, or kubectl delete {name}, and the agent makes it anew"
     )
 
 

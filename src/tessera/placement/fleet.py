@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from heapq import merge
 from typing import TypeVar
 
+from tessera.limits import CARD_MODELS
 from tessera.mig.geometry import Geometry
 from tessera.placement.cards import Allocation, Card, CardPlacement, Group, Node
 from tessera.placement.policy import Candidate, CardTable, Pending
@@ -38,6 +39,7 @@ class Fleet:
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}
         self._tables: dict[Geometry, CardTable] = {}
+        self._numbers = 0
         self._groups: dict[CardTable, dict[tuple[int, Pending], Group]] = {}
         self._open: dict[CardTable, set[tuple[int, Pending]]] = {}
         self._nodes_by_free: dict[int, dict[str, Node]] = {}
@@ -227,7 +229,10 @@ class Fleet:
     def _table(self, geometry: Geometry) -> CardTable:
         table = self._tables.get(geometry)
         if table is None:
-            table = self._tables[geometry] = CardTable(geometry, len(self._tables))
+            if len(self._tables) >= CARD_MODELS + len(self._groups):
+                self._tables = {each.geometry: each for each in self._groups}
+            self._numbers += 1
+            table = self._tables[geometry] = CardTable(geometry, self._numbers)
         return table
 
     def _node(self, name: str) -> Node:

@@ -12,6 +12,9 @@ One ``CardTable`` holds what is known of one geometry. Everything in it is a mem
 pending multiset); both range over a few hundred values on any known card, whatever the size of the fleet.
 """
 
+from typing import Any
+
+from tessera.limits import CARD_STATES
 from tessera.mig.geometry import Geometry, Placement, Profile
 from tessera.mig.layout import packings
 from tessera.mig.occupancy import free_slots, free_starts, occupied_by, usable_slots
@@ -47,6 +50,7 @@ class CardTable:
     def name_of(self, profile: str) -> str | None:
         """The geometry's own name for a profile in any spelling; ``None`` when the cards do not have it."""
         if profile not in self._names:
+            _bound(self._names)
             row = self.geometry.find(profile)
             self._names[profile] = row.name if row else None
         return self._names[profile]
@@ -59,6 +63,7 @@ class CardTable:
         """
         found = self._bits.get(placement)
         if found is None:
+            _bound(self._bits)
             found = self._bits[placement] = occupied_by(self.geometry, placement)
         return found
 
@@ -103,6 +108,7 @@ class CardTable:
         costs = self._costs.setdefault(profile, {})
         key = (occupancy, pending)
         if key not in costs:
+            _bound(costs)
             costs[key] = self._cost(occupancy, pending, profile)
         return costs[key]
 
@@ -137,10 +143,17 @@ class CardTable:
     def _arrange(self, occupancy: int, pending: Pending) -> tuple[float, tuple[Placement, ...]] | None:
         key = (occupancy, pending)
         if key not in self._best:
+            _bound(self._best)
             found = packings(self.geometry, [self.geometry.profile(name) for name in pending], occupancy)
             ranked = [(self.fragmentation(state), state) for state in found]
             self._best[key] = (min(ranked)[0], found[min(ranked)[1]]) if ranked else None
         return self._best[key]
+
+
+def _bound(memo: dict[Any, Any]) -> None:
+    """Empties a memo that has grown beyond what cards have: others choose what is asked for."""
+    if len(memo) >= CARD_STATES:
+        memo.clear()
 
 
 def with_one(pending: Pending, profile: str) -> Pending:

@@ -173,6 +173,10 @@ class RecordWriter:
         self._backoff = Backoff(rng)
         self._written: Instaslice | None = None
 
+    def rewind(self) -> None:
+        """Versions of the object went back: what the watch shows counts, whatever our last write returned."""
+        self._written = None
+
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:

@@ -136,6 +136,7 @@ class OnDemand:
             timeout=options.claim_timeout,
         )
         mirror.pods.add_handler(self._pod_seen)
+        mirror.objects.on_rewound(self._writer.rewind)
         mirror.objects.add_handler(self._object_seen)
 
     async def run(self) -> None:

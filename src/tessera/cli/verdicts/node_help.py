@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
 from tessera.kube.resources import Node, Pod
@@ -36,6 +37,10 @@ _BY_TYPE: Mapping[str, tuple[str, ...]] = {
     LAYOUT: (_LAYOUT, _LOG),
     SHARING: (_PROFILE, _LOG),
     MPS: (_LOG,),
+    OBJECT_CONDITION: (
+        "correct the field: kubectl edit instaslice -n instaslice-system {node}",
+        "or have the agent make it anew: kubectl delete instaslice -n instaslice-system {node}",
+    ),
     ADVERTISED: (_PODS, _LOG),
 }
 _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {

@@ -13,6 +13,7 @@ from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase
 from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
+from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
@@ -51,6 +52,7 @@ class _Aspect(NamedTuple):
 
 
 _ASPECTS = (
+    _Aspect(OBJECT_CONDITION, "gets no slices, its Instaslice object cannot be followed", "Instaslice object"),
     _Aspect(HEALTH, "has cards that are not given out", "health"),
     _Aspect(LAYOUT, "does not have the MIG layout that is asked for", "MIG layout"),
     _Aspect(SHARING, "is not shared as asked", "sharing"),
