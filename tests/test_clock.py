@@ -18,6 +18,14 @@ def test_micro_time_has_six_decimals_and_reads_back() -> None:
     assert parse_rfc3339(text) == 1_700_000_000.25
 
 
+def test_a_time_beyond_all_dates_is_the_last_second_there_is() -> None:
+    """A node's condition may say so, and what follows from it must still be told."""
+    after = parse_rfc3339("9999-12-31T23:59:59-14:00")
+    assert rfc3339(after) == rfc3339(1e308) == "9999-12-31T23:59:59Z"
+    assert rfc3339_micro(1e308) == "9999-12-31T23:59:59.000000Z"
+    assert rfc3339(-1e308).endswith("1-01-01T00:00:00Z")
+
+
 def test_a_date_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="isoformat"):
         parse_rfc3339("yesterday")

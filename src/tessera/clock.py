@@ -77,9 +77,16 @@ async def until_set(event: asyncio.Event, at_most: float | None) -> None:
             await event.wait()
 
 
+#: The first and the last second that have a text, seconds since 1970.
+_FIRST, _LAST = -62135596800, 253402300799
+
+
 def rfc3339(seconds: float) -> str:
-    """A point in time as Kubernetes' ``metav1.Time``: UTC, whole seconds, ``2026-01-31T12:00:00Z``."""
-    return _whole_second(math.floor(seconds))
+    """A point in time as Kubernetes' ``metav1.Time``: UTC, whole seconds, ``2026-01-31T12:00:00Z``.
+
+    What lies outside of the years 1 to 9999, as times that others wrote may, becomes their first or last second.
+    """
+    return _whole_second(math.floor(min(max(seconds, _FIRST), _LAST)))
 
 
 @lru_cache(maxsize=256)
@@ -90,7 +97,7 @@ def _whole_second(seconds: int) -> str:
 
 def rfc3339_micro(seconds: float) -> str:
     """A point in time as Kubernetes' ``metav1.MicroTime``: UTC with six decimals, as Leases store it."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.fromtimestamp(min(max(seconds, _FIRST), _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_rfc3339(text: str) -> float:
@@ -99,4 +106,7 @@ def parse_rfc3339(text: str) -> float:
     Raises:
         ValueError: the text is not an RFC 3339 date.
     """
-    return datetime.fromisoformat(text).timestamp()
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except OverflowError as error:  # a date without a zone, at the end of time
+        raise ValueError(f"{text}: {error}") from None
