@@ -79,7 +79,7 @@ def test_a_page_has_the_charts_of_both(records: str, results: str, capsys: pytes
     assert main(["provisioning", "report", "--file", records, "--experiment", results, "-o", "html"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("<!doctype html>")
-    assert told.count("<svg") == 1  # the records know no whole part of the way
+    assert told.count('<figure class="scroll wide"><svg') == 1  # the records know no whole part of the way
 
 
 @pytest.mark.parametrize(

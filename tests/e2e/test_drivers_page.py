@@ -13,7 +13,7 @@ from tests.driver.registry.programs import Image, registry
 from tests.e2e.pages import ROOT, Page
 
 from tessera.driver.coverage.kernels import listed
-from tessera.lab.experiments.scenarios import RED_HAT
+from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET
 
 PAGE = ROOT / "docs" / "drivers.md"

@@ -105,3 +105,10 @@ def test_the_bound_holds_as_often_as_it_says() -> None:
         bound = upper_bound([rng.lognormvariate(0, 1) for _ in range(40)], 0.9)
         held += bound is not None and bound >= true_p90
     assert held / 600 >= 0.93
+
+
+def test_where_one_sample_does_not_vary_there_is_a_difference_and_no_effect_size() -> None:
+    told = compare([10.0, 11.0, 12.0], [5.0, 5.0, 5.0])
+    assert told.difference == 6
+    assert told.low is not None
+    assert told.effect is None

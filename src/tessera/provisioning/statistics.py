@@ -48,7 +48,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
             or both do not vary.
         high: its upper end.
         ratio: mean of the second divided by that of the first; None where that is 0.
-        effect: Hedges' g, the difference in standard deviations, corrected for small samples; None as for ``low``.
+        effect: Hedges' g, the difference in standard deviations, corrected for small samples; None as for ``low``, and
+            where one of both does not vary: its standard deviation says nothing then.
     """
 
     difference: float
@@ -91,7 +92,7 @@ def compare(first: Sequence[float], second: Sequence[float]) -> Comparison:
         low=difference - half,
         high=difference + half,
         ratio=ratio,
-        effect=_hedges(first, second, difference),
+        effect=_hedges(first, second, difference) if _varies(first) and _varies(second) else None,
     )
 
 

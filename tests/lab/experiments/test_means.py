@@ -11,8 +11,9 @@ from tests.lab.experiments.conftest import MAKE
 from tessera.lab.costs import CostModel
 from tessera.lab.experiments.attribution import PERIOD, REST, attribute
 from tessera.lab.experiments.measure import UPSTREAM, autoscale, policy_reset
-from tessera.lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, RED_HAT, Scenario
+from tessera.lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, Scenario
 from tessera.lab.upstream.waits import Waits
+from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples
 
 Measure = Callable[..., Samples]

@@ -15,7 +15,8 @@ from tests.lab.experiments.test_means import FIVE
 
 from tessera.cli.main import main
 from tessera.lab.experiments.measure import OURS, UPSTREAM
-from tessera.lab.experiments.scenarios import RED_HAT, Scenario
+from tessera.lab.experiments.scenarios import Scenario
+from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples, read_results
 
 pytestmark = pytest.mark.soak

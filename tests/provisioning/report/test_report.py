@@ -3,6 +3,7 @@ import math
 import re
 from xml.etree import ElementTree as ET
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,7 @@ from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Sa
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.phases import ORDER, Span
 from tessera.provisioning.records import encode_record
-from tessera.provisioning.report.charts import PHASES, bars, stacked
+from tessera.provisioning.report.charts import NARROW, PHASES, bars, stacked
 from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.page import page
 from tessera.provisioning.report.reading import read_experiments, read_records, read_workloads
@@ -179,7 +180,7 @@ def test_unknown_time_has_a_place_in_the_legend() -> None:
     del at[M.DRIVER]
     svg = stacked(summaries([Record(node="x", uid="x", at=at)], []))
     assert "unknown" in texts(svg)
-    assert "url(#unknown-time)" in svg
+    assert "url(#unknown-time-860)" in svg
 
 
 def test_without_anything_to_draw_nothing_is_drawn() -> None:
@@ -204,7 +205,7 @@ def test_names_of_others_cannot_leave_their_place_in_a_drawing() -> None:
 def test_the_page_needs_nothing_from_elsewhere() -> None:
     whole = page(summaries([*BUILT, *FAST], [By.STRATEGY]), RESULTS, "2026-01-31T12:00:00Z")
     assert not re.search(r"(src|href)=|@import|<script|url\((?!#)", whole)
-    assert whole.count("<svg") == 3
+    assert whole.count('<figure class="scroll wide"><svg') == 3
     assert "prefers-color-scheme:dark" in whole
     assert "What is simulated says so." in whole
 
@@ -278,7 +279,35 @@ def test_a_bar_of_which_a_part_is_simulated_says_so() -> None:
 def test_numbers_stay_on_their_line_and_texts_of_drawings_stay_readable() -> None:
     told = page(summaries(BUILT, []), [], "now")
     assert "text-align:right;white-space:nowrap" in told
-    assert "min-width:44rem" in told
+    assert "@media (max-width:56rem){.wide{display:none}.narrow{display:block}}" in told
+
+
+def widths(drawn: str) -> set[float]:
+    return {float(each) for each in re.findall(r'<svg [^>]*? width="([0-9.]+)"', drawn)}
+
+
+def test_a_narrow_screen_gets_drawings_that_fit_it() -> None:
+    stacks = stacked(summaries([*BUILT, *FAST], [By.STRATEGY]), NARROW)
+    columns = bars(PLAYED, POLICY_RESET, NARROW)
+    assert widths(stacks + columns) == {NARROW}
+    assert columns.count("<svg") == 2, "two bars find room beside each other"
+    for x in re.findall(r' x2?="([0-9.]+)"', stacks + columns):
+        assert float(x) <= NARROW
+
+
+PLAYED = [
+    Samples(experiment=POLICY_RESET, scenario=name, operator=operator, samples=(200.0, 210.0), simulated=True)
+    for name in ("built", "precompiled-public")
+    for operator in ("reference", "tessera")
+]
+
+
+def test_red_hats_means_stand_beside_what_the_lab_played() -> None:
+    drawn = bars(PLAYED, POLICY_RESET)
+    assert drawn.count("Red Hat's mean: 308 s") == 2
+    assert "Red Hat 132 s" in texts(drawn)
+    measured = [msgspec.structs.replace(each, simulated=False) for each in PLAYED]
+    assert "Red Hat" not in bars(measured, POLICY_RESET)
 
 
 # Nodes that stood there before

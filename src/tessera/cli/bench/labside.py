@@ -9,8 +9,9 @@ from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.console import say
 from tessera.lab.experiments import measure
 from tessera.lab.experiments.attribution import attribute
-from tessera.lab.experiments.scenarios import RED_HAT, SCENARIOS
+from tessera.lab.experiments.scenarios import SCENARIOS
 from tessera.lab.upstream.waits import REFERENCE, Waits
+from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples
 
 _EXPERIMENTS = {"policy-reset": measure.policy_reset, "autoscale": measure.autoscale}

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from tessera.lab.drivers.world import INTERNAL_REGISTRY
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET
 
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"
 OSTREE = "413.92.202307260246-0"
@@ -87,15 +86,6 @@ INTERNAL = Scenario(
 )
 
 SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (BUILT, PUBLIC, INTERNAL)}
-
-#: Red Hat's means in seconds, by experiment and scenario.
-RED_HAT: Mapping[tuple[str, str], float] = {
-    (POLICY_RESET, BUILT.name): 308.0,
-    (POLICY_RESET, PUBLIC.name): 132.0,
-    (AUTOSCALE, BUILT.name): 369.0,
-    (AUTOSCALE, PUBLIC.name): 217.0,
-    (AUTOSCALE, INTERNAL.name): 207.0,
-}
 
 #: What asks for a card in the autoscaling experiment.
 WORKLOAD: Mapping[str, Any] = {

@@ -6,12 +6,12 @@ drawing goes.
 
 from collections.abc import Sequence
 
+from tessera.provisioning.experiments.published import red_hats
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.phases import ORDER
 from tessera.provisioning.report.summary import Stack, Summary, part_text
 from tessera.provisioning.report.svg import (
     PALETTE,
-    cut,
     drawing,
     element,
     elided,
@@ -25,7 +25,11 @@ from tessera.provisioning.report.svg import (
 )
 from tessera.provisioning.report.table import seconds
 
-_WIDTH = 860.0
+#: Widths of a drawing on a desk's screen and on a telephone's, pixels.
+WIDE, NARROW = 860.0, 328.0
+#: Margins of a chart of bars, and least width of a bar with its texts.
+_LEFT, _RIGHT = 64.0, 24.0
+_COLUMN = 74.0
 #: Bars of one drawing at most; of more, those of the most nodes are drawn.
 MOST_BARS = 30
 #: Widest place for names, and its least.
@@ -54,34 +58,38 @@ TITLES = {
 _OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
 
 
-def stacked(summaries: Sequence[Summary]) -> str:
+def stacked(summaries: Sequence[Summary], width: float = WIDE) -> str:
     """One bar for each summary, made up of its phases; empty if nothing is known of any."""
     every = [(each, each.stack) for each in summaries if each.stack is not None]
     rows = every[:MOST_BARS]
     if not rows:
         return ""
     widest = max(width_of(line) for each, stack in rows for line in (*_named(each), _count(each, stack)))
-    left = min(_NAMES[1], max(_NAMES[0], widest + 32))
+    left = min(_NAMES[1], width * 0.4, max(_NAMES[0], widest + 32))
     top, height = 74.0, 31.0 + 15.0 * len(_named(rows[0][0]))
-    scale = ticks(max(stack.mean for _, stack in rows))
-    room = _WIDTH - left - 90
+    scale = ticks(max(stack.mean for _, stack in rows), 5 if width == WIDE else 3)
+    room = width - left - 90
     unit = room / scale[-1]
     bottom = top + height * len(rows)
     left_out = f"; the {len(rows)} of {len(every)} with most nodes" if len(every) > len(rows) else ""
-    drawn = [text("What the time to a GPU is made of", 16, 28, class_="title"), *_about(rows, left_out)]
+    hatch = f"{_HATCH}-{width:.0f}"
+    about, below = _about(rows, left_out, width)
+    top += below
+    bottom += below
+    drawn = [text("What the time to a GPU is made of", 16, 28, class_="title"), *about]
     for tick in scale:
         x = left + tick * unit
         drawn.append(element("line", x1=x, y1=top - 8, x2=x, y2=bottom, class_="line"))
         drawn.append(text(number(tick), x, bottom + 18, anchor="middle", class_="soft"))
     drawn.append(text("seconds (mean)", left + room / 2, bottom + 38, anchor="middle", class_="soft"))
     for place, (summary, stack) in enumerate(rows):
-        drawn += _bar(summary, stack, left, top + place * height, unit)
+        drawn += _bar(summary, stack, left, top + place * height, unit, hatch=hatch)
     shown = [name for name in PHASES if any(stack.phases.get(name, 0) * unit >= 0.5 for _, stack in rows)]
     entries = [(_COLOUR[name][0], PHASES[name]) for name in shown]
     unknown = any(stack.unknown * unit >= 0.5 for _, stack in rows)
-    entries += [(f"url(#{_HATCH})", "unknown")] if unknown else []
-    squares, last = legend(entries, 16, bottom + 68, _WIDTH - 32)
-    return drawing(_WIDTH, last + 20, "What the time to a GPU is made of", hatching(_HATCH), *drawn, *squares)
+    entries += [(f"url(#{hatch})", "unknown")] if unknown else []
+    squares, last = legend(entries, 16, bottom + 68, width - 32)
+    return drawing(width, last + 20, "What the time to a GPU is made of", hatching(hatch), *drawn, *squares)
 
 
 def _named(summary: Summary) -> list[str]:
@@ -94,15 +102,22 @@ def _count(summary: Summary, stack: Stack) -> str:
     return f"n = {stack.n}{', simulated' if every else ', partly simulated' if summary.simulated else ''}"
 
 
-def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str) -> list[str]:
+def _about(rows: Sequence[tuple[Summary, Stack]], left_out: str, width: float) -> tuple[list[str], float]:
+    """What the drawing shows, and how much lower the rest of it begins."""
     parts = " or ".join(dict.fromkeys(part_text(stack.part) for _, stack in rows))
     every = all(summary.simulated == summary.records for summary, _ in rows)
     some = any(summary.simulated for summary, _ in rows)
     told = ", simulated" if every else ", partly simulated" if some else ""
-    return [text(f"{parts}, mean of the nodes of which it is known{left_out}{told}", 16, 48, class_="soft")]
+    return _subtitle(f"{parts}, mean of the nodes of which it is known{left_out}{told}", width)
 
 
-def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float) -> list[str]:
+def _subtitle(content: str, width: float) -> tuple[list[str], float]:
+    lines = wrapped(content, width - 32, 6)
+    drawn = [text(line, 16, 48 + 17 * row, class_="soft") for row, line in enumerate(lines)]
+    return drawn, 17.0 * (len(lines) - 1)
+
+
+def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float, *, hatch: str) -> list[str]:
     x, middle = left, top + 17
     drawn: list[str] = []
     for line in _named(summary):
@@ -114,7 +129,7 @@ def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float) -
         wide = took * unit
         if wide <= 0:
             continue
-        fill, dark = _COLOUR[name] if name else (f"url(#{_HATCH})", True)
+        fill, dark = _COLOUR[name] if name else (f"url(#{hatch})", True)
         tip = element("title", f"{PHASES.get(name, 'unknown')}: {seconds(took)}")
         drawn.append(element("rect", tip, x=x, y=top + 2, width=wide, height=28.0, fill=fill))
         inside = f"{took:.0f}"
@@ -125,24 +140,40 @@ def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float) -
     return drawn
 
 
-def bars(results: Sequence[Samples], experiment: str) -> str:
-    """An experiment as the article shows it: one bar for each scenario, as high as its mean; empty without samples."""
+def bars(results: Sequence[Samples], experiment: str, width: float = WIDE) -> str:
+    """An experiment as the article shows it: one bar for each scenario, as high as its mean; empty without samples.
+
+    Of what the lab played, Red Hat's means are marked beside the bars. In a narrow place, bars that find no
+    room beside each other stand in several drawings of one scale, what is compared together.
+    """
     rows = _side_by_side([each for each in results if each.experiment == experiment and each.samples])
     if not rows:
         return ""
-    left, top, room = 64.0, 84.0, 280.0
     found = [each.summary for each in rows]
-    scale = ticks(max(each.high if each.high is not None else each.mean for each in found))
+    published = [red_hats(each) or 0.0 for each in rows]
+    scale = ticks(max([*published, *(each.high if each.high is not None else each.mean for each in found)]))
+    most, alike = int((width - _LEFT - _RIGHT) / _COLUMN), len({each.operator for each in rows})
+    most = len(rows) if width >= WIDE or most >= len(rows) else max(1, most // alike) * alike
+    return "".join(_bars(rows[at : at + most], experiment, width, scale) for at in range(0, len(rows), most))
+
+
+def _bars(rows: Sequence[Samples], experiment: str, width: float, scale: Sequence[float]) -> str:
+    left, top, room = _LEFT, 84.0, 280.0
     unit = room / scale[-1]
-    bottom, step = top + room, (_WIDTH - left - 24) / len(rows)
     title = TITLES.get(experiment, experiment)
     kinds = {each.simulated for each in rows}
     told = ", simulated" if kinds == {True} else ", partly simulated" if True in kinds else ""
-    drawn = [text(title, 16, 28, class_="title")]
-    drawn.append(text(f"mean and its 95 % interval; lower is better{told}", 16, 48, class_="soft"))
+    theirs = "; dashed: Red Hat's mean, measured by Red Hat" if any(map(red_hats, rows)) else ""
+    about, below = _subtitle(f"mean and its 95 % interval; lower is better{told}{theirs}", width)
+    heads = wrapped(title, (width - 32) * 0.72, 3)
+    top += below + 20 * (len(heads) - 1)
+    bottom, step = top + room, (width - left - _RIGHT) / len(rows)
+    drawn = [text(line, 16, 28 + 20 * row, class_="title") for row, line in enumerate(heads)]
+    moved = f"translate(0 {20 * (len(heads) - 1)})"
+    drawn.append(element("g", *about, transform=moved))
     for tick in scale:
         y = bottom - tick * unit
-        drawn.append(element("line", x1=left, y1=y, x2=_WIDTH - 24, y2=y, class_="line"))
+        drawn.append(element("line", x1=left, y1=y, x2=width - _RIGHT, y2=y, class_="line"))
         drawn.append(text(number(tick), left - 8, y + 4, anchor="end", class_="soft"))
     axis = text("seconds", 0, 0, anchor="middle", class_="soft")
     drawn.append(element("g", axis, transform=f"translate(18 {top + room / 2:.0f}) rotate(-90)"))
@@ -153,9 +184,11 @@ def bars(results: Sequence[Samples], experiment: str) -> str:
         deepest = max(deepest, below)
     operators = list(dict.fromkeys(each.operator for each in rows))
     entries = [(_fill(each), _operator_text(each)) for each in operators] if len(operators) > 1 else []
-    squares, last = legend(entries, left, deepest + 30, _WIDTH - left) if entries else ([], deepest)
-    drawn.append(element("line", x1=left, y1=bottom, x2=_WIDTH - 24, y2=bottom, class_="axis"))
-    return drawing(_WIDTH, last + 20, f"{title}{told}", *drawn, *squares)
+    squares, last = (
+        legend(entries, left if width == WIDE else 8, deepest + 30, width - left) if entries else ([], deepest)
+    )
+    drawn.append(element("line", x1=left, y1=bottom, x2=width - _RIGHT, y2=bottom, class_="axis"))
+    return drawing(width, last + 20, f"{title}{told}", *drawn, *squares)
 
 
 def _side_by_side(results: Sequence[Samples]) -> list[Samples]:
@@ -180,14 +213,24 @@ def _column(samples: Samples, middle: float, bottom: float, unit: float, step: f
             (middle - 7, low, middle + 7, low),
         ):
             drawn.append(element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_="axis", stroke_width=1.5))
+    theirs = red_hats(samples)
+    if theirs is not None:
+        y, half = bottom - theirs * unit, min(step / 2 - 3, wide / 2 + 8)
+        note = element("title", f"Red Hat's mean: {seconds(theirs)}")
+        dashes = {"class_": "axis", "stroke_width": 2, "stroke_dasharray": "5 3"}
+        drawn.append(element("line", note, x1=middle - half, y1=y, x2=middle + half, y2=y, **dashes))
+        highest = min(highest, y) if highest - 26 < y else highest
     drawn.append(text(seconds(found.mean), middle, highest - 8, anchor="middle", class_="text value"))
     names = wrapped(samples.scenario, step - 12)
-    told = f"n = {found.n}{', simulated' if samples.simulated else ''}"
+    told = [f"n = {found.n}{', simulated' if samples.simulated else ''}"]
+    told += [f"Red Hat {seconds(theirs)}"] if theirs is not None else []
     for row, line in enumerate(names):
         drawn.append(text(line, middle, bottom + 20 + 17 * row, anchor="middle", whole=samples.scenario))
     last = bottom + 20 + 17 * len(names)
-    drawn.append(text(cut(told, step - 4), middle, last, anchor="middle", class_="soft"))
-    return drawn, last
+    under = [line for each in told for line in wrapped(each, step - 4)]
+    for row, line in enumerate(under):
+        drawn.append(text(line, middle, last + 17 * row, anchor="middle", class_="soft"))
+    return drawn, last + 17 * (len(under) - 1)
 
 
 def _fill(operator: str) -> str:

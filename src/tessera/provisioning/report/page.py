@@ -7,7 +7,7 @@ is for reading, ``-o json`` has everything.
 from collections.abc import Iterator, Mapping, Sequence
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
-from tessera.provisioning.report.charts import PHASES, TITLES, bars, stacked
+from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, stacked
 from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
@@ -23,13 +23,15 @@ body{font:15px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"Liberation Sans",A
 background:var(--ground);max-width:56rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.15rem;margin-top:2.2rem}p.note{color:var(--soft)}
 h2,summary{overflow-wrap:anywhere}summary{cursor:pointer;margin:.5rem 0}
-figure{margin:1.2rem 0}svg{display:block;width:100%;max-width:54rem;min-width:44rem;height:auto}
+figure{margin:1.2rem 0}svg{display:block;max-width:none;height:auto}.narrow{display:none}
+@media (max-width:56rem){.wide{display:none}.narrow{display:block}}
 table{border-collapse:collapse;width:100%;margin:.6rem 0}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left;white-space:normal;min-width:8rem}th{color:var(--soft);font-weight:600}
 tr.sum td{font-weight:600}
 .scroll{overflow-x:auto}
-@media print{body{max-width:none;margin:0}svg{min-width:0}.scroll{overflow:visible}
+@media print{body{max-width:none;margin:0}.wide{display:block}.narrow{display:none}.wide svg{width:100%}
+.scroll{overflow:visible}
 figure,tr{break-inside:avoid}h2{break-after:avoid}}
 """.strip()
 
@@ -78,11 +80,11 @@ def _body(
     for experiment in dict.fromkeys((POLICY_RESET, AUTOSCALE, *(each.experiment for each in results))):
         own = [each for each in results if each.experiment == experiment]
         drawn = bars(own, experiment)
-        yield from _drawn(drawn)
+        yield from _drawn(drawn, bars(own, experiment, NARROW))
         if own and not drawn:
             yield f"<h2>{escape(TITLES.get(experiment, experiment))}</h2>"
         yield from _scenarios(own) if own else ()
-    yield from _drawn(stacked(summaries))
+    yield from _drawn(stacked(summaries), stacked(summaries, NARROW))
     for place, each in enumerate(summaries[:_MOST]):
         title = f"{escape(each.title)} ({escape(nodes_text(each))})"
         folded = place >= _OPEN
@@ -122,9 +124,11 @@ def _plural(name: str) -> str:
     return f"{first}s {rest}".rstrip()
 
 
-def _drawn(svg: str) -> Iterator[str]:
-    if svg:
-        yield f'<figure class="scroll">{svg}</figure>'
+def _drawn(wide: str, narrow: str) -> Iterator[str]:
+    """A drawing twice, of which a screen shows the one that it has room for."""
+    if wide:
+        yield f'<figure class="scroll wide">{wide}</figure>'
+        yield f'<figure class="scroll narrow" aria-hidden="true">{narrow}</figure>'
 
 
 def _scenarios(results: Sequence[Samples]) -> Iterator[str]:
