@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.conformance.conftest import Api, Kubectl, configmap, crd, custom, deployment, establish, gated_pod
+from tests.conformance.conftest import Api, Kubectl, Obj, configmap, crd, custom, deployment, establish, gated_pod
 
 
 async def test_get_in_all_forms(kubectl: Kubectl) -> None:
@@ -155,3 +155,54 @@ async def test_resources_are_listed(kubectl: Kubectl) -> None:
     listed = await kubectl("api-resources", "--namespaced=true", "-o", "name")
     assert {"pods", "deployments.apps", "leases.coordination.k8s.io"} <= set(listed.split())
     assert "apps/v1" in (await kubectl("api-versions")).split()
+
+
+def _listed(*items: Obj) -> Obj:
+    return {"apiVersion": "v1", "kind": "List", "items": list(items)}
+
+
+async def test_a_list_is_many_objects(kubectl: Kubectl) -> None:
+    manifest = _listed({**configmap("a"), "data": {"k": "v"}}, configmap("b"))
+    assert (await kubectl("apply", "-f", "-", manifest=manifest)).split("\n")[:2] == [
+        "configmap/a created",
+        "configmap/b created",
+    ]
+    assert "configmap/a unchanged" in await kubectl("apply", "-f", "-", manifest=manifest)
+    assert "already exists" in await kubectl("create", "-f", "-", manifest=manifest, fails=True)
+    assert "serverside-applied" in await kubectl(
+        "apply", "--server-side", "--force-conflicts", "-f", "-", manifest=manifest
+    )
+    assert "deleted" in await kubectl("delete", "-f", "-", manifest=manifest)
+
+
+async def test_a_mistake_within_a_list_is_named(kubectl: Kubectl) -> None:
+    refused = await kubectl("apply", "-f", "-", manifest=_listed({**configmap("a"), "dta": {}}), fails=True)
+    assert 'unknown field "dta"' in refused
+
+
+async def test_a_kind_that_the_server_lacks_is_named(kubectl: Kubectl) -> None:
+    manifest = {"apiVersion": "none.conformance.tessera.dev/v1", "kind": "Nothing", "metadata": {"name": "a"}}
+    for verb in ("apply", "create"):
+        refused = await kubectl(verb, "-f", "-", manifest=manifest, fails=True)
+        assert 'no matches for kind "Nothing" in version "none.conformance.tessera.dev/v1"' in refused
+        assert "openapi" not in refused
+
+
+async def test_a_list_cannot_be_posted(api: Api, core: str) -> None:
+    answer = await api("POST", f"{core}/configmaps", _listed(configmap("a")))
+    assert answer.refused(400, "BadRequest")
+
+
+async def test_the_definitions_are_served_in_version_2_too(api: Api) -> None:
+    found = (await api("GET", "/openapi/v2", accept="application/json")).ok()
+    assert found["swagger"] == "2.0"
+    assert "replicas" in found["definitions"]["io.k8s.api.apps.v1.DeploymentSpec"]["properties"]
+    kinds = found["definitions"]["io.k8s.api.core.v1.Pod"]["x-kubernetes-group-version-kind"]
+    assert {"group": "", "kind": "Pod", "version": "v1"} in kinds
+
+
+async def test_a_missing_namespace_is_named(kubectl: Kubectl, unique: str) -> None:
+    manifest = configmap("a")
+    for verb in (("create",), ("apply",), ("apply", "--server-side")):
+        refused = await kubectl(*verb, "-n", unique, "-f", "-", manifest=manifest, fails=True)
+        assert f'namespaces "{unique}" not found' in refused

@@ -44,6 +44,33 @@ def test_the_folder_is_said_by_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert daemon.default_folder() == Path.home() / ".tessera" / "lab"
 
 
+@pytest.mark.parametrize("by_flag", [True, False])
+def test_a_folder_that_is_named_is_the_one_whatever_else_runs(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch, by_flag: bool
+) -> None:
+    other = short_folder / "other"
+    other.mkdir(parents=True)
+    (other / "control.sock").touch()
+    monkeypatch.setenv("KUBECONFIG", str(other / "kubeconfig"))
+    none = short_folder / "none"
+    if not by_flag:
+        monkeypatch.setenv("TESSERA_LAB", str(none))
+    source = "--dir" if by_flag else "\\$TESSERA_LAB"
+    with pytest.raises(LabError, match=f"{source} is {none}: no lab runs there"):
+        daemon.meant_folder(none if by_flag else None)
+    assert not none.exists()
+
+
+def test_without_a_name_the_lab_of_the_kubeconfig_in_use_is_meant(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short_folder.mkdir()
+    (short_folder / "control.sock").touch()
+    monkeypatch.delenv("TESSERA_LAB", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(short_folder / "kubeconfig"))
+    assert daemon.meant_folder(None) == short_folder
+
+
 def test_a_path_that_sockets_do_not_fit_in_is_refused() -> None:
     daemon.check_folder(Path("/" + "x" * 56))
     with pytest.raises(LabError, match="longer than 57 bytes, unix sockets would not fit; choose a shorter --dir"):

@@ -191,14 +191,14 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
 
 
 def _lab_folder(folder: Path | None) -> Path:
-    """The lab that is meant: as given, or the one whose kubeconfig is in use, or the default one."""
-    import os
+    """The lab that is meant.
 
-    if folder is None:
-        beside = Path(os.environ.get("KUBECONFIG", "")).parent
-        if (beside / "control.sock").exists():
-            return beside
-    return _folder(folder)
+    Raises:
+        LabError: no lab runs where the caller says that there is one.
+    """
+    from tessera.lab.daemon import meant_folder
+
+    return meant_folder(folder).absolute()
 
 
 @command.command(hidden=True)

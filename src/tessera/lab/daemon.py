@@ -57,6 +57,23 @@ def default_folder() -> Path:
     return Path(given) if given else Path.home() / ".tessera" / "lab"
 
 
+def meant_folder(given: Path | None) -> Path:
+    """The folder of the running lab that is meant: as given, as in ``$TESSERA_LAB``, that of the kubeconfig in use, or
+    the default one. A folder that somebody names is the one, whatever else runs.
+
+    Raises:
+        LabError: somebody names a folder, and no lab runs in it.
+    """
+    named = given or (Path(os.environ["TESSERA_LAB"]) if os.environ.get("TESSERA_LAB") else None)
+    if named is not None:
+        if running(named) is None:
+            source = "--dir" if given is not None else "$TESSERA_LAB"
+            raise LabError(f"{source} is {named}: no lab runs there; start one with: tessera lab up, or name another")
+        return named
+    beside = Path(os.environ.get("KUBECONFIG", "")).parent
+    return beside if (beside / "control.sock").exists() else default_folder()
+
+
 def check_folder(folder: Path) -> None:
     """Refuses a folder whose path leaves no room for the sockets in it, or that holds something else.
 

@@ -62,6 +62,13 @@ class OpenApi:
             self._kept[path] = _document(types)
         return self._kept[path]
 
+    def documents(self) -> Iterator[Obj]:
+        """The documents of all group versions."""
+        for group, version in dict.fromkeys((each.group, each.version) for each in self._registry):
+            found = self.document(f"apis/{group}/{version}" if group else f"api/{version}")
+            if found is not None:
+                yield found
+
     def _of(self, group: str, version: str) -> Sequence[ResourceType]:
         return [each for each in self._registry if (each.group, each.version) == (group, version)]
 

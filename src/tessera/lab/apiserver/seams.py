@@ -5,7 +5,7 @@ and RBAC are pure modules behind these protocols. An object is a JSON value, a `
 reading must not be changed by who receives it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -214,7 +214,7 @@ class Discovery(Protocol):
 
 
 class OpenApi(Protocol):
-    """``/openapi/v3`` and ``/openapi/v3/<group version>``."""
+    """``/openapi/v2``, ``/openapi/v3`` and ``/openapi/v3/<group version>``."""
 
     def index(self) -> Obj:
         """``{"paths": {"api/v1": {"serverRelativeURL": ...}}}``."""
@@ -222,6 +222,10 @@ class OpenApi(Protocol):
 
     def document(self, path: str) -> Obj | None:
         """The document of ``api/v1`` or ``apis/<group>/<version>``; None when there is none."""
+        ...
+
+    def documents(self) -> Iterator[Obj]:
+        """The documents of all group versions."""
         ...
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.clock import Clock
 from tessera.kube.transport import Request, Response
-from tessera.lab.apiserver import protobuf
+from tessera.lab.apiserver import openapi_v2, protobuf
 from tessera.lab.apiserver.admission import Admission
 from tessera.lab.apiserver.audit import AuditLog, Entry
 from tessera.lab.apiserver.core import Ask, Core, Parts
@@ -200,6 +200,12 @@ class ApiServer:
             return Response(status=200, headers={"content-type": "text/plain; charset=utf-8"}, body=b"ok")
         if path == "/openapi/v3" and parts.openapi:
             return _document(parts.openapi.index())
+        if path == "/openapi/v2" and parts.openapi:
+            whole = openapi_v2.document(parts.openapi.documents())
+            if openapi_v2.PROTOBUF in request.headers.get("accept", ""):
+                media = {"content-type": openapi_v2.PROTOBUF_ANSWER}
+                return Response(status=200, headers=media, body=openapi_v2.encoded(whole))
+            return _document(whole)
         if path.startswith("/openapi/v3/") and parts.openapi:
             document = parts.openapi.document(path.removeprefix("/openapi/v3/"))
             if document is not None:
