@@ -22,6 +22,7 @@ import pytest
 from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.config import load_config
+from tessera.kube.credentials import Credential, StaticCredentials
 from tessera.kube.http import HttpTransport
 from tessera.kube.transport import Request, Response
 from tessera.lab.apiserver.certificates import Authority
@@ -205,6 +206,22 @@ async def transport(kubeconfig: Path) -> AsyncIterator[HttpTransport]:
 def api(transport: HttpTransport) -> Api:
     """Raw requests."""
     return Api(transport)
+
+
+@pytest.fixture
+async def as_token(kubeconfig: Path) -> AsyncIterator[Callable[[str], Api]]:
+    """Makes raw requests with a bearer token."""
+    transports: list[HttpTransport] = []
+
+    def made(token: str) -> Api:
+        admin = load_config(clock=SystemClock(), kubeconfig=str(kubeconfig))
+        credentials = StaticCredentials(Credential(authorization=f"Bearer {token}"))
+        transports.append(HttpTransport(msgspec.structs.replace(admin, credentials=credentials)))
+        return Api(transports[-1])
+
+    yield made
+    for transport in transports:
+        await transport.close()
 
 
 @pytest.fixture

@@ -1,34 +1,11 @@
 """Who may do what: service accounts, roles, reviews."""
 
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from tests.conformance.conftest import MERGE, Api, configmap
 
-from tessera.clock import SystemClock
-from tessera.kube.config import load_config
-from tessera.kube.credentials import Credential, StaticCredentials
-from tessera.kube.http import HttpTransport
-
 RBAC = "rbac.authorization.k8s.io/v1"
-
-
-@pytest.fixture
-async def as_token(kubeconfig: Path) -> Any:
-    """Makes raw requests with a bearer token."""
-    transports: list[HttpTransport] = []
-
-    def made(token: str) -> Api:
-        admin = load_config(clock=SystemClock(), kubeconfig=str(kubeconfig))
-        credentials = StaticCredentials(Credential(authorization=f"Bearer {token}"))
-        transports.append(HttpTransport(msgspec.structs.replace(admin, credentials=credentials)))
-        return Api(transports[-1])
-
-    yield made
-    for transport in transports:
-        await transport.close()
 
 
 @pytest.fixture

@@ -168,4 +168,5 @@ def _resource(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
     group, _, version = manifest["apiVersion"].rpartition("/")
     kind = manifest["kind"]
     namespaced = "namespace" in manifest["metadata"]
-    return Resource(group, version, kind.lower() + "s", kind, namespaced, dict[str, Any])
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return Resource(group, version, plural.lower(), kind, namespaced, dict[str, Any])

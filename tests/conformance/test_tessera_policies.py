@@ -1,0 +1,280 @@
+"""The policies of ``deploy/policies``: what the token of an agent or a driver pod may write, and what not.
+
+The policies are those files with names of this test's own, so that a cluster where Tessera runs is left alone. The
+accounts get more rights than Tessera's have: what is refused here is refused by the policies.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from tests.conformance.conftest import APPLY, CRDS, MERGE, PATIENCE, STRATEGIC, Answer, Api
+
+from tessera.api.names import QUOTA_RESOURCE
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+INSTASLICES = "instaslices.inference.redhat.com"
+
+
+class World(msgspec.Struct):
+    """Two nodes of a test, and who writes: a pod's token on the first node, and one that is bound to no pod."""
+
+    namespace: str
+    mine: str
+    other: str
+    agent: Api
+    driver: Api
+    unbound: Api
+
+    def node(self, name: str, subresource: str = "") -> str:
+        return f"/api/v1/nodes/{name}" + (f"/{subresource}" if subresource else "")
+
+    @property
+    def instaslices(self) -> str:
+        return f"/apis/inference.redhat.com/v1alpha1/namespaces/{self.namespace}/instaslices"
+
+    @property
+    def events(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/events"
+
+
+@pytest.fixture
+async def world(
+    api: Api, namespace: str, unique: str, as_token: Callable[[str], Api], cleanup: Callable[[str], None]
+) -> AsyncIterator[World]:
+    for file in ("agent", "driver"):
+        text = (DEPLOY / "policies" / f"{file}.yaml").read_text().replace("tessera-system", namespace)
+        for each in yaml.safe_load_all(text):
+            path = POLICIES if each["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
+            each["metadata"]["name"] = name = f"{unique}-{file}"
+            if path == BINDINGS:
+                each["spec"]["policyName"] = name
+            cleanup(f"{path}/{name}")
+            (await api("POST", path, each)).ok()
+    if (await api("GET", f"{CRDS}/{INSTASLICES}")).status == 404:
+        cleanup(f"{CRDS}/{INSTASLICES}")
+        (await api("POST", CRDS, yaml.safe_load((DEPLOY / "crds" / "instaslices.yaml").read_text()))).ok()
+        await api.until(
+            f"/apis/inference.redhat.com/v1alpha1/namespaces/{namespace}/instaslices",
+            lambda answer: answer.status == 200,
+        )
+    names = [f"{unique}-1", f"{unique}-2"]
+    for name in names:
+        cleanup(f"/api/v1/nodes/{name}")
+        (await api("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": {"team": "a"}}})).ok()
+    cleanup(f"{RBAC}/clusterroles/{unique}")
+    cleanup(f"{RBAC}/clusterrolebindings/{unique}")
+    rules = [{"apiGroups": ["", "inference.redhat.com"], "resources": ["*"], "verbs": ["*"]}]
+    (await api("POST", f"{RBAC}/clusterroles", {"metadata": {"name": unique}, "rules": rules})).ok()
+    accounts = ["tessera-agent", "tessera-driver"]
+    binding = {
+        "metadata": {"name": unique},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": unique},
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": each} for each in accounts],
+    }
+    (await api("POST", f"{RBAC}/clusterrolebindings", binding)).ok()
+    core = f"/api/v1/namespaces/{namespace}"
+
+    async def token(account: str, pod: str = "") -> Api:
+        request: dict[str, Any] = {"spec": {"expirationSeconds": 600}}
+        if pod:
+            body = {
+                "metadata": {"name": pod},
+                "spec": {
+                    "nodeName": names[0],
+                    "serviceAccountName": account,
+                    "containers": [{"name": "a", "image": "e.com/a:1"}],
+                },
+            }
+            uid = (await api("POST", f"{core}/pods", body)).ok()["metadata"]["uid"]
+            request["spec"]["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod, "uid": uid}
+        answer = await api("POST", f"{core}/serviceaccounts/{account}/token", request)
+        return as_token(answer.ok()["status"]["token"])
+
+    for account in accounts:
+        (await api("POST", f"{core}/serviceaccounts", {"metadata": {"name": account}})).ok()
+    found = World(
+        namespace=namespace,
+        mine=names[0],
+        other=names[1],
+        agent=await token("tessera-agent", "agent"),
+        driver=await token("tessera-driver", "driver"),
+        unbound=await token("tessera-agent"),
+    )
+    for who in (found.agent, found.driver):
+        async with asyncio.timeout(PATIENCE):  # rights and policies need a moment until they count
+            probe = {"metadata": {"labels": {"x": "y"}}}
+            while "denied request" not in str(
+                (await who("PATCH", f"{found.node(found.other)}?dryRun=All", probe, content=MERGE)).body
+            ):
+                pass
+    yield found
+    for pod in ("agent", "driver"):
+        await api("DELETE", f"{core}/pods/{pod}?gracePeriodSeconds=0")
+
+
+def denied(answer: Answer, *words: str) -> None:
+    """The answer is a refusal by a policy that says so."""
+    text = answer.refused(403, "Forbidden")
+    assert "ValidatingAdmissionPolicy" in text
+    for word in words:
+        assert word in text
+
+
+async def test_an_agent_labels_its_own_node(api: Api, world: World) -> None:
+    labels = {
+        "nvidia.com/gpu.product": "A100",
+        "nvidia.com/mig.config.state": "success",
+        "nvidia.com/mig-1g.5gb.count": "7",
+        "nvidia.com/cuda.driver-version.full": "550.54.14",
+        "nvidia.com/gpu.compute.major": "8",
+        "tessera.dev/gpu.nvlink": "true",
+        "tessera.dev/count.NVIDIA-A100-SXM4-40GB": "4",
+    }
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"labels": labels, "annotations": {"tessera.dev/offers": "[]"}},
+    }
+    path = f"{world.node(world.mine)}?fieldManager=tessera-agent&force=true"
+    (await world.agent("PATCH", path, body, content=APPLY)).ok()
+    del labels["nvidia.com/gpu.product"]
+    (await world.agent("PATCH", path, body, content=APPLY)).ok()
+    shown = (await api("GET", world.node(world.mine))).ok()["metadata"]["labels"]
+    assert "nvidia.com/gpu.product" not in shown
+    assert shown["team"] == "a"
+
+
+async def test_an_agent_writes_its_own_nodes_conditions_and_amounts(world: World) -> None:
+    condition = {"type": "GpuHealthy", "status": "True", "reason": "Ok", "message": "well"}
+    body = {"apiVersion": "v1", "kind": "Node", "status": {"conditions": [condition]}}
+    path = f"{world.node(world.mine, 'status')}?fieldManager=tessera-agent&force=true"
+    (await world.agent("PATCH", path, body, content=APPLY)).ok()
+    amounts: dict[str, Any] = {QUOTA_RESOURCE: "160Gi", "nvidia.com/gpu": "4"}
+    patch = {"status": {"capacity": amounts, "allocatable": amounts}}
+    (await world.agent("PATCH", world.node(world.mine, "status"), patch, content=MERGE)).ok()
+    gone: dict[str, Any] = dict.fromkeys(amounts)
+    patch = {"status": {"capacity": gone, "allocatable": gone}}
+    (await world.agent("PATCH", world.node(world.mine, "status"), patch, content=MERGE)).ok()
+
+
+NODE_ATTACKS: dict[str, tuple[str, Any]] = {
+    "label of placement": ("", {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}}),
+    "another's label": ("", {"metadata": {"labels": {"team": None}}}),
+    "layout": ("", {"metadata": {"labels": {"nvidia.com/mig.config": "all-1g.5gb"}}}),
+    "driver set": ("", {"metadata": {"labels": {"tessera.dev/driver-set": "x"}}}),
+    "upgrade state": ("", {"metadata": {"labels": {"nvidia.com/gpu-driver-upgrade-state": "upgrade-done"}}}),
+    "annotation": ("", {"metadata": {"annotations": {"a": "b"}}}),
+    "taint": ("", {"spec": {"taints": [{"key": "k", "effect": "NoExecute"}]}}),
+    "cordon": ("", {"spec": {"unschedulable": True}}),
+    "finalizer": ("", {"metadata": {"finalizers": ["example.com/never"]}}),
+    "label by status": ("status", {"metadata": {"labels": {"a": "b"}}}),
+    "address": ("status", {"status": {"addresses": [{"type": "InternalIP", "address": "10.9.9.9"}]}}),
+    "kubelet's port": ("status", {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1234}}}}),
+    "kubelet's amount": ("status", {"status": {"capacity": {"cpu": "9000"}}}),
+    "kubelet's condition": ("status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
+    "the controller's condition": ("status", {"status": {"conditions": [{"type": "GpuNodeReady", "status": "True"}]}}),
+}
+
+
+@pytest.mark.parametrize("name", NODE_ATTACKS)
+async def test_an_agent_changes_nothing_else_of_its_node(world: World, name: str) -> None:
+    below, patch = NODE_ATTACKS[name]
+    denied(await world.agent("PATCH", world.node(world.mine, below), patch, content=STRATEGIC))
+
+
+async def test_an_agent_touches_no_other_node(world: World) -> None:
+    label = {"metadata": {"labels": {"nvidia.com/gpu.product": "A100"}}}
+    words = (f"the agent of node {world.mine} may write its own nodes only, not {world.other}",)
+    denied(await world.agent("PATCH", world.node(world.other), label, content=MERGE), *words)
+    amount = {"status": {"capacity": {"nvidia.com/gpu": "0"}}}
+    denied(await world.agent("PATCH", world.node(world.other, "status"), amount, content=MERGE), *words)
+    denied(await world.agent("DELETE", world.node(world.other)), *words)
+    denied(await world.agent("DELETE", world.node(world.mine)), "makes and deletes no Node")
+    denied(await world.agent("POST", "/api/v1/nodes", {"metadata": {"name": f"{world.mine}-new"}}))
+
+
+async def test_a_token_without_a_node_writes_nothing(world: World) -> None:
+    label = {"metadata": {"labels": {"nvidia.com/gpu.product": "A100"}}}
+    denied(await world.unbound("PATCH", world.node(world.mine), label, content=MERGE), "names no node")
+
+
+async def test_an_agent_has_one_instaslice(api: Api, world: World) -> None:
+    def named(name: str) -> Any:
+        return {
+            "apiVersion": "inference.redhat.com/v1alpha1",
+            "kind": "Instaslice",
+            "metadata": {"name": name},
+            "spec": {},
+        }
+
+    (await world.agent("POST", world.instaslices, named(world.mine))).ok()
+    (await api("POST", world.instaslices, named(world.other))).ok()
+    denied(await world.agent("POST", world.instaslices, named(f"{world.other}-x")), "its own instaslices only")
+    status = {"status": {"nodeResources": {"bootId": "b"}}}
+    for name, refused in ((world.mine, False), (world.other, True)):
+        answer = await world.agent("PATCH", f"{world.instaslices}/{name}/status", status, content=MERGE)
+        denied(answer) if refused else answer.ok()
+    denied(await world.agent("DELETE", f"{world.instaslices}/{world.other}"))
+    (await world.agent("DELETE", f"{world.instaslices}/{world.mine}")).ok()
+
+
+def event(name: str, about: dict[str, str], namespace: str, **more: Any) -> Any:
+    return {
+        "metadata": {"name": name, "namespace": namespace},
+        "involvedObject": {"apiVersion": "v1", **about},
+        "reason": "Test",
+        "message": "m",
+        "type": "Normal",
+        "source": {"component": "tessera-agent"},
+        "reportingComponent": "tessera-agent",
+        **more,
+    }
+
+
+async def test_an_agent_writes_events_of_its_own(
+    api: Api, world: World, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    about = {"kind": "Pod", "name": "p", "namespace": world.namespace}
+    own = event("a", about, world.namespace, reportingInstance=world.mine)
+    (await world.agent("POST", world.events, own)).ok()
+    (await world.agent("PATCH", f"{world.events}/a", {"count": 2}, content=MERGE)).ok()
+    cleanup(f"/api/v1/namespaces/default/events/{unique}")
+    node = event(unique, {"kind": "Node", "name": world.mine}, "default", reportingInstance=world.mine)
+    (await world.agent("POST", "/api/v1/namespaces/default/events", node)).ok()
+    theirs = event("b", about, world.namespace, reportingInstance=world.other)
+    (await api("POST", world.events, theirs)).ok()
+    denied(await world.agent("PATCH", f"{world.events}/b", {"count": 2}, content=MERGE), "in its own name only")
+    denied(await world.agent("POST", world.events, {**theirs, "metadata": {"name": "c"}}), "in its own name only")
+    forged = {**own, "metadata": {"name": "d"}, "source": {"component": "kubelet"}}
+    denied(await world.agent("POST", world.events, forged), "in its own name only")
+    deployment = {"kind": "Deployment", "name": "x", "namespace": world.namespace}
+    denied(
+        await world.agent("POST", world.events, event("e", deployment, world.namespace, reportingInstance=world.mine))
+    )
+    other = event("f", {"kind": "Node", "name": world.other}, "default", reportingInstance=world.mine)
+    denied(await world.agent("POST", "/api/v1/namespaces/default/events", other))
+    system = event(
+        "g", {"kind": "Pod", "name": "p", "namespace": "kube-system"}, "kube-system", reportingInstance=world.mine
+    )
+    denied(await world.agent("POST", "/api/v1/namespaces/kube-system/events", system), "begin with kube-")
+
+
+async def test_a_driver_pod_pauses_what_uses_the_driver_of_its_node(world: World) -> None:
+    for value in ("paused-for-driver-upgrade", "true", None):
+        patch = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": value}}}
+        (await world.driver("PATCH", world.node(world.mine), patch, content=STRATEGIC)).ok()
+        denied(await world.driver("PATCH", world.node(world.other), patch, content=STRATEGIC), "its own Node only")
+
+
+@pytest.mark.parametrize("name", NODE_ATTACKS)
+async def test_a_driver_pod_changes_nothing_else_of_its_node(world: World, name: str) -> None:
+    below, patch = NODE_ATTACKS[name]
+    denied(await world.driver("PATCH", world.node(world.mine, below), patch, content=STRATEGIC))
