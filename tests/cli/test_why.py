@@ -390,6 +390,15 @@ def test_a_job_learns_of_refusals_from_events(message: str, case: str) -> None:
     assert message in found.answers[0].facts
 
 
+def test_pods_that_would_take_gpus_past_kubernetes() -> None:
+    by = "ValidatingAdmissionPolicy 'tessera-device-access' with binding 'tessera-device-access'"
+    message = f'Error creating: pods "x" is forbidden: {by} denied request: container main chooses its GPUs itself'
+    found = report_about(view(events=[event("rs", "FailedCreate", message)]), workload(1)).answers[0]
+    assert found.case == "device-access"
+    assert found.facts == ("container main chooses its GPUs itself",)
+    assert any("tessera.dev/device-access=allowed" in each for each in found.help)
+
+
 def test_a_suspended_job_and_one_scaled_to_nothing() -> None:
     assert "suspended" in report_about(view(), workload(0, suspended=True)).summary
     assert report_about(view(), workload(0)).summary == "it wants no pods now"

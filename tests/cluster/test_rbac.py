@@ -150,7 +150,7 @@ def test_every_right_is_used_and_every_use_is_granted(
         await lab.until(lambda: lab.offers("node-1"), "the object is made anew")
         await lab.client.delete(NODES, "node-2")
         await lab.until(lambda: f"{INSTASLICE_NAMESPACE}/node-2" not in lab.slices.cache, "its object goes with it")
-        await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": None}}, "tessera-system")
+        await lab.client.merge_patch(SECRETS, "tessera-webhook-cert", {"data": {"tls.crt": ""}}, "tessera-system")
         await lab.clock.sleep(60)
         found.update(used(lab, account))
 

@@ -180,7 +180,10 @@ NODE_ATTACKS: dict[str, tuple[str, Any]] = {
     "kubelet's port": ("status", {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1234}}}}),
     "kubelet's amount": ("status", {"status": {"capacity": {"cpu": "9000"}}}),
     "kubelet's condition": ("status", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}),
-    "the controller's condition": ("status", {"status": {"conditions": [{"type": "GpuNodeReady", "status": "True"}]}}),
+    "the controller's condition": (
+        "status",
+        {"status": {"conditions": [{"type": "GpuDriverReady", "status": "True"}]}},
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from tessera import __version__
 from tessera.agent.options import AgentOptions
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.cli import agent, controller, webhook
+from tessera.cli.installation.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
 from tessera.controller.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
@@ -140,7 +141,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
         for rule in role["rules"]
         for resource in rule["resources"]
         for name in rule.get("resourceNames", ())
-        if resource != "securitycontextconstraints"
+        if resource != "securitycontextconstraints" and role["metadata"]["name"] != PULL_SECRETS_ROLE
     }
     webhook_, controller_ = (process(installation, each).options for each in (WebhookOptions, ControllerOptions))
     agent_ = process(installation, AgentOptions).options

@@ -56,6 +56,28 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
     metavar="N",
     help="Replace nodes whose cards cannot be used in time, at most N of a group in an hour.  [default: none]",
 )
+@click.option(
+    "--device-access",
+    type=click.Choice(["deny", "warn", "off"]),
+    default="deny",
+    show_default=True,
+    help="What becomes of pods that take GPUs past Kubernetes: NVIDIA_VISIBLE_DEVICES, device folders, privileged.",
+)
+@click.option(
+    "--device-access-namespace",
+    "device_namespaces",
+    multiple=True,
+    metavar="NAME",
+    help="A namespace whose pods may take GPUs so, besides the system's. Repeatable.",
+)
+@click.option(
+    "--pull-secret",
+    "pull_secrets",
+    multiple=True,
+    metavar="NAME",
+    help="An image pull secret in tessera-system that the controller may read, besides those that FILE names."
+    " Repeatable.",
+)
 @site.site_options
 @building.build_options
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
@@ -72,6 +94,9 @@ def command(
     simulate: str | None,
     drivers: bool | None,
     replace_failed: int,
+    device_access: str,
+    device_namespaces: tuple[str, ...],
+    pull_secrets: tuple[str, ...],
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -96,6 +121,11 @@ def command(
     default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before. Only
     drivers stay until --no-drivers takes Tessera's ClusterPolicy away.
 
+    Pods outside the system's namespaces that take GPUs past Kubernetes are refused: that set NVIDIA_VISIBLE_DEVICES to
+    a device, name devices in annotations, mount folders of devices, or are privileged. With --device-access warn they
+    are let in with a warning; a namespace is left out by --device-access-namespace, or by its label
+    tessera.dev/device-access=allowed.
+
     \b
     Examples:
       tessera install
@@ -116,6 +146,9 @@ def command(
         simulate=simulate or "",
         drivers=drivers,
         replace_failed=replace_failed,
+        device_access=device_access,
+        device_namespaces=device_namespaces,
+        pull_secrets=pull_secrets,
         **_of_controller(controllers),
     )
     objects = _manifests(choices)

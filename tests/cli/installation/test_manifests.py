@@ -177,3 +177,43 @@ def test_another_image_is_that_of_all_processes() -> None:
         for each in manifest["spec"]["template"]["spec"]["containers"]
     ]
     assert images == ["example.com/tessera:1"] * 3
+
+
+def device_binding(objects: Sequence[Manifest]) -> Manifest:
+    (found,) = named(objects, "ValidatingAdmissionPolicyBinding", "tessera-device-access")
+    return dict(found["spec"])
+
+
+def test_pods_that_take_gpus_past_kubernetes_are_refused_or_warned_about_or_neither() -> None:
+    assert device_binding(made())["validationActions"] == ["Deny"]
+    assert device_binding(made(device_access="warn"))["validationActions"] == ["Warn", "Audit"]
+    kinds = [each["kind"] for each in made(device_access="off") if each["metadata"]["name"] == "tessera-device-access"]
+    assert kinds == []
+    assert named(made(device_access="off"), "ValidatingAdmissionPolicy", "tessera-agent")
+
+
+def test_namespaces_are_added_to_those_whose_pods_may() -> None:
+    (names,) = (
+        each["values"]
+        for each in device_binding(made(device_namespaces=("monitoring",)))["matchResources"]["namespaceSelector"][
+            "matchExpressions"
+        ]
+        if each["key"] == "kubernetes.io/metadata.name"
+    )
+    assert {"monitoring", "kube-system", "tessera-system"} <= set(names)
+
+
+def readable(objects: Sequence[Manifest]) -> list[str]:
+    (role,) = named(objects, "Role", "tessera-controller-pull-secrets")
+    return list(role["rules"][0]["resourceNames"])
+
+
+def test_the_controller_reads_the_pull_secrets_that_are_named_and_no_others() -> None:
+    assert readable(made()) == ["ngc-secret", "registry-secret"]
+    values = "{driver: {version: '550.54.14', imagePullSecrets: [mine]}, toolkit: {imagePullSecrets: [tools]}}"
+    assert readable(made(values)) == ["mine", "ngc-secret", "registry-secret", "tools"]
+    assert "more" in readable(made(pull_secrets=("more",)))
+    for each in made(values):
+        if each["kind"] in {"Role", "ClusterRole"} and "tessera-webhook" not in each["metadata"]["name"]:
+            for rule in each["rules"]:
+                assert "secrets" not in rule["resources"] or rule.get("resourceNames")

@@ -82,5 +82,8 @@ async def test_a_secret_that_is_not_there_is_named(cluster: Cluster) -> None:
 async def test_a_secret_that_may_not_be_read_is_named() -> None:
     stranger = Cluster(groups=("system:authenticated",))
     await stranger.start()
-    with pytest.raises(CredentialsError, match="secret tessera-system/pull may not be read: "):
+    with pytest.raises(
+        CredentialsError,
+        match="secret tessera-system/pull may not be read: grant it by tessera install --pull-secret pull",
+    ):
         await stranger.secrets(("pull",))

@@ -9,9 +9,9 @@ Rules:
 - definitions are waited for until the API server serves them;
 - what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.installation.foreign`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, the authorities of registries unless builds are told to trust them still. Not so the objects by which
-  nodes have their drivers: to forget an option takes no driver away, they go where the user says so, or where others
-  come in their place;
+  right to evict, the policy of pods that take GPUs past Kubernetes, the authorities of registries unless builds are
+  told to trust them still. Not so the objects by which nodes have their drivers: to forget an option takes no driver
+  away, they go where the user says so, or where others come in their place;
 - a trial (``dry``) asks the API server the same and writes nothing.
 """
 
@@ -21,9 +21,10 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.cli.installation.foreign import is_left_alone, is_ours
-from tessera.cli.installation.manifests import CONFIG_ROLE, Manifest
+from tessera.cli.installation.manifests import BINDING_KIND, CONFIG_ROLE, Manifest
 from tessera.cli.installation.ownership import LAST_APPLIED, taken_over
 from tessera.cli.installation.trust import CONFIG_MAP, builds_mount_it
 from tessera.clock import Clock
@@ -42,6 +43,7 @@ _APPLY = "application/apply-patch+yaml"
 _RBAC = "rbac.authorization.k8s.io"
 _EVICT = "tessera-agent-evict"
 _REPLACE = "tessera-controller-replace"
+_VERSIONS = dict.fromkeys((BINDING_KIND, "ValidatingAdmissionPolicy"), "admissionregistration.k8s.io/v1")
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -191,8 +193,12 @@ async def _left_over(
         ("ClusterRole", False, _EVICT),
         ("ClusterRoleBinding", False, _REPLACE),
         ("ClusterRole", False, _REPLACE),
+        (BINDING_KIND, False, DEVICE_ACCESS_POLICY),
+        ("ValidatingAdmissionPolicy", False, DEVICE_ACCESS_POLICY),
     ):
-        resource = Resource(_RBAC, "v1", kind.lower() + "s", kind, namespaced, dict[str, Any])
+        place = {"namespace": ""} if namespaced else {}
+        version = _VERSIONS.get(kind, f"{_RBAC}/v1")
+        resource = resource_of({"apiVersion": version, "kind": kind, "metadata": place})
         for item in (await client.list(resource, field_selector=f"metadata.name={name}")).items:
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:

@@ -7,6 +7,7 @@ Rules:
   that count as ill health its environment, as NVIDIA's device plugin has it;
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
 - they may ask for evictions only where that is chosen;
+- pods that take GPUs past Kubernetes are refused, or warned about, or neither; namespaces may be left out of that;
 - the controller is told what a site says of its registries, its new nodes and builds, and has its authorities;
 - the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
   for drivers they say that Tessera is in charge, whoever wrote their status before.
@@ -22,6 +23,7 @@ import msgspec
 
 from tessera.api.driver.cluster_policy import KIND as POLICY_KIND
 from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED
+from tessera.api.names import DEVICE_ACCESS_POLICY
 from tessera.api.operator.settings import OWN_LAYOUTS, OWN_PROFILES, SYSTEM_NAMESPACE, NamedConfig, OperatorSettings
 from tessera.cli.installation.trust import config_map, trusting
 
@@ -31,6 +33,8 @@ AGENT = "tessera-agent"
 CONTROLLER = "tessera-controller"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
+#: The Role that lets the controller read image pull secrets, by name.
+PULL_SECRETS_ROLE = "tessera-controller-pull-secrets"
 #: Volumes of the agents' pods. Those of MPS have paths of their own in the container; the other has the host's.
 MPS_VOLUME = "mps"
 MPS_MEMORY_VOLUME = "mps-shm"
@@ -38,6 +42,9 @@ POD_RESOURCES_VOLUME = "pod-resources"
 #: Where a driver container shows its files; host and container have the same path.
 DRIVER_VOLUME = "driver"
 
+BINDING_KIND = "ValidatingAdmissionPolicyBinding"
+#: What bindings do where a pod is to be warned about only.
+WARNING = ("Warn", "Audit")
 _RBAC = "rbac.authorization.k8s.io"
 _LABELS = {"app.kubernetes.io/part-of": "tessera"}
 
@@ -57,6 +64,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
         site: the controller's options about registries, new nodes and builds of driver images.
         authorities: certificates that registries are trusted by, PEM; empty for the system's alone.
+        device_access: what becomes of pods that take GPUs past Kubernetes: ``deny``, ``warn`` or ``off``.
+        device_namespaces: namespaces in which pods may, besides those of ``deploy/``.
+        pull_secrets: image pull secrets that the controller may read besides those that ``drivers`` name.
     """
 
     settings: OperatorSettings | None = None
@@ -70,6 +80,9 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     replace_failed: int = 0
     site: Sequence[str] = ()
     authorities: str = ""
+    device_access: str = "deny"
+    device_namespaces: Sequence[str] = ()
+    pull_secrets: Sequence[str] = ()
 
     @property
     def may_evict(self) -> bool:
@@ -100,6 +113,9 @@ def manifests(
         replacing: those of ``deploy/options/replace.yaml``.
     """
     objects = copy.deepcopy(list(base))
+    objects = [
+        each for each in objects if choices.device_access != "off" or each["metadata"]["name"] != DEVICE_ACCESS_POLICY
+    ]
     if choices.settings is not None:
         objects = [each for each in objects if each["metadata"]["name"] != CONFIG_ROLE]
         after = max(n for n, each in enumerate(objects) if each["apiVersion"].startswith(_RBAC)) + 1
@@ -115,6 +131,11 @@ def manifests(
     for each in objects:
         for container in _containers(each):
             container["image"] = choices.image or container["image"]
+        if (each["kind"], each["metadata"]["name"]) == ("Role", PULL_SECRETS_ROLE):
+            (rule,) = each["rules"]
+            rule["resourceNames"] = sorted({*rule["resourceNames"], *_pull_secrets(choices)})
+        if (each["kind"], each["metadata"]["name"]) == (BINDING_KIND, DEVICE_ACCESS_POLICY):
+            _set_device_binding(each["spec"], choices)
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
             _set_agent(each["spec"]["template"]["spec"], choices)
         if each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
@@ -123,6 +144,29 @@ def manifests(
             if choices.authorities:
                 each["spec"]["template"] = trusting(each["spec"]["template"], choices.authorities)
     return [*objects, *(_in_charge(each) if choices.ask_for_drivers else each for each in choices.drivers)]
+
+
+def _pull_secrets(choices: Choices) -> Iterator[str]:
+    """Names of the image pull secrets that the user and the objects by which nodes have their drivers name."""
+    yield from choices.pull_secrets
+    waiting: list[Any] = [each.get("spec") for each in choices.drivers]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, Mapping):
+            waiting += found.values()
+            named = found.get("imagePullSecrets")
+            yield from (each for each in named if isinstance(each, str)) if isinstance(named, list) else ()
+
+
+def _set_device_binding(spec: Manifest, choices: Choices) -> None:
+    if choices.device_access == "warn":
+        spec["validationActions"] = list(WARNING)
+    (names,) = (
+        each
+        for each in spec["matchResources"]["namespaceSelector"]["matchExpressions"]
+        if each["key"] == "kubernetes.io/metadata.name"
+    )
+    names["values"] = sorted({*names["values"], *choices.device_namespaces})
 
 
 def _in_charge(manifest: Manifest) -> Manifest:

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.names import (
+    DEVICE_ACCESS_ALLOWED,
+    DEVICE_ACCESS_LABEL,
+    DEVICE_ACCESS_POLICY,
+    MIG_RESOURCE_PREFIX,
+    QUOTA_RESOURCE,
+)
 from tessera.cli.verdicts.answer import Answer, Report, counted
 from tessera.cli.verdicts.pods import answer_about
 from tessera.cli.verdicts.sight import View
@@ -118,6 +124,17 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
             help=(
                 "if it is Tessera's: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
                 "the pods are tried again by themselves once it answers",
+            ),
+        )
+    if f"'{DEVICE_ACCESS_POLICY}'" in message:
+        allowed = f"{DEVICE_ACCESS_LABEL}={DEVICE_ACCESS_ALLOWED}"
+        return Answer(
+            case="device-access",
+            verdict="cannot be created; they would take GPUs past Kubernetes",
+            facts=(message.partition("denied request: ")[2] or message,),
+            help=(
+                f"correct the pod template of {workload.kind} {workload.name}",
+                f"or an administrator allows it: kubectl label namespace {workload.namespace} {allowed}",
             ),
         )
     return Answer(

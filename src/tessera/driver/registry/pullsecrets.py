@@ -44,7 +44,8 @@ class PullSecrets:
         except NotFound:
             raise CredentialsError(f"{where} does not exist; make it, or take it off imagePullSecrets") from None
         except Forbidden as error:
-            raise CredentialsError(f"{where} may not be read: {error}") from error
+            grant = f"grant it by tessera install --pull-secret {name}, repeating its other options"
+            raise CredentialsError(f"{where} may not be read: {grant}, or as docs/security.md says: {error}") from error
         except ApiError as error:
             raise ConnectionError(f"{where}: {error}") from error
         content = secret.data.get(KEY, b"")

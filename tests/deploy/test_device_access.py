@@ -1,0 +1,257 @@
+"""Which pods ``deploy/policies/pods.yaml`` refuses: those that take GPUs past Kubernetes, and no others."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import yaml
+from tests.deploy.conftest import ROOT
+
+from tessera.clock import SystemClock
+from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, UserInfo
+from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.apiserver.status import StatusError
+from tessera.lab.apiserver.storage import Store
+
+Obj = dict[str, Any]
+GROUP = "admissionregistration.k8s.io"
+KINDS = {
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+}
+UUID = "GPU-8f3c1b7e-0000-0000-0000-000000000001"
+
+
+def stored(store: Store, resource: GroupResource, obj: Obj) -> None:
+    store.put(resource, obj, None)
+
+
+@pytest.fixture(scope="module")
+def server() -> ApiServer:
+    """A server with the policy of pods, and a namespace of each sort."""
+    made = ApiServer(SystemClock())
+    for each in yaml.safe_load_all((ROOT / "deploy" / "policies" / "pods.yaml").read_text()):
+        stored(made.core.store, GroupResource(GROUP, KINDS[each["kind"]]), each)
+    for name, labels in (("team", {}), ("trusted", {"tessera.dev/device-access": "allowed"}), ("tessera-system", {})):
+        meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}
+        stored(made.core.store, GroupResource("", "namespaces"), {"metadata": meta})
+    return made
+
+
+def judged(
+    server: ApiServer,
+    pod: Obj,
+    *,
+    old: Obj | None = None,
+    subresource: str = "",
+    namespace: str = "team",
+) -> str:
+    """Why the pod is refused; empty if it is not."""
+    asked = Attributes(
+        user=UserInfo(name="tenant"),
+        verb="update" if old else "create",
+        version="v1",
+        resource="pods",
+        subresource=subresource,
+        namespace=namespace,
+        name=pod["metadata"]["name"],
+    )
+    request = AdmissionRequest(attributes=asked, operation="UPDATE" if old else "CREATE", kind="Pod", obj=pod, old=old)
+    policies = server.parts.policies
+    assert policies is not None
+    try:
+        policies.validate(request)
+    except StatusError as error:
+        return f"{error.code}: {error}"
+    return ""
+
+
+def container(name: str = "main", **fields: Any) -> Obj:
+    return {"name": name, "image": "busybox", "resources": {}, **fields}
+
+
+def env(name: str, value: str | None = None, more: Obj | None = None) -> Obj:
+    return container(
+        env=[{"name": "A", "value": "b"}, {"name": name, **({} if value is None else {"value": value}), **(more or {})}]
+    )
+
+
+def pod(*containers: Obj, annotations: Mapping[str, str] | None = None, **spec: Any) -> Obj:
+    meta: Obj = {"name": "p", **({"annotations": dict(annotations)} if annotations else {})}
+    whole = {"containers": list(containers) or [container()], **spec}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": whole}
+
+
+def mounts(path: str, *, read_only: bool = False, at: str = "/host") -> Obj:
+    mount = {"name": "v", "mountPath": at, **({"readOnly": True} if read_only else {})}
+    return pod(container(volumeMounts=[mount]), volumes=[{"name": "v", "hostPath": {"path": path, "type": ""}}])
+
+
+REFERENCE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
+GPU = {"resources": {"limits": {"nvidia.com/gpu": "1"}}}
+
+REFUSED: dict[str, tuple[Obj, str]] = (
+    {
+        "all GPUs": (pod(env("NVIDIA_VISIBLE_DEVICES", "all")), "container main chooses its GPUs itself"),
+        "a neighbour's": (pod(env("NVIDIA_VISIBLE_DEVICES", UUID)), "leave it out"),
+        "an index": (pod(env("NVIDIA_VISIBLE_DEVICES", "0")), "chooses"),
+        "a CDI name": (pod(env("NVIDIA_VISIBLE_DEVICES", "tessera.dev/mig=x")), "chooses"),
+        "a reference to another variable": (pod(env("NVIDIA_VISIBLE_DEVICES", "$(A)")), "chooses"),
+        "from a ConfigMap's key": (pod(env("NVIDIA_VISIBLE_DEVICES", more=REFERENCE)), "chooses"),
+        "MIG configuration": (pod(env("NVIDIA_MIG_CONFIG_DEVICES", "all")), "chooses"),
+        "MIG monitoring": (pod(env("NVIDIA_MIG_MONITOR_DEVICES", "all")), "chooses"),
+        "with a GPU of its own": (pod(env("NVIDIA_VISIBLE_DEVICES", "all") | GPU), "chooses"),
+        "the second container": (pod(container(), env("NVIDIA_VISIBLE_DEVICES", "all") | {"name": "b"}), "container b"),
+        "an init container": (
+            pod(initContainers=[env("NVIDIA_VISIBLE_DEVICES", "all") | {"name": "i"}]),
+            "container i",
+        ),
+        "privileged": (pod(container(securityContext={"privileged": True})), "is privileged"),
+        "a privileged init container": (
+            pod(initContainers=[container("i", securityContext={"privileged": True})]),
+            "container i is privileged",
+        ),
+        "CDI by annotation": (pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}), "annotation cdi.k8s.io/x"),
+        "NVIDIA's prefix": (
+            pod(annotations={"nvidia.cdi.k8s.io/x": "nvidia.com/gpu=all"}),
+            "names devices of the node",
+        ),
+        "devices as mounts": (
+            pod(
+                container(volumeMounts=[{"name": "v", "mountPath": f"/var/run/nvidia-container-devices/{UUID}"}]),
+                volumes=[{"name": "v", "hostPath": {"path": "/dev/null"}}],
+            ),
+            "below nvidia-container-devices",
+        ),
+    }
+    | {
+        path: (mounts(path, read_only=True), f"mounts {path} of the node")
+        for path in (
+            "/dev",
+            "/dev/",
+            "//dev",
+            "/./dev/.",
+            "/dev/nvidia0",
+            "/dev//nvidia0",
+            "/dev/./nvidiactl",
+            "/dev/nvidia-caps/nvidia-cap1",
+            "/dev/dri",
+            "/dev/dri/card0",
+            "/etc/cdi",
+            "/var/run/cdi",
+            "/var//run/./cdi/",
+            "/run/cdi/tessera.yaml",
+            "/run/nvidia",
+            "/run/nvidia/mps",
+            "/run/nvidia/driver/dev",
+            "/var/run/nvidia-container-devices",
+            "/var/lib/kubelet/device-plugins",
+            "/var/lib/kubelet/device-plugins/kubelet.sock",
+            "/var/lib/kubelet/pod-resources",
+            "/var/snap/microk8s/common/var/lib/kubelet/device-plugins",
+        )
+    }
+    | {
+        f"{path} to write": (mounts(path), "may write to a folder of the node")
+        for path in (
+            "/",
+            "//",
+            "/.",
+            "/etc",
+            "/run",
+            "/var",
+            "/var/run",
+            "/var/lib",
+            "/var/lib/kubelet",
+            "/var/lib/kubelet/",
+        )
+    }
+)
+
+ADMITTED: dict[str, Obj] = {
+    "a plain pod": pod(),
+    "none": pod(env("NVIDIA_VISIBLE_DEVICES", "none")),
+    "void": pod(env("NVIDIA_VISIBLE_DEVICES", "void")),
+    "empty": pod(env("NVIDIA_VISIBLE_DEVICES", "")),
+    "no value": pod(env("NVIDIA_VISIBLE_DEVICES")),
+    "capabilities of the driver": pod(env("NVIDIA_DRIVER_CAPABILITIES", "all")),
+    "what CUDA shows": pod(env("CUDA_VISIBLE_DEVICES", "0")),
+    "lower case": pod(env("nvidia_visible_devices", "all")),
+    "a GPU by its resource": pod(container() | GPU),
+    "not privileged": pod(container(securityContext={"privileged": False, "runAsUser": 0})),
+    "other annotations": pod(annotations={"example.com/cdi": "x", "tessera.dev/memory": "10Gi"}),
+    "a node exporter": mounts("/", read_only=True),
+    "logs of the node": mounts("/var/log"),
+    "the container runtime's socket": mounts("/run/containerd/containerd.sock", read_only=True),
+    "CNI": mounts("/etc/cni/net.d"),
+    "CNI's state": mounts("/var/run/calico"),
+    "CSI": mounts("/var/lib/kubelet/plugins/csi.example.com"),
+    "CSI's pods": mounts("/var/lib/kubelet/pods"),
+    "CSI's registration": mounts("/var/lib/kubelet/plugins_registry"),
+    "kernel modules": mounts("/lib/modules", read_only=True),
+    "shared memory": mounts("/dev/shm"),
+    "fuse": mounts("/dev/fuse"),
+    "infiniband": mounts("/dev/infiniband"),
+    "a drive": mounts("/dev/drive"),
+    "an application called like it": mounts("/data/nvidia"),
+    "an emptyDir": pod(
+        container(volumeMounts=[{"name": "v", "mountPath": "/dev/shm"}]), volumes=[{"name": "v", "emptyDir": {}}]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_takes_gpus_past_kubernetes_is_refused_with_the_way_out(server: ApiServer, name: str) -> None:
+    sent, text = REFUSED[name]
+    said = judged(server, sent)
+    assert said.startswith("403: ")
+    assert text in said
+    assert "label the namespace tessera.dev/device-access=allowed" in said
+
+
+@pytest.mark.parametrize("name", ADMITTED)
+def test_everything_else_is_admitted(server: ApiServer, name: str) -> None:
+    assert judged(server, ADMITTED[name]) == ""
+
+
+@pytest.mark.parametrize("namespace", ["trusted", "tessera-system"])
+def test_namespaces_are_left_out_by_name_and_by_label(server: ApiServer, namespace: str) -> None:
+    for sent, _ in REFUSED.values():
+        assert judged(server, sent, namespace=namespace) == ""
+
+
+def test_debug_containers_are_judged_when_they_come(server: ApiServer) -> None:
+    old = pod(container(securityContext={"privileged": True}))
+    debug = [env("NVIDIA_VISIBLE_DEVICES", "all") | {"name": "debugger"}]
+    new = pod(*old["spec"]["containers"], ephemeralContainers=debug)
+    assert "container debugger" in judged(server, new, old=old, subresource="ephemeralcontainers")
+    harmless = pod(*old["spec"]["containers"], ephemeralContainers=[container("debugger")])
+    assert judged(server, harmless, old=old, subresource="ephemeralcontainers") == ""
+
+
+def test_a_pod_that_was_there_before_may_still_be_changed(server: ApiServer) -> None:
+    for sent, _ in REFUSED.values():
+        assert judged(server, {**sent, "metadata": {**sent["metadata"], "labels": {"a": "b"}}}, old=sent) == ""
+
+
+def test_an_annotation_that_names_devices_does_not_come_later_either(server: ApiServer) -> None:
+    old, new = pod(), pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"})
+    assert "annotation cdi.k8s.io/x" in judged(server, new, old=old)
+    assert judged(server, new, old=new) == ""
+    assert "annotation" in judged(server, pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=1"}), old=new)
+
+
+def test_a_mebibyte_of_environment_hides_nothing(server: ApiServer) -> None:
+    """13 bytes are the shortest entry, so this is the most that a request of 1 MiB can hold."""
+    many = [{"name": "A"}] * (2**20 // 13)
+    assert judged(server, pod(container(env=many))) == ""
+    hidden = container(env=[*many, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    assert "chooses its GPUs itself" in judged(server, pod(hidden))
+
+
+def test_who_cannot_be_judged_is_refused() -> None:
+    """A real server stops counting at a budget; then the failure policy decides."""
+    for file in (ROOT / "deploy" / "policies").iterdir():
+        for each in yaml.safe_load_all(file.read_text()):
+            if each["kind"] == "ValidatingAdmissionPolicy":
+                assert each["spec"]["failurePolicy"] == "Fail"
