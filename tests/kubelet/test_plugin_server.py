@@ -1,12 +1,17 @@
 """A device stream ends whole, however it is ended."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
+import grpc.aio
 import pytest
 
-from tessera.kubelet.plugin_server import until
-from tessera.kubelet.seam import Device
+from tessera.kubelet.methods import LIST_AND_WATCH
+from tessera.kubelet.plugin_server import PluginServer, until
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])
@@ -40,3 +45,52 @@ def test_a_stream_that_is_cancelled_again_while_it_ends_closes_its_list(cancels:
         assert closed
 
     asyncio.run(story())
+
+
+class SlowToEnd:
+    """A device plugin whose list takes some turns of the event loop to end."""
+
+    resource_name = "nvidia.com/gpu"
+    options = PluginOptions()
+
+    def __init__(self) -> None:
+        self.ended = asyncio.Event()
+
+    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
+        try:
+            yield [Device(id="a")]
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(30):
+                await asyncio.sleep(0)
+            self.ended.set()
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        return [() for _ in requests]
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+        return [Allocation() for _ in requests]
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        pass
+
+
+def test_a_server_that_stops_under_a_stream_logs_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The server says that it closes, and gRPC cancels the call while the list ends."""
+    plugin = SlowToEnd()
+
+    async def story() -> None:
+        server = PluginServer(plugin, tmp_path / "p.sock", lambda: None)
+        await server.start()
+        async with grpc.aio.insecure_channel(f"unix:{server.socket}") as channel:
+            call = LIST_AND_WATCH.stream(channel)(dp.Empty())
+            first = await call.read()
+            assert isinstance(first, dp.ListAndWatchResponse)
+            await server.stop()
+            await plugin.ended.wait()
+            for _ in range(30):
+                await asyncio.sleep(0)
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(story())
+    assert caplog.records == []

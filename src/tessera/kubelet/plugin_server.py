@@ -102,6 +102,10 @@ class PluginServer:
         try:
             async for devices in until(self._closing, self._plugin.list_and_watch()):
                 yield devices_to_wire(devices)
+        except asyncio.CancelledError:
+            if not self._closing.is_set():
+                raise
+            # gRPC cancels what still runs when the server stops, and logs an error if that is what the call ends with.
         finally:
             self._streams -= 1
             if not self._streams:
@@ -143,7 +147,7 @@ async def until(closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]) 
 
 
 async def _end(item: asyncio.Future[Any]) -> None:
-    """Cancels and waits for the end, however often the caller is cancelled meanwhile: gRPC does so twice.
+    """Cancels and waits for the end, also when the caller is cancelled meanwhile: gRPC does so when a server stops.
 
     An iterator cannot be closed while it still runs.
     """
