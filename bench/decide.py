@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName
+from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, resource_of
 from tessera.controller.facts import NodeFacts, pod_facts
 from tessera.controller.instructions import PatchRequests, PatchResults
 from tessera.controller.machine import Slicer
@@ -116,7 +116,13 @@ def _node(index: int) -> NodeFacts:
             **{f"label-{i}": f"value-{i}" for i in range(20)},
         },
         taints=taints,
-        allocatable={"cpu": 64000, "memory": 2**40, "pods": 110, "ephemeral-storage": 2**40},
+        allocatable={
+            "cpu": 64000,
+            "memory": 2**40,
+            "pods": 110,
+            "ephemeral-storage": 2**40,
+            **{resource_of(row.name): 100 for row in model_by_short_name(MODEL).geometry.profiles},
+        },
     )
 
 

@@ -21,7 +21,8 @@ from tessera.api.instaslice import (
     ProfilePlacements,
     Slice,
 )
-from tessera.api.names import GATE
+from tessera.api.names import GATE, resource_of
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.cli.verdicts.answer import Answer, Report, age, lines
 from tessera.cli.verdicts.pods import answer_about
 from tessera.cli.verdicts.reading import Asked, asked
@@ -42,14 +43,39 @@ from tessera.mig.models import model_by_short_name
 NOW = 1_800_000_000.0
 DYNAMIC = {"nvidia.com/mig.config": "dynamic"}
 GPU = "GPU-0"
+#: What kubelet publishes of the device plugins of a node with one A100.
+POSITIONS = {resource_of(row.name): str(len(row.starts)) for row in model_by_short_name("A100-40GB").geometry.profiles}
+#: What its agent says they are.
+OFFERS = encode_offers(
+    NodeOffer(
+        resource=resource,
+        kind=OfferKind.DYNAMIC_SLICE,
+        product="NVIDIA A100-SXM4-40GB",
+        card_memory_mib=40960,
+        memory_mib=4864,
+        compute_capability="8.0",
+        count=1,
+        profile=resource.partition("mig-")[2],
+    )
+    for resource in POSITIONS
+)
 
 
 def node(name: str = "n1", labels: dict[str, str] = DYNAMIC, *, ready: str = "True", **spec: Any) -> Node:
     body = {
-        "metadata": {"name": name, "labels": {**labels, "kubernetes.io/hostname": name}},
+        "metadata": {
+            "name": name,
+            "labels": {**labels, "kubernetes.io/hostname": name},
+            "annotations": {OFFERS_ANNOTATION: OFFERS} if DYNAMIC.items() <= labels.items() else {},
+        },
         "spec": spec,
         "status": {
-            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110"},
+            "allocatable": {
+                "cpu": "8",
+                "memory": "64Gi",
+                "pods": "110",
+                **(POSITIONS if DYNAMIC.items() <= labels.items() else {}),
+            },
             "conditions": [{"type": "Ready", "status": ready, "message": "kubelet stopped posting"}],
         },
     }

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid
+from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.facts import NodeFacts, PodFacts
 from tessera.controller.instructions import (
     DeleteObject,
@@ -70,7 +70,12 @@ class World:
         }
         default: dict[str, Any] = {
             "labels": {MIG_CONFIG_LABEL: "dynamic", "kubernetes.io/hostname": name},
-            "allocatable": {"cpu": 64000, "memory": 2**40, "pods": 110},
+            "allocatable": {
+                "cpu": 64000,
+                "memory": 2**40,
+                "pods": 110,
+                **{resource_of(row.name): len(row.starts) * count for row in model.geometry.profiles},
+            },
         }
         self.nodes[NodeName(name)] = NodeFacts(name=NodeName(name), hostname=name, **{**default, **facts})
         self._touch(name)

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tessera.controller.constraints import Constraints
-from tessera.controller.eligibility import refusal, shortage
-from tessera.controller.facts import NodeFacts
+from tessera.controller.eligibility import device_shortages, refusal, shortage
+from tessera.controller.facts import Agent, NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration
 
 LABELS = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": "n1", "zone": "a", "cores": "64"}
@@ -29,6 +29,8 @@ def term(*tests: tuple[str, str, tuple[str, ...]], fields: bool = False) -> Node
         ({"labels": {"nvidia.com/mig.config": "all-1g.5gb"}}, "did not offer on-demand slices"),
         ({"labels": {"nvidia.com/mig.config": "dynamic"}}, "had no label kubernetes.io/hostname"),
         ({"ready": False}, "were not ready"),
+        ({"agent": Agent.DOWN}, "had no agent that is ready"),
+        ({"agent": Agent.READY}, ""),
         ({"cordoned": True}, "were unschedulable"),
         ({"taints": (Taint(key="gpu", value="down", effect="NoSchedule"),)}, "untolerated taint {gpu: down}"),
         ({"taints": (Taint(key="gpu", effect="NoExecute"),)}, "untolerated taint {gpu: }"),
@@ -112,4 +114,28 @@ def test_node_selector() -> None:
     ],
 )
 def test_free_amounts(wanted: dict[str, int], used: dict[str, int], words: str) -> None:
-    assert shortage(wanted, used, {"cpu": 4000, "memory": 10, "pods": 2}) == words
+    assert shortage(wanted, used, node(allocatable={"cpu": 4000, "memory": 10, "pods": 2})) == words
+
+
+MIG, QUOTA = "nvidia.com/mig-1g.5gb", "instaslice.redhat.com/accelerator-memory-quota"
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "agent", "wanted", "words"),
+    [
+        ({MIG: 7, QUOTA: 40}, Agent.READY, {MIG: 1, QUOTA: 5, "cpu": 9}, ""),
+        ({MIG: 7, QUOTA: 40}, Agent.UNKNOWN, {MIG: 4}, ""),
+        ({MIG: 7, QUOTA: 40}, Agent.READY, {MIG: 5}, f"Insufficient {MIG}"),
+        ({MIG: 7, QUOTA: 40}, Agent.READY, {MIG: 1, QUOTA: 31}, f"Insufficient {QUOTA}"),
+        ({MIG: 0, QUOTA: 40}, Agent.READY, {MIG: 1}, f"Insufficient {MIG}"),
+        ({}, Agent.READY, {MIG: 1, QUOTA: 5}, ""),
+        ({}, Agent.UNKNOWN, {MIG: 1}, f"Insufficient {MIG}"),
+    ],
+)
+def test_devices_and_quota_count_as_kubelet_publishes_them(
+    allocatable: dict[str, int], agent: Agent, wanted: dict[str, int], words: str
+) -> None:
+    """One that is missing beside an agent that serves is on its way; kubelet says 0 of an agent that is gone."""
+    used = {MIG: 3, QUOTA: 10} if allocatable.get(MIG) else {}
+    found = device_shortages(wanted, used, node(allocatable=allocatable, agent=agent))
+    assert next(found, "") == words

@@ -50,7 +50,7 @@ def container(restart: str = "", limits: dict[str, str] | None = None, **request
         ),
         (
             PodSpec(containers=(container(limits={"nvidia.com/mig-1g.5gb": "1", "example.com/nic": "1"}),)),
-            {"example.com/nic": 1, "pods": 1},
+            {"nvidia.com/mig-1g.5gb": 1, "example.com/nic": 1, "pods": 1},
         ),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
-from tessera.api.names import GATE, INSTASLICE_NAMESPACE
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.options import ControllerOptions
 from tessera.controller.run import run
@@ -85,7 +85,7 @@ class Lab:
         labels = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": name}
         await self.admin.create(NODES, {"metadata": {"name": name, "labels": labels}})
         status = {
-            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110"},
+            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", **_positions(cards)},
             "conditions": [{"type": "Ready", "status": "True"}],
         }
         await self.admin.merge_patch(NODES, name, {"status": status}, subresource="status")
@@ -190,6 +190,12 @@ class Lab:
         for task in self.agents:
             task.cancel()
         await asyncio.wait(self.agents)
+
+
+def _positions(cards: int) -> dict[str, str]:
+    """What kubelet publishes of the agent's device plugins: one device for each legal start."""
+    geometry = model_by_short_name("A100-40GB").geometry
+    return {resource_of(row.name): str(len(row.starts) * cards) for row in geometry.profiles}
 
 
 def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:

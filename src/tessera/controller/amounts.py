@@ -4,7 +4,8 @@ CPU counts in thousandths, everything else in its own unit, rounded up. A pod's 
 (``k8s.io/component-helpers/resource``): app containers run beside the sidecars, an ordinary init container runs beside
 the sidecars started before it, and the larger of the two counts, plus overhead.
 
-MIG resources and the memory quota are left out: whether slices fit is decided by placement, not by counting.
+MIG resources and the memory quota are counted like all others: where slices fit is decided by placement, but the
+scheduler admits a pod only where kubelet still offers as many devices, and as much of the quota, as nobody else asks.
 """
 
 from collections.abc import Mapping
@@ -17,17 +18,17 @@ Amounts = dict[str, int]
 
 
 def amounts(quantities: Mapping[str, str]) -> Amounts:
-    """A resource list in integer units, without what placement decides.
+    """A resource list in integer units.
 
     Raises:
         ValueError: a text is no quantity.
     """
-    return {name: _amount(name, text) for name, text in quantities.items() if counted(name)}
+    return {name: _amount(name, text) for name, text in quantities.items()}
 
 
-def counted(resource: str) -> bool:
-    """Whether free amounts of this resource decide if a pod fits on a node."""
-    return resource != QUOTA_RESOURCE and not resource.startswith(MIG_RESOURCE_PREFIX)
+def offered_by_agent(resource: str) -> bool:
+    """Whether a node has this resource from its agent."""
+    return resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX)
 
 
 def pod_amounts(spec: PodSpec) -> Amounts:

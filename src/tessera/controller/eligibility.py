@@ -9,8 +9,7 @@ is ungated.
 
 from collections.abc import Iterator, Mapping
 
-from tessera.api.names import HOSTNAME_LABEL
-from tessera.controller.amounts import Amounts
+from tessera.controller.amounts import offered_by_agent
 from tessera.controller.constraints import HARD, Constraints, selects, tolerated
 from tessera.controller.facts import NodeFacts
 from tessera.kube.resources import Taint
@@ -37,12 +36,7 @@ def closure(constraints: Constraints, node: NodeFacts) -> str:
 
 def closures(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
     """Everything that closes the node to the pod; all of it has to go before the pod may be pinned there."""
-    if not node.dynamic:
-        yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
-    if HOSTNAME_LABEL not in node.labels:
-        yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
-    if not node.ready:
-        yield "node(s) were not ready"
+    yield from node.closures()
     if node.cordoned and not tolerated(_CORDON, constraints.tolerations):
         yield "node(s) were unschedulable"
     for taint in node.taints:
@@ -50,13 +44,23 @@ def closures(constraints: Constraints, node: NodeFacts) -> Iterator[str]:
             yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
 
 
-def shortage(wanted: Mapping[str, int], used: Mapping[str, int], allocatable: Amounts) -> str:
-    """Why these amounts do not fit beside what is used; empty if they do."""
-    return next(shortages(wanted, used, allocatable), "")
+def shortage(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> str:
+    """Why these amounts do not fit on the node beside what is used; empty if they do. See :func:`device_shortages`."""
+    return next(shortages(wanted, used, node), "")
 
 
-def shortages(wanted: Mapping[str, int], used: Mapping[str, int], allocatable: Amounts) -> Iterator[str]:
-    """Everything of which too little is left."""
+def shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> Iterator[str]:
+    """Everything of which too little is left, besides what a node has from its agent."""
+    return _short({name: amount for name, amount in wanted.items() if not offered_by_agent(name)}, used, node)
+
+
+def device_shortages(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> Iterator[str]:
+    """The same for what a node has from its agent: devices of MIG profiles, and the memory quota."""
+    return _short({name: amount for name, amount in wanted.items() if offered_by_agent(name)}, used, node)
+
+
+def _short(wanted: Mapping[str, int], used: Mapping[str, int], node: NodeFacts) -> Iterator[str]:
     for resource, amount in wanted.items():
-        if amount > allocatable.get(resource, 0) - used.get(resource, 0):
+        most = node.most(resource)
+        if most is not None and amount > most - used.get(resource, 0):
             yield "Too many pods" if resource == "pods" else f"Insufficient {resource}"

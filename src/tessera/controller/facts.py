@@ -4,8 +4,11 @@ An API object is read once, when it arrives; all decisions work on these values.
 quantity that is none) is kept as a text, so that it stops one pod and not the controller.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 
+from tessera.api.agents import is_agent, is_ready
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import (
     GATE,
@@ -21,10 +24,19 @@ from tessera.api.names import (
 from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.api.pod_bounds import excess
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
-from tessera.controller.amounts import Amounts, amounts, pod_amounts
+from tessera.controller.amounts import Amounts, amounts, offered_by_agent, pod_amounts
 from tessera.controller.constraints import ANYWHERE, Constraints, constraints_of
 from tessera.kube.meta import version_number
 from tessera.kube.resources import Condition, Node, Pod, Taint
+
+
+class Agent(Enum):
+    """What is known of a node's agent from its pod."""
+
+    UNKNOWN = "no pod of an agent is seen there"
+    READY = "it serves"
+    DOWN = "its pod is there and not ready"
+
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -51,6 +63,7 @@ class PodFacts:
         finished: it has ended and will not run again.
         leaving: its deletion was asked for.
         fault: why it cannot be placed whatever room there is; empty if it can.
+        agent: of a node's agent, whether it serves; None for any other pod.
         version: orders observations of the pod; 0 if unknown.
     """
 
@@ -68,6 +81,7 @@ class PodFacts:
     finished: bool = False
     leaving: bool = False
     fault: str = ""
+    agent: bool | None = None
     version: int = field(default=0, compare=False)
 
     @property
@@ -98,9 +112,10 @@ class NodeFacts:
         taints: its taints.
         cordoned: marked unschedulable.
         ready: its kubelet reports Ready.
-        allocatable: what pods may hold on it, without slices.
+        allocatable: what pods may hold on it.
         fixed: profiles of the slices that a fixed layout gives it, in the resource's spelling.
         refused_object: what the node says of its Instaslice object that cannot be followed; empty if it says nothing.
+        agent: whether its agent serves.
     """
 
     name: NodeName
@@ -112,6 +127,29 @@ class NodeFacts:
     allocatable: Amounts = field(default_factory=dict)
     fixed: frozenset[str] = frozenset()
     refused_object: str = ""
+    agent: Agent = Agent.UNKNOWN
+
+    def closures(self) -> Iterator[str]:
+        """Why no pod at all may be given slices of it; nothing if one may."""
+        if not self.dynamic:
+            yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
+        if HOSTNAME_LABEL not in self.labels:
+            yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
+        if not self.ready:
+            yield "node(s) were not ready"
+        if self.agent is Agent.DOWN:
+            yield "node(s) had no agent that is ready"
+
+    def most(self, resource: str) -> int | None:
+        """How much of a resource pods may hold on it; None where kubelet has yet to publish what the agent offers.
+
+        Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin came. It
+        counts 0 as soon as the plugin is gone. So 0 is believed, and a resource that is missing beside an agent that
+        serves is on its way.
+        """
+        if resource in self.allocatable:
+            return self.allocatable[resource]
+        return None if self.agent is Agent.READY and offered_by_agent(resource) else 0
 
     @property
     def dynamic(self) -> bool:
@@ -142,6 +180,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         finished=pod.status.phase in FINISHED,
         leaving=meta.deletion_timestamp is not None,
         fault=fault,
+        agent=is_ready(pod) if is_agent(pod) else None,
         version=version_number(meta.resource_version),
     )
 

@@ -6,17 +6,23 @@ made for one batch: it starts from what stands on the nodes, and is told what th
 is being planned, so that the pods of a batch are judged beside each other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from tessera.api.names import NodeName
 from tessera.controller.amounts import Amounts, add
-from tessera.controller.eligibility import shortage
+from tessera.controller.eligibility import device_shortages, shortage
 from tessera.controller.facts import NodeFacts, PodFacts
 
 
 class Judge(Protocol):
-    """One rule. What it costs must not grow with the pod's text, which :mod:`tessera.api.pod_bounds` bounds."""
+    """One rule. What it costs must not grow with the pod's text, which :mod:`tessera.api.pod_bounds` bounds.
+
+    Attributes:
+        of_cards: what it judges comes free with the cards, so it says nothing about a node whose cards have no room.
+    """
+
+    of_cards: bool
 
     def refusal(self, pod: PodFacts, node: NodeName) -> str:
         """Why the pod cannot run there beside what the node has and the batch put there; empty if it can.
@@ -42,6 +48,8 @@ class FreeAmounts:
         used: what is held on each.
     """
 
+    of_cards = False
+
     def __init__(self, nodes: Mapping[NodeName, NodeFacts], used: Mapping[NodeName, Amounts]) -> None:
         self._nodes = nodes
         self._used = used
@@ -49,10 +57,12 @@ class FreeAmounts:
 
     def refusal(self, pod: PodFacts, node: NodeName) -> str:
         """Names the first resource that is short."""
+        return shortage(pod.amounts, self._held(pod, node), self._nodes[node])
+
+    def _held(self, pod: PodFacts, node: NodeName) -> Amounts:
         used = self._used.get(node, {})
         taken = self._taken.get(node)
-        both = used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
-        return shortage(pod.amounts, both, self._nodes[node].allocatable)
+        return used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
 
     def take(self, pod: PodFacts, node: NodeName) -> None:
         """Counts what the pod will hold; one that is bound is counted there already."""
@@ -63,3 +73,53 @@ class FreeAmounts:
         """Counts it no more."""
         if not pod.node:
             add(self._taken[node], pod.amounts, sign=-1)
+
+
+class FreeDevices(FreeAmounts):
+    """The same for what a node has from its agent: devices of MIG profiles as kubelet publishes them, and the quota."""
+
+    of_cards = True
+
+    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+        """Names the first resource that is short."""
+        return next(device_shortages(pod.amounts, self._held(pod, node), self._nodes[node]), "")
+
+
+class OfferedDevices:
+    """Of that, what stays short whatever slices end: kubelet publishes too little, or pods without slices hold it.
+
+    Kubelet publishes 0 devices as soon as the agent is gone.
+
+    Args:
+        nodes: what pods may hold on each.
+        used: what is held on each.
+        used_without_slices: what pods hold of a node that have no slices there; asked only where it matters.
+    """
+
+    of_cards = False
+
+    def __init__(
+        self,
+        nodes: Mapping[NodeName, NodeFacts],
+        used: Mapping[NodeName, Amounts],
+        used_without_slices: Callable[[NodeName], Amounts],
+    ) -> None:
+        self._nodes = nodes
+        self._used = used
+        self._used_without_slices = used_without_slices
+        self._others: dict[NodeName, Amounts] = {}
+
+    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+        """Names the first resource that is short."""
+        facts = self._nodes[node]
+        if not any(device_shortages(pod.amounts, self._used.get(node, {}), facts)):
+            return ""
+        if node not in self._others:
+            self._others[node] = self._used_without_slices(node)
+        return next(device_shortages(pod.amounts, self._others[node], facts), "")
+
+    def take(self, pod: PodFacts, node: NodeName) -> None:
+        """Slices of the batch say nothing here."""
+
+    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+        """Slices of the batch say nothing here."""

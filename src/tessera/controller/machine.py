@@ -20,13 +20,13 @@ from heapq import nsmallest
 from tessera.api.instaslice import Instaslice, NodeResources, misfit
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.allocation import Allocation, Step, adopted, next_step, observe, recorded_uids, wanted
-from tessera.controller.amounts import Amounts
+from tessera.controller.amounts import Amounts, add
 from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
 from tessera.controller.facts import PodFacts
 from tessera.controller.instructions import Instruction, Key, PatchRequests, ReportObject, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
-from tessera.controller.judges import FreeAmounts, Judge
+from tessera.controller.judges import FreeAmounts, FreeDevices, Judge, OfferedDevices
 from tessera.controller.ledger import Ledger
 from tessera.controller.objections import objections
 from tessera.controller.observed import Observed
@@ -75,6 +75,15 @@ class Slicer(Observed):
     def used(self) -> Mapping[NodeName, Amounts]:
         """What pods and promises hold of each node besides slices."""
         return self._charges.used
+
+    def _used_without_slices(self, node: NodeName) -> Amounts:
+        """What pods hold of a node that have no slices there."""
+        left = dict(self.used.get(node, {}))
+        for allocation in self.ledger.on(node):
+            pod = self.pods.get(allocation.uid)
+            if pod is not None and not pod.finished and not allocation.given_up:
+                add(left, pod.amounts, sign=-1)
+        return left
 
     # Answers to instructions
 
@@ -189,11 +198,25 @@ class Slicer(Observed):
         """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
         judges = self._judges()
         nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
-        return {node.name: objections(pod, node, judges=judges, used=self.used, ledger=self.ledger) for node in nodes}
+        return {
+            node.name: objections(
+                pod,
+                node,
+                judges=judges,
+                used=self.used.get(node.name, {}),
+                ledger=self.ledger,
+            )
+            for node in nodes
+        }
 
     def _judges(self) -> Sequence[Judge]:
         """The rules about what stands on nodes, for one batch."""
-        return (FreeAmounts(self.nodes, self.used),)
+        nodes, used = self.nodes, self.used
+        return (
+            FreeAmounts(nodes, used),
+            OfferedDevices(nodes, used, self._used_without_slices),
+            FreeDevices(nodes, used),
+        )
 
     def _promise(self, placed: Placed) -> None:
         pod = placed.pod

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from tessera.api.names import HOSTNAME_LABEL, NodeName
+from tessera.api.names import NodeName
 from tessera.controller.constraints import FIELD_OPERATORS, HARD, NAME_FIELD, Constraints, Tolerances, integer
 from tessera.controller.facts import NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
@@ -63,7 +63,7 @@ class NodeIndex:
         self._relabel(self._bits[node.name], before.labels if before is not None else {}, node.labels)
         self._retaint(self._bits[node.name], set(_taints(before)), set(_taints(node)))
         self._offering &= ~self._bits[node.name]
-        if node.dynamic and node.ready and HOSTNAME_LABEL in node.labels:
+        if not any(node.closures()):
             self._offering |= self._bits[node.name]
 
     def remove(self, name: NodeName) -> None:

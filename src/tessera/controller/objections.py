@@ -4,9 +4,8 @@ Planning asks for the first rule that refuses (:mod:`tessera.controller.placing`
 Somebody who removes that one and finds the next was told the wrong thing. So every rule is asked here.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from tessera.api.names import NodeName
 from tessera.controller.amounts import Amounts
 from tessera.controller.constraints import selects
 from tessera.controller.eligibility import MISMATCH, closures, shortages
@@ -17,7 +16,7 @@ from tessera.controller.placing import LEAVING
 
 
 def objections(
-    pod: PodFacts, node: NodeFacts, *, judges: Sequence[Judge], used: Mapping[NodeName, Amounts], ledger: Ledger
+    pod: PodFacts, node: NodeFacts, *, judges: Sequence[Judge], used: Amounts, ledger: Ledger
 ) -> tuple[str, ...]:
     """The rules by which a node refuses a pod, in the words of :mod:`tessera.controller.eligibility` and the judges.
 
@@ -25,10 +24,10 @@ def objections(
         pod: the pod.
         node: the node.
         judges: the rules about what stands on nodes.
-        used: what is held on each node besides slices.
+        used: what is held on the node besides slices.
         ledger: existing promises.
     """
-    return tuple(dict.fromkeys(_objections(pod, node, judges, used.get(node.name, {}), ledger)))
+    return tuple(dict.fromkeys(_objections(pod, node, judges, used, ledger)))
 
 
 def _objections(
@@ -37,7 +36,7 @@ def _objections(
     yield from closures(pod.constraints, node)
     if not selects(pod.constraints, node.name, node.labels):
         yield MISMATCH
-    yield from shortages(pod.amounts, used, node.allocatable)  # a judge of amounts names the first only
-    yield from filter(None, (judge.refusal(pod, node.name) for judge in judges))
+    yield from shortages(pod.amounts, used, node)  # a judge of amounts names the first only
+    yield from filter(None, (judge.refusal(pod, node.name) for judge in judges if not judge.of_cards))
     if ledger.get(node.name, pod.uid) is not None:
         yield LEAVING.rule

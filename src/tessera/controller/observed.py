@@ -4,9 +4,11 @@ Observations may repeat and come late; an older state of a pod or an object is i
 so that :mod:`tessera.controller.machine` looks at that and nothing else.
 """
 
+from dataclasses import replace
+
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.facts import Agent, NodeFacts, PodFacts
 from tessera.controller.growth import Growth
 from tessera.controller.instructions import DeleteObject
 from tessera.controller.node_index import NodeIndex
@@ -34,6 +36,7 @@ class Observed:
         self._fixed: set[NodeName] = set()
         self._rewound_pods: set[PodUid] = set()
         self._rewound_objects: set[NodeName] = set()
+        self._agents: dict[NodeName, dict[PodUid, bool]] = {}
         self._uids: dict[str, PodUid] = {}
         self._hosts: dict[str, NodeName] = {}
         self._changed_nodes: set[NodeName] = set()
@@ -54,16 +57,37 @@ class Observed:
         self.pods[pod.uid] = pod
         if known != pod:
             self._changed_pods.add(pod.uid)
+            self._follow_agent(known, pod)
 
     def lose_pod(self, uid: PodUid) -> None:
         """A pod is gone."""
         pod = self.pods.pop(uid, None)
+        self._follow_agent(pod, None)
         if pod is not None and self._uids.get(pod.key) == uid:
             del self._uids[pod.key]
         self._changed_pods.add(uid)
 
+    def _follow_agent(self, before: PodFacts | None, pod: PodFacts | None) -> None:
+        """Takes over what an agent's pod says of its node; of several, as in an upgrade, one has to serve."""
+        if before is not None and before.agent is not None:
+            self._agents.get(before.node, {}).pop(before.uid, None)
+        if pod is not None and pod.agent is not None and pod.node:
+            self._agents.setdefault(pod.node, {})[pod.uid] = pod.agent
+        for name in {one.node for one in (before, pod) if one is not None and one.agent is not None}:
+            if not self._agents.get(name):
+                self._agents.pop(name, None)
+            if name in self.nodes:
+                self.see_node(self.nodes[name])
+
+    def _agent(self, node: NodeName) -> Agent:
+        known = self._agents.get(node)
+        if known is None:
+            return Agent.UNKNOWN
+        return Agent.READY if any(known.values()) else Agent.DOWN
+
     def see_node(self, node: NodeFacts) -> None:
         """A node as it is now."""
+        node = replace(node, agent=self._agent(node.name))
         before = self.nodes.get(node.name)
         if before == node:
             return

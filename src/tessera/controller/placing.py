@@ -89,7 +89,15 @@ def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequenc
     judged = ordered[: rules.judged]
     asked, alike = _enough(judged, rules, within.fleet)
     demands = [rules.demand(pod) for pod in asked]
-    decided = plan(within.fleet, demands, rules.allows, on_take=rules.take, on_give_back=rules.give_back, work=work)
+    decided = plan(
+        within.fleet,
+        demands,
+        rules.allows,
+        allows_when_empty=rules.allows_when_empty,
+        on_take=rules.take,
+        on_give_back=rules.give_back,
+        work=work,
+    )
     placed: list[Placed | Unplaced] = []
     for pod in judged:
         slices = decided.assignments.get(pod.key)
@@ -171,6 +179,7 @@ class _Rules:
         self._nodes = within.nodes
         self._index = within.index
         self._judges = within.judges
+        self._lasting = [judge for judge in within.judges if not judge.of_cards]
         self._ledger = within.ledger
         self._grown_since = within.grown_since
         self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
@@ -204,6 +213,13 @@ class _Rules:
 
     def allows(self, demand: Demand, node: str) -> Refusal | None:
         """Placement's question."""
+        return self._judged_by(self._judges, demand, node)
+
+    def allows_when_empty(self, demand: Demand, node: str) -> Refusal | None:
+        """The same about a node without room, if its cards had it."""
+        return self._judged_by(self._lasting, demand, node)
+
+    def _judged_by(self, judges: Sequence[Judge], demand: Demand, node: str) -> Refusal | None:
         pod = self._pods[demand.key]
         name = NodeName(node)
         if self._ledger.get(name, pod.uid) is not None:
@@ -213,7 +229,7 @@ class _Rules:
             return None if home == node else _NOT_HOME
         if not self._index.bit(name) & self._open[self._kinds[pod.uid]]:
             return self._closure(pod, name)
-        why = next((why for judge in self._judges if (why := judge.refusal(pod, name))), "")
+        why = next((why for judge in judges if (why := judge.refusal(pod, name))), "")
         return Refusal(why) if why else None
 
     def kind(self, pod: PodFacts) -> Hashable:

@@ -64,6 +64,7 @@ def plan(
     demands: Sequence[Demand],
     node_allows: NodeAllows | None = None,
     *,
+    allows_when_empty: NodeAllows | None = None,
     on_take: Callable[[Demand, str], None] | None = None,
     on_give_back: Callable[[Demand, str], None] | None = None,
     work: Work | None = None,
@@ -74,6 +75,7 @@ def plan(
         fleet: where; unchanged afterwards.
         demands: what waits, in any order.
         node_allows: asked lazily per demand and candidate node; by default every node takes everybody.
+        allows_when_empty: the same question about a node whose cards have no room, if they had; asked for reasons only.
         on_take: told when a demand is given a node while planning, so that ``node_allows`` can count the node's other
             resources (CPU, memory) as used by it.
         on_give_back: told when that is undone. On return exactly the assigned demands are taken.
@@ -84,9 +86,10 @@ def plan(
     """
     _check(demands)
     ordered = sorted(demands, key=lambda one: (-one.priority, one.arrival))
-    batch = _Batch(fleet, node_allows or _every_node, on_take, on_give_back, work or Work(sys.maxsize))
+    allows = node_allows or _every_node
+    batch = _Batch(fleet, allows, on_take, on_give_back, work or Work(sys.maxsize))
     try:
-        return batch.run(ordered)
+        return batch.run(ordered, allows_when_empty or allows)
     except BaseException:
         batch.undo()
         raise
@@ -131,11 +134,11 @@ class _Batch:
         self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
         self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
 
-    def run(self, ordered: Sequence[Demand]) -> Plan:
+    def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows) -> Plan:
         reasons, possible = self._sort_out(ordered)
         short = self._admit(possible)
         assignments, settled = self._settle()
-        explainer = Explainer(self._fleet, self._allows, settled)
+        explainer = Explainer(self._fleet, allows_when_empty, settled)
         for demand in short:
             if not demand.again:
                 reasons[demand.key] = explainer.reason(demand, self._refused.get(demand.key, {}))

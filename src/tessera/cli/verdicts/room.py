@@ -7,7 +7,7 @@ how each node stands, who is ahead, and what would fit at once.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, profile_of, resource_of
 from tessera.cli.verdicts.answer import Answer, age, counted, listed
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.cli.verdicts.ways import Way, ends, missing, ways
@@ -29,6 +29,10 @@ _REMEDIES = (
     ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
     ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),
     ("node(s) were not ready", "see why the node is not ready: kubectl describe node NODE"),
+    (
+        "node(s) had no agent",
+        "see what keeps the node's agent: kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
+    ),
     ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
     ("Insufficient", "ask for less of it, or end other pods on the node: kubectl describe node NODE"),
     ("Too many pods", "end other pods on the node"),
@@ -309,5 +313,7 @@ def _below(slicer: Slicer, wanted: str) -> list[str]:
 
 
 def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:
-    other = replace(pod, profiles=(profile.replace("+", "."),))
+    amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
+    amounts[resource_of(profile)] = 1
+    other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)
     return isinstance(slicer.placed([other])[0], Placed)

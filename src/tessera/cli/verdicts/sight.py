@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tessera.api.agents import AGENT_DAEMON_SET, is_agent, is_ready
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
@@ -22,9 +23,6 @@ from tessera.provisioning.milestones import Record
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
 AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
 LEASE = "tessera-controller"
-#: DaemonSet of the agents. This owner makes a pod an agent: every tenant may use the label, but only who has rights in
-#: Tessera's namespace can make a pod there.
-AGENT_DAEMON_SET = ("apps/v1", "DaemonSet", "tessera-agent")
 
 #: Without these the controller's state cannot be made.
 NEEDED = frozenset({"pods", "nodes", "instaslices"})
@@ -132,12 +130,12 @@ class View:
         agent = self.agent(node)
         if agent is None:
             return f"no pod of DaemonSet {SYSTEM_NAMESPACE}/{AGENT_DAEMON_SET[-1]} is on node {node}"
-        return "" if _ready(agent) else f"the agent's pod {_state(agent)}"
+        return "" if is_ready(agent) else f"the agent's pod {_state(agent)}"
 
     def agent(self, node: NodeName | str) -> Pod | None:
         """A node's agent, if its pod is there and may be seen; of several, as in an upgrade, one that is ready."""
-        agents = (pod for pod in self.sight.pods if pod.spec.node_name == node and _is_agent(pod))
-        return max(agents, key=_ready, default=None)
+        agents = (pod for pod in self.sight.pods if pod.spec.node_name == node and is_agent(pod))
+        return max(agents, key=is_ready, default=None)
 
     # Events
 
@@ -156,18 +154,6 @@ class View:
         """An event in a line."""
         ago = f" {age(self.sight.now - when(event))} ago" if when(event) else ""
         return f"event {event.reason}{ago}: {textwrap.shorten(event.message, _EVENT_LONGEST, placeholder=' ...')}"
-
-
-def _is_agent(pod: Pod) -> bool:
-    """Whether the agents' DaemonSet made it: a tenant's pod may carry the label, in a namespace of its own."""
-    return pod.metadata.namespace == SYSTEM_NAMESPACE and any(
-        owner.controller and (owner.api_version, owner.kind, owner.name) == AGENT_DAEMON_SET
-        for owner in pod.metadata.owner_references
-    )
-
-
-def _ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
 
 
 def _state(pod: Pod) -> str:

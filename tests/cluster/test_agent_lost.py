@@ -1,0 +1,74 @@
+"""An agent dies under pods: new pods go to the other node, and to this one again when it serves again."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tessera.lab.cluster import Cluster
+from tessera.lab.kubelet.context import ContainerContext, Entrypoint
+
+MIG = "nvidia.com/mig-1g.5gb"
+
+
+class Failing:
+    """Kills the agent of one node, as often as kubelet starts it, until it is mended."""
+
+    def __init__(self) -> None:
+        self.node = ""
+        self._changed = asyncio.Event()
+
+    def turn(self, node: str) -> None:
+        """From now on this node's agent dies; empty for none."""
+        self.node = node
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def cluster(self, *arguments: Any, entrypoint: Callable[[Cluster], Entrypoint], **options: Any) -> Cluster:
+        """A cluster whose agents it may kill."""
+        return Cluster(*arguments, entrypoint=lambda cluster: self._mortal(entrypoint(cluster)), **options)
+
+    def _mortal(self, inner: Entrypoint) -> Entrypoint:
+        async def run(context: ContainerContext) -> int:
+            if context.argv[1] != "agent":
+                return await inner(context)
+            life = asyncio.ensure_future(inner(context))
+            try:
+                while self.node != context.node:
+                    change = asyncio.ensure_future(self._changed.wait())
+                    await asyncio.wait({life, change}, return_when=asyncio.FIRST_COMPLETED)
+                    change.cancel()
+                    if life.done():
+                        return life.result()
+            finally:
+                life.cancel()
+                await asyncio.wait({life})
+            return 137
+
+        return run
+
+
+def homes(lab: Any, names: list[str]) -> set[str]:
+    return {pod.spec.node_name for name in names if (pod := lab.pod(name)) is not None}
+
+
+def test_six_new_pods_go_to_the_other_node_until_the_agent_is_back(in_lab: Callable[..., None]) -> None:
+    failing = Failing()
+
+    async def scenario(lab: Any) -> None:
+        await lab.create("first", {MIG: 1})
+        await lab.running("first")
+        home = lab.pod("first").spec.node_name
+        failing.turn(home)
+        await lab.until(lambda: lab.gpus(home).get(MIG) is None, "kubelet counts no devices of the dead agent")
+        names = [f"later-{number}" for number in range(6)]
+        for name in names:
+            await lab.create(name, {MIG: 1})
+        await lab.running(*names)
+        assert home not in homes(lab, names)
+        await lab.create("large", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.until(lambda: lab.events_of("large", "SliceWaiting"), "there is no room elsewhere")
+        failing.turn("")
+        await lab.running("large")
+        assert homes(lab, ["large"]) == {home}
+
+    in_lab(scenario, nodes="A100-40GB,A100-40GB", cluster_type=failing.cluster)
