@@ -72,7 +72,7 @@ def test_without_a_command_the_overview_is_shown() -> None:
     ("arguments", "said"),
     [
         (["map", "--bad"], "error: No such option '--bad'; see 'tessera map --help'"),
-        (["mpa"], "error: No such command 'mpa'; see 'tessera --help'"),
+        (["mpa"], "error: there is no command 'mpa'; did you mean 'map'?; see 'tessera --help'"),
         (["why"], "error: Missing argument"),
         (["agent"], "error: Missing option '--node-name'; see 'tessera agent --help'"),
         (
@@ -81,7 +81,7 @@ def test_without_a_command_the_overview_is_shown() -> None:
         ),
         (["lab", "up", "--nodes", "4xA30,,0"], "error: nodes '4xA30,,0': empty part; write for example"),
         (["lab", "up", "--dir", "/tmp/" + "x" * 60], "error: lab folder /tmp/xxx"),
-        (["lab", "smi", "node-1", "--dir", "/nonexistent"], "error: no lab runs in /nonexistent; start one with:"),
+        (["lab", "smi", "node-1", "--dir", "/nonexistent"], "error: --dir is /nonexistent: no lab runs there; start one with:"),
         (["map", "--kubeconfig", "/nonexistent"], "error: kubeconfig /nonexistent: No such file or directory"),
         (["map"], "error: no cluster is configured: /nonexistent/.kube/config does not exist or is empty"),
         (["why", "pod"], "error: no cluster is configured:"),

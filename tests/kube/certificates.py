@@ -35,20 +35,26 @@ class Authority:
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, common_name: str) -> Certificate:
+    def issue(self, common_name: str, *, expired: bool = False) -> Certificate:
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(common_name))
         except ValueError:
             subject = x509.DNSName(common_name)
-        made = self._sign(_name(common_name), key.public_key(), x509.SubjectAlternativeName([subject]))
+        extension = x509.SubjectAlternativeName([subject])
+        made = self._sign(_name(common_name), key.public_key(), extension, expired=expired)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return Certificate(made.public_bytes(serialization.Encoding.PEM), private)
 
     def _sign(
-        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, extension: x509.ExtensionType
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePublicKey,
+        extension: x509.ExtensionType,
+        *,
+        expired: bool = False,
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         return (
@@ -58,7 +64,7 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(hours=1))
+            .not_valid_after(now + dt.timedelta(minutes=-1 if expired else 60))
             .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
             .sign(self._key, hashes.SHA256())
         )

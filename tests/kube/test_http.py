@@ -89,9 +89,31 @@ async def test_a_client_certificate_proves_who_we_are(tls_server: ScriptedServer
 async def test_a_server_of_another_authority_is_not_trusted(tls_server: ScriptedServer, authority: Authority) -> None:
     credentials = with_certificate(authority.issue("me"))
     transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=Authority().pem))
-    with pytest.raises(ConnectionError, match="certificate verify failed"):
+    with pytest.raises(ConnectionError, match="its certificate is signed by an unknown authority"):
         await transport.request(GET)
     await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "aged", "said"),
+    [
+        ("127.0.0.1", True, "its certificate has expired"),
+        ("10.0.0.9", False, "its certificate is not for this address"),
+    ],
+)
+async def test_a_certificate_that_is_not_right_is_told_in_plain_words(
+    host: str, *, aged: bool, said: str, tmp_path: Path
+) -> None:
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue(host, expired=aged).write(tmp_path))
+    secured = ScriptedServer()
+    await secured.start(ssl=context)
+    transport = HttpTransport(ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=authority.pem))
+    with pytest.raises(ConnectionError, match=said):
+        await transport.request(Request(method="GET", path="/"))
+    await transport.close()
+    await secured.stop()
 
 
 async def test_an_authority_that_another_one_signed_is_trusted_alone_as_by_kubectl(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -33,6 +34,17 @@ class LazyCommands(click.Group):
             return None
         command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click has it; a name that is not known is refused with the closest that is."""
+        name = args[0]
+        if name not in self._table and not name.startswith("-"):
+            close = get_close_matches(name[:100], self._table, n=1, cutoff=0.6)
+            meant = f"did you mean '{close[0]}'?" if close else f"commands are {', '.join(self._table)}"
+            ctx.fail(f"there is no command '{name}'; {meant}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes the overview without importing anything."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tessera.cli.cards import NodeCards, PendingNode, cards_of, pending_nodes
-from tessera.cli.connect import cluster_options, connected, reported
+from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.console import say_coloured, say_json
 from tessera.cli.tiles import draw
 
@@ -48,11 +48,16 @@ def command(
 async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[NodeCards], list[PendingNode]]:
     from tessera.api.instaslice import INSTASLICES
     from tessera.api.names import INSTASLICE_NAMESPACE, MIG_CONFIG_LABEL
-    from tessera.kube.errors import Forbidden
+    from tessera.kube.errors import Forbidden, NotFound
     from tessera.kube.resources import NODES
 
     async with connected("tessera-map", kubeconfig, context) as client:
-        found = cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
+        try:
+            found = cards_of((await client.list(INSTASLICES, INSTASLICE_NAMESPACE)).items)
+        except NotFound as error:
+            raise Failure(
+                "error: Tessera is not installed in this cluster, it has no Instaslice objects; run tessera install"
+            ) from error
         try:
             labelled = (await client.list(NODES, label_selector=MIG_CONFIG_LABEL)).items
         except Forbidden:  # the cards can be shown all the same

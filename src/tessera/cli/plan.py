@@ -1,5 +1,6 @@
 """``tessera plan``: tries things out without a cluster and without cards."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ import click
 
 from tessera.cli.connect import Failure, reported
 from tessera.cli.console import say, say_json
+from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.mig.geometry import Geometry, Placement
@@ -36,10 +38,13 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
       tessera plan mig A30 2g.12gb=2 -o json | jq '.layout[].start'
     """
     from tessera.mig.layout import Infeasible, plan_layout
-    from tessera.mig.models import model_by_short_name
+    from tessera.mig.models import meant_by, model_by_short_name
 
     counts = _counts(wanted)
     found = model_by_short_name(model)
+    others = [each for each in meant_by(model) if each != found.short_name]
+    if others:
+        say(f"note: {model} is taken for {found.short_name}; there is {', '.join(others)} too", err=True)
     geometry = found.geometry
     plan = plan_layout(geometry, counts)
     if output == "json":
@@ -52,13 +57,16 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
 
 
 def _counts(wanted: Sequence[str]) -> Counter[str]:
-    """Reads ``1g.5gb=3``; a profile alone means one, and the same profile twice is added up."""
+    """Reads ``1g.5gb=3`` or ``3x1g.5gb``; a profile alone means one, and the same profile twice is added up."""
     counts: Counter[str] = Counter()
     for each in wanted:
         name, sign, number = each.partition("=")
-        if not name or (sign and not number.isdecimal()):
-            raise ValueError(f'"{each}" is not PROFILE=COUNT; write for example 1g.5gb=3')
-        counts[name] += int(number) if sign else 1
+        times = re.fullmatch(r"([0-9]{1,6})x(.+)", name, re.ASCII)
+        if times and not sign:
+            number, name = times[1], times[2]
+        if not name or (sign and re.fullmatch(r"[0-9]{1,6}", number, re.ASCII) is None):
+            raise ValueError(f'"{one_line(each)}" is not PROFILE=COUNT; write for example 1g.5gb=3')
+        counts[name] += int(number) if sign or times else 1
     return counts
 
 

@@ -209,7 +209,9 @@ def _translated(server: str) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, in the system's words where it has some: aiohttp's show its own objects."""
+    """What went wrong, in plain words or the system's where there are some: aiohttp's show its own objects."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return _distrust(error.certificate_error)
     if (
         isinstance(error, aiohttp.ClientConnectorError)
         and not isinstance(error, aiohttp.ClientSSLError)
@@ -217,6 +219,26 @@ def _words(error: Exception) -> str:
     ):
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
+
+
+#: What OpenSSL's codes for a certificate that it does not trust mean (``X509_V_ERR_*``), and what helps.
+_DISTRUST: Mapping[int, str] = {
+    7: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    9: "is not valid yet; compare the clocks of this machine and the server",
+    10: "has expired; whoever runs the server has to renew it (kubeadm certs renew, or the provider)",
+    18: "is signed by itself and not known here; certificate-authority-data of the kubeconfig must be the server's",
+    19: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    20: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    21: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    62: "is not for this host name; use the name that it has, or set tls-server-name in the kubeconfig",
+    64: "is not for this address; use the name that it has, or set tls-server-name in the kubeconfig",
+}
+
+
+def _distrust(error: Exception) -> str:
+    """Why the server's certificate is not trusted."""
+    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
+    return f"its certificate {_DISTRUST[code]} ({error})" if code in _DISTRUST else str(error)
 
 
 def _lower(headers: Mapping[str, str]) -> dict[str, str]:

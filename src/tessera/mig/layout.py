@@ -77,11 +77,12 @@ def plan_layout(
     if any(count < 0 for count in named.values()):
         bad = next(name for name, count in named.items() if count < 0)
         return Infeasible("count", f"{bad}: {named[bad]} instances asked for; a count is 0 or more", ())
+    asked = dict(named)
     for name, count in named.items():
         named[name] = min(count, geometry.profile(name).max_count + 1)  # more are no more impossible
     found = packings(geometry, _profiles(geometry, named), occupancy)
     if not found:
-        return _explain(geometry, named, occupancy)
+        return _explain(geometry, named, occupancy, asked)
     best = max(found, key=lambda state: (len(free_placements(geometry, state)), -state))
     return tuple(sorted(found[best], key=lambda placed: placed.start))
 
@@ -114,7 +115,7 @@ def _profiles(geometry: Geometry, counts: Mapping[str, int]) -> list[Profile]:
     return [geometry.profile(name) for name, count in counts.items() for _ in range(count)]
 
 
-def _explain(geometry: Geometry, counts: Counter[str], occupancy: int) -> Infeasible:
+def _explain(geometry: Geometry, counts: Counter[str], occupancy: int, asked: Mapping[str, int]) -> Infeasible:
     """Names the rule that a set with no layout breaks, on the smallest part that breaks it."""
     core = _smallest_impossible(geometry, counts, occupancy)
     pairs = tuple(sorted(core.items()))
@@ -131,8 +132,9 @@ def _explain(geometry: Geometry, counts: Counter[str], occupancy: int) -> Infeas
     free = free_slots(geometry, occupancy)
     need = sum(profiles[name].size * count for name, count in core.items())
     if len(core) == 1 and core.total() > profiles[pairs[0][0]].max_count:
-        most = profiles[pairs[0][0]].max_count
-        return Infeasible("count", f"{on} do not fit: a card holds at most {most} {pairs[0][0]}", pairs)
+        name, most = pairs[0][0], profiles[pairs[0][0]].max_count
+        text = f"{geometry.family}: {asked[name]} x {name} do not fit: a card holds at most {most} {name}"
+        return Infeasible("count", text, pairs)
     if need > free:
         parts = " + ".join(f"{profiles[name].size * count} for {name}" for name, count in pairs)
         taken = "" if free == geometry.slots else f" ({geometry.slots - free} of {geometry.slots} are in use)"

@@ -408,6 +408,15 @@ def model_by_short_name(text: str) -> GpuModel:
     raise ValueError(f'no GPU model "{text}"{meant} models are {", ".join(known)}')
 
 
+def meant_by(text: str) -> list[str]:
+    """The short names of all models that a family's name such as ``A100`` may mean; none for a model's own name."""
+    wanted = text.casefold().removeprefix("nvidia-")
+    names = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]
+    if wanted in map(str.casefold, names):
+        return []
+    return [name for name in names if name.casefold().startswith(f"{wanted}-")]
+
+
 def model_by_product(product_name: str) -> GpuModel | None:
     """The model that NVML calls so (``NVIDIA A100-SXM4-40GB``); ``None`` for a card that is in neither table.
 

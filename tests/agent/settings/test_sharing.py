@@ -49,7 +49,7 @@ def test_label_then_default_then_nothing(label: str, default: str, name: str, re
         (
             {"label": "slice-3"},
             "ProfileMissing",
-            '"slice-3", which does not exist; there are: broken, slice-10, slice-4 in ConfigMap kube-system/profiles',
+            'there are: broken, slice-10, slice-4 in ConfigMap kube-system/profiles; did you mean "slice-4"?',
         ),
         (
             {"label": "slice-4", "files": Files()},

@@ -14,6 +14,7 @@ Rules:
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 
 import msgspec
 
@@ -166,11 +167,13 @@ def _kinds(cards: Iterable[StockCard]) -> list[CardKind]:
 def _unknown(wish: LayoutWish, cards: Iterable[StockCard]) -> Refused:
     if wish.problem is not None:
         return Refused(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
-    known = ", ".join([MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))])
+    names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))]
+    close = get_close_matches(wish.name[:63], names, n=1, cutoff=0.6)
     text = (
         f'layout "{wish.name}" is not known: no file of layouts has it, and it is none of those that this node has'
-        f" without a file: {known}, or counts such as 7x1g.5gb; correct the label {MIG_CONFIG_LABEL}, or add the layout"
-        " to the file"
+        f" without a file: {', '.join(names)}, or counts such as 7x1g.5gb;"
+        + (f' did you mean "{close[0]}"?' if close else "")
+        + f" correct the label {MIG_CONFIG_LABEL}, or add the layout to the file"
     )
     return Refused(layout=wish.name, reason="LayoutUnknown", text=text)
 

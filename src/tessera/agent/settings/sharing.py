@@ -62,7 +62,8 @@ def sharing_wish(
         chosen = choose_profile(files.texts, label, default)
     except NoSuchProfile as error:
         where = f" in {files.source}" if files.source else "; no ConfigMap of profiles is configured (--sharing-config)"
-        return _kept(last, f"{error}{where}", MISSING)
+        meant = f'; did you mean "{error.closest}"?' if error.closest else ""
+        return _kept(last, f"{error}{where}{meant}", MISSING)
     if not chosen.name:
         return SharingWish(reason=chosen.reason, last=last)
     profile = read(chosen.text)

@@ -6,6 +6,7 @@ does not exist is an error to be shown, not a reason to stop, so the caller keep
 """
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 import msgspec
 
@@ -29,7 +30,15 @@ class ChosenProfile(msgspec.Struct, frozen=True):
 
 
 class NoSuchProfile(LookupError):  # noqa: N818 - says what is wrong
-    """A label or a default names a profile that does not exist."""
+    """A label or a default names a profile that does not exist.
+
+    Attributes:
+        closest: the profile whose name is closest; empty if none is close.
+    """
+
+    def __init__(self, text: str, closest: str) -> None:
+        super().__init__(text)
+        self.closest = closest
 
 
 def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> ChosenProfile:
@@ -47,7 +56,10 @@ def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> Cho
         if name:
             if name not in profiles:
                 there = ", ".join(sorted(profiles)) or "none"
-                raise NoSuchProfile(f'{reason} names the profile "{name}", which does not exist; there are: {there}')
+                raise NoSuchProfile(
+                    f'{reason} names the profile "{name}", which does not exist; there are: {there}',
+                    next(iter(get_close_matches(name[:63], profiles, n=1, cutoff=0.6)), ""),
+                )
             return ChosenProfile(name, profiles[name], reason)
     if DEFAULT_PROFILE in profiles:
         return ChosenProfile(DEFAULT_PROFILE, profiles[DEFAULT_PROFILE], f'the profile called "{DEFAULT_PROFILE}"')

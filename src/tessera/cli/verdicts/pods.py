@@ -5,11 +5,13 @@ running. Each case is in one place here or in the room that it names. A pod that
 (whole cards, shares, fixed slices) meets kube-scheduler alone: :mod:`tessera.cli.verdicts.fixed`.
 """
 
+import re
 from collections.abc import Iterator
+from difflib import get_close_matches
 
-from tessera.api.names import GATE, PodUid
+from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, meant_resource
 from tessera.api.requirements import CHOSEN_REASON
-from tessera.cli.verdicts.answer import Answer
+from tessera.cli.verdicts.answer import Answer, listed
 from tessera.cli.verdicts.fixed import answer_about_fixed, asked_text, fixed_requests
 from tessera.cli.verdicts.room import no_room
 from tessera.cli.verdicts.sight import View
@@ -19,10 +21,14 @@ from tessera.controller.facts import PodFacts, pod_facts
 from tessera.controller.machine import Slicer
 from tessera.controller.wording import wanted_text
 from tessera.kube.resources import Pod
+from tessera.text import one_line
 
 #: Gates of Kueue, whose objects say more than the gate does.
 _KUEUE = "kueue.x-k8s.io/"
 _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
+
+#: A MIG resource that is almost spelt as it should be.
+_MIG = re.compile(r"mig[-.:_]?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?")
 
 #: Reasons with which kubelet refuses a pod that was bound to its node for good (``pkg/kubelet/lifecycle``).
 _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
@@ -115,6 +121,17 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
         )
     if facts.profiles:
         return None
+    mistaken = dict(_misspelt(view, pod))
+    if mistaken:
+        return Answer(
+            case="misspelt",
+            verdict=f"waits in vain; no node gives {listed(list(mistaken))}",
+            facts=(f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
+            help=(
+                *(f"ask for {right} instead of {wrong}" for wrong, right in mistaken.items()),
+                "correct the manifest and create the pod anew: the resources of a pod that exists cannot be changed",
+            ),
+        )
     asked = fixed_requests(pod)
     if asked:
         held = any(gate != GATE for gate in facts.gates)
@@ -126,6 +143,25 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
                *_unscheduled_message(pod)),
         help=("to ask for one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
     )  # fmt: skip
+
+
+def _misspelt(view: View, pod: Pod) -> Iterator[tuple[str, str]]:
+    """Resources that a pod asks for under a name that no node gives, and the names that are meant."""
+    for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
+        right = meant_resource(name) or _meant(name)
+        if right not in {"", name} and not any(name in node.status.allocatable for node in view.sight.nodes):
+            yield one_line(name), right
+
+
+def _meant(name: str) -> str:
+    """The resource that a mistyped name means; empty for one that is like none."""
+    domain, _, resource = name[:100].casefold().partition("/")
+    if not get_close_matches(domain, ["nvidia.com"], n=1, cutoff=0.8):
+        return ""
+    if resource in {"gpu", "gpus"}:
+        return GPU_RESOURCES[0]
+    mig = _MIG.fullmatch(resource)
+    return f"{MIG_RESOURCE_PREFIX}{mig[1]}g.{mig[2]}gb" if mig is not None else ""
 
 
 def _unscheduled_message(pod: Pod) -> Iterator[str]:

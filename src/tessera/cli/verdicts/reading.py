@@ -4,8 +4,9 @@ What one may not read is left out and named. What does not exist (the CRD on a c
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
@@ -17,7 +18,7 @@ from tessera.cli.verdicts.sight import LEASE, Sight, View
 from tessera.cli.verdicts.workloads import Workload, report_about, slice_quotas
 from tessera.clock import Clock
 from tessera.kube.client import Client
-from tessera.kube.errors import Forbidden, NotFound
+from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import (
     CONFIGMAPS,
@@ -25,6 +26,7 @@ from tessera.kube.resources import (
     EVENTS,
     JOBS,
     LEASES,
+    NAMESPACES,
     NODES,
     PODS,
     REPLICASETS,
@@ -62,6 +64,8 @@ _ALIASES = {
     "no": "node",
 }
 _DEFAULT_REPLICAS = 1
+#: Names that a mistyped one is compared with at most.
+_NAMES_COMPARED = 2_000
 #: Where events about objects without a namespace lie.
 NODE_EVENTS = "default"
 #: Where Tessera runs.
@@ -103,7 +107,11 @@ async def report(client: Client, clock: Clock, what: Asked, namespace: str) -> R
         return await _pod(client, clock, what, namespace)
     if what.kind == "node":
         return await _node(client, clock, what.name)
-    workload = await _workload(client, what, namespace)
+    try:
+        workload = await _workload(client, what, namespace)
+    except NotFound as error:
+        await _hint(client, what, namespace, error)
+        raise
     return report_about(View(await _sight(client, clock, namespace)), workload)
 
 
@@ -111,11 +119,39 @@ async def _pod(client: Client, clock: Clock, what: Asked, namespace: str) -> Rep
     try:
         pod = await client.get(PODS, what.name, namespace)
     except NotFound as error:
+        await _hint(client, what, namespace, error)
         for line in slice_quotas((await _some(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
     view = View(await _sight(client, clock, namespace, pod))
     return Report(kind="pod", namespace=namespace, name=what.name, answers=(answer_about(view, pod),))
+
+
+async def _hint(client: Client, what: Asked, namespace: str, error: NotFound) -> None:
+    """Notes what may have been meant: another namespace, a node, a name that is close."""
+    try:
+        await client.get(NAMESPACES, namespace)
+    except NotFound:
+        every, _ = await _some(client, NAMESPACES)
+        error.add_note(f'There is no namespace "{namespace}"{_meant(namespace, (n.metadata.name for n in every))}')
+        return
+    except ApiError:
+        pass
+    if what.kind == "pod":
+        nodes, _ = await _some(client, NODES, fields=f"metadata.name={what.name}")
+        if any(node.metadata.name == what.name for node in nodes):
+            error.add_note(f"There is a node of that name: tessera why node/{what.name}")
+            return
+    plural: Resource[Any] = PODS if what.kind == "pod" else _WORKLOADS[what.kind]
+    found, _ = await _some(client, plural, namespace)
+    meant = _meant(what.name, (item.metadata.name for item in found))
+    if meant:
+        error.add_note(f"Namespace {namespace} has none of that name{meant}")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name[:253], list(known)[:_NAMES_COMPARED], n=1, cutoff=0.7)
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 async def _node(client: Client, clock: Clock, name: str) -> Report:

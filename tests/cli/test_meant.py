@@ -1,0 +1,110 @@
+"""A mistake in a name is answered with what was meant."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.objects import Objects, serving
+from tests.cli.test_why import answer, node, pod
+
+from tessera.cli.main import main
+
+Told = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Objects, list[str]]]:
+    there = Objects()
+    with serving(there, tmp_path) as kubeconfig:
+        yield there, ["--kubeconfig", str(kubeconfig)]
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["wy", "a"], "there is no command 'wy'; did you mean 'why'?; see 'tessera --help'"),
+        (["driver", "statsu"], "there is no command 'statsu'; did you mean 'status'?; see 'tessera driver --help'"),
+        (["zzz"], "there is no command 'zzz'; commands are demo, map, why"),
+    ],
+)
+def test_a_mistyped_command(command: list[str], said: str, capsys: Told) -> None:
+    assert main(command) == 1
+    assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def test_a_pod_that_is_a_node(server: tuple[Objects, list[str]], capsys: Told) -> None:
+    there, options = server
+    there.found = {
+        "pods": [],
+        "nodes": [{"metadata": {"name": "node-1"}}],
+        "namespaces": [{"metadata": {"name": "default"}}],
+    }
+    assert main(["why", "node-1", *options]) == 1
+    assert "There is a node of that name: tessera why node/node-1\n" in capsys.readouterr().err
+
+
+def test_a_namespace_that_is_not_there(server: tuple[Objects, list[str]], capsys: Told) -> None:
+    there, options = server
+    there.found = {"pods": [], "deployments": [], "nodes": [], "namespaces": [{"metadata": {"name": "team-a"}}]}
+    for what in ("a", "deployment/a"):
+        assert main(["why", what, "-n", "taem-a", *options]) == 1
+        assert 'There is no namespace "taem-a"; did you mean team-a?' in capsys.readouterr().err
+
+
+def test_a_name_that_is_close(server: tuple[Objects, list[str]], capsys: Told) -> None:
+    there, options = server
+    there.found = {
+        "pods": [{"metadata": {"name": "training", "namespace": "default"}}],
+        "nodes": [],
+        "namespaces": [{"metadata": {"name": "default"}}],
+    }
+    assert main(["why", "trianing", *options]) == 1
+    assert "did you mean training?" in capsys.readouterr().err
+
+
+def test_a_map_without_tessera_says_how_to_install(server: tuple[Objects, list[str]], capsys: Told) -> None:
+    there, options = server
+    there.found = {"nodes": []}
+    assert main(["map", *options]) == 1
+    assert "Tessera is not installed in this cluster" in (told := capsys.readouterr().err)
+    assert "tessera install" in told
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("mig.das.com/1g.5gb", "nvidia.com/mig-1g.5gb"),
+        ("instaslice.redhat.com/mig-1g.5gb", "nvidia.com/mig-1g.5gb"),
+        ("nvidia.com/gpus", "nvidia.com/gpu"),
+        ("nvidia.con/gpu", "nvidia.com/gpu"),
+        ("nvidia.com/mig1g5gb", "nvidia.com/mig-1g.5gb"),
+    ],
+)
+def test_a_resource_under_another_name(wrong: str, right: str) -> None:
+    found = answer(pod(profile="", gates=(), limits={wrong: "1"}))
+    assert (found.case, found.verdict) == ("misspelt", f"waits in vain; no node gives {wrong}")
+    assert found.help[0] == f"ask for {right} instead of {wrong}"
+
+
+def test_a_resource_that_a_node_gives_is_right_however_it_is_called() -> None:
+    gives = node()
+    gives.status.allocatable["nvidia.com/gpus"] = "1"
+    assert answer(pod(profile="", gates=(), limits={"nvidia.com/gpus": "1"}), nodes=[gives]).case != "misspelt"
+
+
+@pytest.mark.parametrize("name", ["amd.com/gpu", "cpu", "example.com/gpus", "nvidia.com/shared-gpu"])
+def test_other_resources_are_none_of_ours(name: str) -> None:
+    assert answer(pod(profile="", gates=(), limits={name: "1"})).case != "misspelt"
+
+
+@pytest.mark.parametrize("written", ["9x1g.5gb", "1g.5gb=9"])
+def test_a_plan_says_how_many_were_asked_for_and_how_many_there_can_be(written: str, capsys: Told) -> None:
+    assert main(["plan", "mig", "A100-40GB", written]) == 1
+    assert "9 x 1g.5gb do not fit: a card holds at most 7 1g.5gb" in capsys.readouterr().err
+
+
+def test_a_plan_for_a_family_says_which_model_it_took(capsys: Told) -> None:
+    assert main(["plan", "mig", "A100", "1g.5gb"]) == 0
+    assert capsys.readouterr().err == "note: A100 is taken for A100-40GB; there is A100-64GB, A100-80GB too\n"
+    assert main(["plan", "mig", "A100-40GB", "1g.5gb"]) == 0
+    assert capsys.readouterr().err == ""
