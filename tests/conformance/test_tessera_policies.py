@@ -281,3 +281,78 @@ async def test_a_driver_pod_pauses_what_uses_the_driver_of_its_node(world: World
 async def test_a_driver_pod_changes_nothing_else_of_its_node(world: World, name: str) -> None:
     below, patch = NODE_ATTACKS[name]
     denied(await world.driver("PATCH", world.node(world.mine, below), patch, content=STRATEGIC))
+
+
+@pytest.fixture
+async def judged(api: Api, core: str, namespace: str, unique: str, cleanup: Callable[[str], None]) -> Any:
+    """Judges pods of the test's namespace by ``pods.yaml``; returns the server's answer to one."""
+    for each in yaml.safe_load_all((DEPLOY / "policies" / "pods.yaml").read_text()):
+        path = POLICIES if each["kind"] == "ValidatingAdmissionPolicy" else BINDINGS
+        each["metadata"]["name"] = unique
+        if path == BINDINGS:
+            each["spec"]["policyName"] = unique
+            selector = each["spec"]["matchResources"]["namespaceSelector"]
+            selector["matchLabels"] = {"kubernetes.io/metadata.name": namespace}
+        cleanup(f"{path}/{unique}")
+        (await api("POST", path, each)).ok()
+
+    async def ask(pod: Any) -> Answer:
+        return await api("POST", f"{core}/pods?dryRun=All", pod)
+
+    async with asyncio.timeout(PATIENCE):
+        while (await ask(pod_with(env=[VISIBLE]))).status < 400:
+            pass
+    return ask
+
+
+VISIBLE = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+
+
+def pod_with(annotations: Any = None, volumes: Any = None, **container: Any) -> Any:
+    body = {"containers": [{"name": "main", "image": "e.com/a:1", **container}], "volumes": volumes or []}
+    return {"metadata": {"name": "p", "annotations": annotations or {}}, "spec": body}
+
+
+def host(path: str, **mount: Any) -> Any:
+    volumes = [{"name": "v", "hostPath": {"path": path}}]
+    return pod_with(volumes=volumes, volumeMounts=[{"name": "v", "mountPath": "/host", **mount}])
+
+
+async def test_pods_that_take_gpus_past_kubernetes_are_refused(judged: Any) -> None:
+    for sent, words in (
+        (pod_with(env=[VISIBLE]), "container main chooses its GPUs itself"),
+        (pod_with(env=[{"name": "A", "value": "b"}, {**VISIBLE, "value": "GPU-8f3c1b7e"}]), "chooses its GPUs itself"),
+        (pod_with({"cdi.k8s.io/x": "nvidia.com/gpu=all"}), "annotation cdi.k8s.io/x names devices"),
+        (pod_with(securityContext={"privileged": True}), "container main is privileged"),
+        (host("/dev//nvidia0", readOnly=True), "volume v mounts /dev//nvidia0"),
+        (host("/var/lib/kubelet/device-plugins"), "volume v mounts /var/lib/kubelet/device-plugins"),
+        (host("/"), "container main may write to a folder of the node"),
+    ):
+        denied(await judged(sent), words)
+
+
+async def test_other_pods_are_admitted(judged: Any) -> None:
+    for sent in (
+        pod_with(),
+        pod_with(env=[{**VISIBLE, "value": "none"}, {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]),
+        pod_with(resources={"limits": {"nvidia.com/gpu": "1"}}),
+        pod_with({"example.com/note": "x"}, securityContext={"privileged": False}),
+        host("/", readOnly=True),
+        host("/etc/cni/net.d"),
+        host("/var/lib/kubelet/pods"),
+    ):
+        (await judged(sent)).ok()
+
+
+async def test_a_mebibyte_of_environment_is_no_way_past_the_policy(judged: Any) -> None:
+    many = [{"name": "A"}] * ((2**20 - 2**10) // 13)  # the shortest entries; what is left is for the rest of the pod
+    answer = await judged(pod_with(env=[*many, VISIBLE]))
+    assert answer.status in {403, 422}, answer.body["message"][:500]
+
+
+async def test_a_namespace_is_left_out_by_its_label(api: Api, judged: Any, namespace: str) -> None:
+    label = {"metadata": {"labels": {"tessera.dev/device-access": "allowed"}}}
+    (await api("PATCH", f"/api/v1/namespaces/{namespace}", label, content=MERGE)).ok()
+    async with asyncio.timeout(PATIENCE):
+        while (await judged(pod_with(env=[VISIBLE]))).status >= 400:
+            pass

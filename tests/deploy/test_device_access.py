@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.deploy.conftest import ROOT
+from tests.deploy.conftest import ROOT, rendered
 
 from tessera.clock import SystemClock
 from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, UserInfo
@@ -19,6 +19,7 @@ KINDS = {
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
+NAME = "tessera-device-access"
 UUID = "GPU-8f3c1b7e-0000-0000-0000-000000000001"
 
 
@@ -255,3 +256,16 @@ def test_who_cannot_be_judged_is_refused() -> None:
         for each in yaml.safe_load_all(file.read_text()):
             if each["kind"] == "ValidatingAdmissionPolicy":
                 assert each["spec"]["failurePolicy"] == "Fail"
+
+
+@pytest.mark.parametrize(
+    ("folder", "actions"), [("deploy", [["Deny"]]), ("examples/device-access/warn", [["Warn", "Audit"]])]
+)
+def test_refusing_is_the_default_and_warning_an_overlay(folder: str, actions: list[list[str]]) -> None:
+    found = rendered(folder).of_kind("ValidatingAdmissionPolicyBinding")
+    assert [each["spec"]["validationActions"] for each in found if each["metadata"]["name"] == NAME] == actions
+
+
+def test_without_the_policy_nothing_else_changes() -> None:
+    plain, off = rendered("deploy").objects, rendered("examples/device-access/off").objects
+    assert [each for each in plain if each["metadata"]["name"] != NAME] == list(off)

@@ -430,3 +430,10 @@ def test_whatever_stands_in_an_object_it_is_read_or_refused_with_paths(data: st.
     else:
         paths = []
     assert all(path.startswith(("spec", "metadata")) for path in paths)
+
+
+def test_a_toolkit_that_obeys_the_environment_of_images_is_told_of() -> None:
+    name = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+    for value, told in (("true", True), ("false", False)):
+        found = read(f"driver: {{}}\ntoolkit: {{env: [{{name: {name}, value: '{value}'}}]}}")
+        assert ("images and ConfigMaps" in notes(found).get(f"spec.toolkit.env.{name}", "")) is told

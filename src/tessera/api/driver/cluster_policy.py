@@ -42,6 +42,9 @@ _MATTERING = ("metadata", "spec.gds.enabled", "spec.gdrcopy.enabled", *(f"spec.{
 #: Beginnings of the names under which no other operator writes a status: Tessera itself, and people.
 _NOT_OPERATORS = ("tessera", "kubectl")
 
+#: Variable of the toolkit: whether NVIDIA_VISIBLE_DEVICES counts in containers that are not privileged.
+VARIABLE_COUNTS = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+
 #: Keys of ``driver`` that count where NVIDIADriver objects say what is installed.
 _BESIDE_OBJECTS = ("enabled", "useNvidiaDriverCRD", "upgradePolicy")
 
@@ -152,9 +155,7 @@ class _Policy:
             reading.note("spec.daemonsets.updateStrategy", text)
         self._toolkit_notices()
         return {
-            "toolkit": component(
-                reading, self.toolkit, self._written("toolkit"), "spec.toolkit", otherwise=chart.TOOLKIT_SOURCE
-            ),
+            "toolkit": self._toolkit(),
             "labels": reading.labels(self.pods, "labels", "spec.daemonsets"),
             "annotations": reading.labels(self.pods, "annotations", "spec.daemonsets"),
             "tolerations": reading.objects(self.pods, "tolerations", "spec.daemonsets"),
@@ -165,6 +166,17 @@ class _Policy:
     def _toolkit_notices(self) -> None:
         if self.toolkit.get("enabled") is not False:
             self.reading.without_effect(self.toolkit, "spec.toolkit", TOOLKIT)
+
+    def _toolkit(self) -> Component:
+        source = chart.TOOLKIT_SOURCE
+        found = component(self.reading, self.toolkit, self._written("toolkit"), "spec.toolkit", otherwise=source)
+        if found.enabled and found.env.get(VARIABLE_COUNTS, "").lower() == "true":
+            text = (
+                "then NVIDIA_VISIBLE_DEVICES of images and ConfigMaps, which admission cannot see, gives any container "
+                "the GPUs that it names; leave it out (docs/security.md)"
+            )
+            self.reading.note(f"spec.toolkit.env.{VARIABLE_COUNTS}", text)
+        return found
 
     def _beside_objects(self) -> None:
         text = "no effect: useNvidiaDriverCRD is true, so NVIDIADriver objects say what is installed"
