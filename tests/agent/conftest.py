@@ -66,14 +66,14 @@ class MortalNvml(InlineNvml):
         self._last = last
         self._after = after
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         self.calls += 1
         if self._last and self.calls >= self._last:
             if self._after and self.calls == self._last:
-                await super().call(operation, call)
+                await super().call(operation, call, card=card)
             self.kill()
             await asyncio.Event().wait()
-        return await super().call(operation, call)
+        return await super().call(operation, call, card=card)
 
 
 class Scene:

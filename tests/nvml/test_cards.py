@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
 from tessera.nvml.errors import GpuLost, NotFound, NotSupported, Unknown
 from tessera.nvml.interface import GpuUuid, MigUuid, Nvml
@@ -65,6 +66,33 @@ def test_what_an_old_driver_cannot_be_asked_is_not_known(
     library.without |= {"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetFieldValues", "nvmlDeviceGetAttributes_v2"}
     assert real.attributes(gpu) == CardAttributes(ecc=True)
     assert real.mig_attributes(made(real, gpu, "1g.5gb", 0, 0)) == MigAttributes()
+
+
+def test_a_card_without_memory_of_its_own_is_listed_with_none(
+    real: RealNvml, machine: SimulatedMachine, library: Any
+) -> None:
+    """GB10 shares the machine's memory: NVML answers NOT_SUPPORTED."""
+
+    def refuse(_library: Any, _device: Any, _info: Any) -> None:
+        raise NotSupported("memory")
+
+    library.instead["nvmlDeviceGetMemoryInfo"] = refuse
+    listed = real.devices()
+    assert [(card.uuid, card.memory_mib) for card in listed] == [(uuid, 0) for uuid in machine.uuids()]
+    with pytest.raises(NotSupported):
+        real.memory(listed[0].uuid)
+
+
+@pytest.mark.parametrize(("cards", "profile"), [("A100-40GB", "7g.40gb"), ("A30", "4g.24gb"), ("H100-80GB", "7g.80gb")])
+def test_a_slice_of_the_whole_card_gets_the_compute_profile_that_nvml_lists(cards: str, profile: str) -> None:
+    """The profile's index follows from its compute slices and is no number of the GPU-instance profile."""
+    nvml = SimulatedMachine(cards, seed="n", mig=True)
+    (gpu,) = nvml.uuids()
+    row = model_by_short_name(cards).geometry.profile(profile)
+    made(nvml, gpu, profile, 0, row.ci_profile_index)
+    (instance,) = nvml.instances(gpu)
+    assert [one.profile_index for one in instance.compute_instances] == [row.ci_profile_index]
+    assert row.ci_profile_index == {7: 4, 4: 3}[row.compute_slices]
 
 
 def test_a_recovery_action_that_the_driver_does_not_know_is_none(real: RealNvml, machine: SimulatedMachine) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tessera.clock import SystemClock
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import DriverMismatch, InUse
 from tessera.nvml.hardware import ANY
-from tessera.nvml.interface import Event, EventKind, Process
+from tessera.nvml.interface import Event, EventKind, Nvml, Process
 from tessera.nvml.machine import SimEvent
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml, ThreadedNvml
@@ -51,6 +52,40 @@ async def test_calls_are_done_in_the_order_in_which_they_were_made(machine: Simu
     async with InlineNvml(machine, HandClock()) as nvml:
         made, listed = await asyncio.gather(nvml.create_gpu_instance(gpu, "1g.5gb", 0), nvml.instances(gpu))
     assert [one.gi_id for one in listed] == [made]
+
+
+async def test_two_real_cards_are_cut_side_by_side_and_one_is_not(machine: SimulatedMachine) -> None:
+    meet, story = threading.Barrier(2, timeout=10), list[str]()
+
+    def at_once(_nvml: Nvml) -> None:
+        meet.wait()
+
+    def noted(word: str, _nvml: Nvml) -> None:
+        story.append(word)
+
+    async with ThreadedNvml(lambda: machine, SystemClock()) as nvml:
+        await asyncio.gather(*(nvml.call("create_gpu_instance", at_once, card=card) for card in ("a", "b")))
+        await asyncio.gather(*(nvml.call("create_gpu_instance", partial(noted, word), card="a") for word in "123"))
+    assert story == ["1", "2", "3"]
+
+
+async def test_a_card_is_reset_while_nothing_else_is_under_way(machine: SimulatedMachine) -> None:
+    """The reset closes NVML for everybody."""
+    begun, go, story = threading.Event(), threading.Event(), list[str]()
+
+    def cut(_nvml: Nvml) -> None:
+        begun.set()
+        go.wait(10)
+        story.append("cut")
+
+    async with ThreadedNvml(lambda: machine, SystemClock()) as nvml:
+        cutting = asyncio.create_task(nvml.call("create_gpu_instance", cut, card="a"))
+        await asyncio.to_thread(begun.wait, 10)
+        reset = asyncio.create_task(nvml.call("reset", lambda _: story.append("reset")))
+        await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(cutting, reset)
+    assert story == ["cut", "reset"]
 
 
 async def test_an_event_wakes_who_waits(machine: SimulatedMachine) -> None:

@@ -35,7 +35,7 @@ class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
         index: NVML's index; may change with a reboot or when a card is lost.
         minor: ``N`` of ``/dev/nvidiaN``; may change when MIG mode does.
         name: product name, e.g. ``NVIDIA A100-SXM4-40GB``.
-        memory_mib: total memory in MiB as NVML reports it.
+        memory_mib: total memory in MiB as NVML reports it; 0 for a card that does not tell.
         pci_bus_id: ``00000000:07:00.0``.
         pci_device_id: device and vendor as one number, ``0x20B010DE``.
         compute_capability: ``(major, minor)``.

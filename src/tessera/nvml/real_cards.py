@@ -48,7 +48,8 @@ class CardReader:
                 index=index,
                 minor=nvml.nvmlDeviceGetMinorNumber(handle),
                 name=text(nvml.nvmlDeviceGetName(handle)),
-                memory_mib=nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB,
+                # A card that shares the machine's memory (GB10) has none of its own to tell of.
+                memory_mib=self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total // _MIB, "memory", 0),
                 pci_bus_id=text(pci.busId),
                 pci_device_id=f"0x{pci.pciDeviceId:08X}",
                 compute_capability=tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle)),

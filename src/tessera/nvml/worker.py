@@ -1,8 +1,10 @@
 """NVML for an event loop.
 
 NVML calls block: destroying an instance can take a second, and a card in trouble holds a call for longer. Real cards
-are therefore driven from one worker thread, which also gives the calls an order (:class:`ThreadedNvml`). Waiting for
-events would hold that thread, so it has a second one; NVML allows both at once.
+are therefore driven from worker threads, which also give the calls an order (:class:`ThreadedNvml`): one thread for
+each card's instances, so that all cards of a node that has booted are cut side by side, one for all other calls, and
+one that waits for events. NVML is thread-safe (NVIDIA's page on NVML: "safe to make simultaneous NVML calls from
+multiple threads"); only while a card is reset, for which NVML is closed, and at the end nothing else is under way.
 
 Simulated cards live on the loop's own clock (:class:`InlineNvml`): a slow call is a ``clock.sleep`` and then an instant
 call, so that the lab's virtual time works and two runs give the same order.
@@ -22,6 +24,7 @@ from typing import Protocol, Self, TypeVar
 
 from tessera.clock import Clock
 from tessera.nvml.attributes import CardAttributes, ComputeMode, MigAttributes, NvLink
+from tessera.nvml.exclusion import SharedUse
 from tessera.nvml.interface import (
     ComputeInstance,
     DeviceFile,
@@ -48,8 +51,8 @@ UNWATCHABLE_RECHECK = 1.0
 class AsyncNvml(ABC):
     """:class:`~tessera.nvml.interface.Nvml` with the same methods as coroutines; same values, same errors.
 
-    Use it as ``async with``: entering opens NVML, leaving closes it. Calls are done one at a time in the order in which
-    they were made.
+    Use it as ``async with``: entering opens NVML, leaving closes it. Calls about the instances of one card are done one
+    at a time in the order in which they were made, and so are all others.
 
     Attributes:
         simulated: the cards exist only here.
@@ -64,8 +67,14 @@ class AsyncNvml(ABC):
     async def __aexit__(self, *exc_info: object) -> None: ...
 
     @abstractmethod
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
-        """Does one call that has no method of its own here; ``operation`` names it to the simulated latency."""
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Does one call that has no method of its own here.
+
+        Args:
+            operation: names it to the simulated latency.
+            call: what is done.
+            card: the card whose instances it is about; empty for a call about anything else.
+        """
 
     @abstractmethod
     async def wait_event(self, seconds: float) -> Event | None:
@@ -102,25 +111,29 @@ class AsyncNvml(ABC):
 
     async def instances(self, gpu: GpuUuid) -> list[Instance]:
         """See :meth:`.Nvml.instances`."""
-        return await self.call("instances", lambda nvml: nvml.instances(gpu))
+        return await self.call("instances", lambda nvml: nvml.instances(gpu), card=gpu)
 
     async def create_gpu_instance(self, gpu: GpuUuid, profile: str, start: int) -> int:
         """See :meth:`.Nvml.create_gpu_instance`."""
-        return await self.call("create_gpu_instance", lambda nvml: nvml.create_gpu_instance(gpu, profile, start))
+        return await self.call(
+            "create_gpu_instance", lambda nvml: nvml.create_gpu_instance(gpu, profile, start), card=gpu
+        )
 
     async def create_compute_instance(self, gpu: GpuUuid, gi_id: int, profile_index: int) -> ComputeInstance:
         """See :meth:`.Nvml.create_compute_instance`."""
         return await self.call(
-            "create_compute_instance", lambda nvml: nvml.create_compute_instance(gpu, gi_id, profile_index)
+            "create_compute_instance", lambda nvml: nvml.create_compute_instance(gpu, gi_id, profile_index), card=gpu
         )
 
     async def destroy_compute_instance(self, gpu: GpuUuid, gi_id: int, ci_id: int) -> None:
         """See :meth:`.Nvml.destroy_compute_instance`."""
-        await self.call("destroy_compute_instance", lambda nvml: nvml.destroy_compute_instance(gpu, gi_id, ci_id))
+        await self.call(
+            "destroy_compute_instance", lambda nvml: nvml.destroy_compute_instance(gpu, gi_id, ci_id), card=gpu
+        )
 
     async def destroy_gpu_instance(self, gpu: GpuUuid, gi_id: int) -> None:
         """See :meth:`.Nvml.destroy_gpu_instance`."""
-        await self.call("destroy_gpu_instance", lambda nvml: nvml.destroy_gpu_instance(gpu, gi_id))
+        await self.call("destroy_gpu_instance", lambda nvml: nvml.destroy_gpu_instance(gpu, gi_id), card=gpu)
 
     async def processes(self, device: GpuUuid | MigUuid) -> list[Process]:
         """See :meth:`.Nvml.processes`."""
@@ -168,7 +181,7 @@ class AsyncNvml(ABC):
 
 
 class ThreadedNvml(AsyncNvml):
-    """Real cards behind two threads: one for calls, one for waiting for events.
+    """Real cards behind threads: one for each card's instances, one for other calls, one for waiting for events.
 
     Args:
         open_nvml: opens NVML; called in the worker thread when the object is entered.
@@ -183,7 +196,9 @@ class ThreadedNvml(AsyncNvml):
         self._clock = clock
         self._nvml: Nvml | None = None
         self._calls = ThreadPoolExecutor(1, thread_name_prefix="nvml")
+        self._cards: dict[str, ThreadPoolExecutor] = {}
         self._events = ThreadPoolExecutor(1, thread_name_prefix="nvml-events")
+        self._use = SharedUse()
 
     async def __aenter__(self) -> Self:
         try:
@@ -199,14 +214,21 @@ class ThreadedNvml(AsyncNvml):
         try:
             await loop.run_in_executor(self._events, lambda: None)  # a wait in progress ends before the library does
             if nvml is not None:
-                await loop.run_in_executor(self._calls, nvml.close)
+                await loop.run_in_executor(self._calls, self._use.alone, nvml.close)
         finally:
             self._stop_threads()
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
-        """Does one call in the worker thread."""
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Does one call in its worker thread; a reset when no other is under way."""
         nvml = self._opened(operation)
-        return await asyncio.get_running_loop().run_in_executor(self._calls, call, nvml)
+        thread = self._thread_of(card) if card else self._calls
+        use = self._use.alone if operation == "reset" else self._use.shared
+        return await asyncio.get_running_loop().run_in_executor(thread, use, lambda: call(nvml))
+
+    def _thread_of(self, card: str) -> ThreadPoolExecutor:
+        if card not in self._cards:
+            self._cards[card] = ThreadPoolExecutor(1, thread_name_prefix=f"nvml-{card}")
+        return self._cards[card]
 
     async def wait_event(self, seconds: float) -> Event | None:
         """The next hardware event, waited for in the events thread."""
@@ -227,8 +249,8 @@ class ThreadedNvml(AsyncNvml):
         return self._nvml
 
     def _stop_threads(self) -> None:
-        self._calls.shutdown(wait=False)
-        self._events.shutdown(wait=False)
+        for thread in (self._calls, self._events, *self._cards.values()):
+            thread.shutdown(wait=False)
 
 
 class SimulatedNvml(Nvml, Protocol):
@@ -260,7 +282,7 @@ class InlineNvml(AsyncNvml):
     def __init__(self, nvml: SimulatedNvml, clock: Clock) -> None:
         self._nvml = nvml
         self._clock = clock
-        self._in_order = asyncio.Lock()
+        self._in_order: dict[str, asyncio.Lock] = {}
         self._end_session: Callable[[], None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -272,9 +294,9 @@ class InlineNvml(AsyncNvml):
             self._end_session()
         self._nvml.close()
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         """Does one call after the latency of ``operation``."""
-        async with self._in_order:
+        async with self._in_order.setdefault(card, asyncio.Lock()):
             if seconds := self._nvml.latency(operation):
                 await self._clock.sleep(seconds)
             return call(self._nvml)

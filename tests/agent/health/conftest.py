@@ -49,10 +49,10 @@ class Noting(InlineNvml):
         self.probes: list[float] = []
         self._time = clock
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         if operation == "memory":
             self.probes.append(self._time.monotonic())
-        return await super().call(operation, call)
+        return await super().call(operation, call, card=card)
 
 
 class Node:

@@ -104,9 +104,9 @@ class WatchedNvml(MortalNvml):
         """Something happens right after the call of this number took effect."""
         self._happens[number] = happens
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         """See :meth:`.AsyncNvml.call`."""
-        answer = await super().call(operation, call)
+        answer = await super().call(operation, call, card=card)
         if happens := self._happens.pop(self.calls, None):
             happens()
         return answer

@@ -50,9 +50,9 @@ class Counting(InlineNvml):
     calls = 0
     claimed: int | None = None
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         self.calls += 1
-        answer = await super().call(operation, call)
+        answer = await super().call(operation, call, card=card)
         if isinstance(answer, Memory) and self.claimed is not None:
             return msgspec.structs.replace(answer, total=self.claimed)
         return answer

@@ -44,10 +44,10 @@ class WatchedNvml(AsyncNvml):
         except NvmlError as error:  # a driver that is gone has nothing left to close
             _log.warning("NVML was not closed in order: %s", error)
 
-    async def call(self, operation: str, call: Callable[[Nvml], T]) -> T:
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
         """Does one call."""
         try:
-            return await self._inner.call(operation, call)
+            return await self._inner.call(operation, call, card=card)
         except (DriverNotLoaded, DriverMismatch) as error:
             self._note(error)
             raise

@@ -1,0 +1,84 @@
+"""What a node finds when it starts: a slice that is half there, and all pods of a rebooted node at once."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import TYPE_CHECKING
+
+from tessera.nvml.errors import Unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.agent.conftest import Scene
+
+#: Kubelet's patience with PreStartContainer, seconds.
+PATIENCE = 30.0
+
+
+def test_an_instance_of_somebody_else_without_a_compute_instance_is_left_alone(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        gpu = scene.machine.uuids()[0]
+        scene.machine.create_gpu_instance(gpu, "3g.20gb", 0)
+        await scene.begin()
+        await scene.joined()
+        await scene.until(scene.foreign_is_told)
+        (told,) = (await scene.object()).status.node_resources.foreign
+        assert (told.profile, told.start, told.size) == ("3g.20gb", 0, 4)
+        assert [len(each.compute_instances) for _, each in scene.instances()] == [0]
+
+    play(story)
+
+
+def test_an_instance_of_ours_whose_compute_instance_could_not_be_made_is_made_anew(play: Callable[..., None]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.machine.fail("create_compute_instance", Unknown, times=3)
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"3g.20gb": 1}})
+        await scene.promise("web", ("3g.20gb", 0, 4))
+        await scene.kill_agent()
+        scene.start_agent()
+        await scene.bind("web")
+        await scene.until(functools.partial(scene.admitted, "web"))
+        await scene.start("web", "main")
+        assert scene.places() == [("3g.20gb", 0, 4)]
+
+    play(story)
+
+
+def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_patience(play: Callable[..., None]) -> None:
+    """Eight cards are cut side by side; pods without an owner come back under their UIDs and find their slices."""
+    places = [("1g.5gb", card, start) for card in range(8) for start in range(7)]
+    seconds: list[float] = []
+
+    async def started(scene: Scene, name: str) -> None:
+        began = scene.clock.monotonic()
+        await scene.start(name, "main", tries=1)
+        seconds.append(scene.clock.monotonic() - began)
+
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        names = [f"p{number}" for number in range(len(places))]
+        for name, place in zip(names, places, strict=True):
+            await scene.pod(name, {"main": {"1g.5gb": 1}})
+            await scene.promise(name, place)
+            await scene.bind(name)
+            await scene.until(functools.partial(scene.admitted, name))
+        await scene.until(functools.partial(all_made, scene))
+        await scene.kill_agent()
+        scene.machine.reboot()
+        assert scene.instances() == []
+        scene.start_agent()
+        await scene.until(functools.partial(scene.allocatable, "nvidia.com/mig-1g.5gb", len(places)))
+        await asyncio.gather(*(started(scene, name) for name in names))
+        assert sorted(scene.places()) == sorted(places)
+
+    async def all_made(scene: Scene) -> bool:
+        return len(scene.instances()) == len(places)
+
+    slow = {"create_gpu_instance": 2.0, "create_compute_instance": 1.0}
+    play(story, cards="8xA100-40GB", latencies=slow)
+    assert max(seconds) < PATIENCE
