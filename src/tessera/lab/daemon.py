@@ -58,8 +58,10 @@ def default_folder() -> Path:
 
 
 def meant_folder(given: Path | None) -> Path:
-    """The folder of the running lab that is meant: as given, as in ``$TESSERA_LAB``, that of the kubeconfig in use, or
-    the default one. A folder that somebody names is the one, whatever else runs.
+    """The folder of the running lab that is meant.
+
+    It is the given one, that in ``$TESSERA_LAB``, that of the kubeconfig in use, or the default one. A folder that
+    somebody names is the one, whatever else runs.
 
     Raises:
         LabError: somebody names a folder, and no lab runs in it.

@@ -20,17 +20,8 @@ PROTOBUF_ANSWER = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _PLAIN = ("type", "format", "description", "required", "enum", GVK)
 _LENGTH_DELIMITED = 2
 #: Fields of ``Schema`` by name.
-_REF, _FORMAT, _DESCRIPTION, _REQUIRED, _ADDITIONAL, _TYPE, _ITEMS, _PROPERTIES, _VENDOR = (
-    1,
-    2,
-    4,
-    19,
-    21,
-    22,
-    23,
-    25,
-    31,
-)
+_REF, _FORMAT, _DESCRIPTION, _REQUIRED, _ADDITIONAL = 1, 2, 4, 19, 21
+_TYPE, _ITEMS, _PROPERTIES, _VENDOR = 22, 23, 25, 31
 
 
 def document(documents: Iterable[Obj]) -> Obj:
