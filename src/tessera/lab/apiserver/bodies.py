@@ -3,6 +3,7 @@
 Pure. JSON and YAML are read here, protobuf by the part behind the seam.
 """
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,10 @@ from tessera.lab.apiserver.status import StatusError, bad_request, invalid, unsu
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 READABLE = ("application/json", "application/yaml", PROTOBUF)
+#: Levels of an object, and values in it: more than any object of a cluster has, few enough to walk at once.
+MAX_DEPTH = 100
+MAX_PARTS = 3 * 2**20
+_TOO_DEEP = "couldn't get version/kind; json parse error: exceeded max depth"
 _PROPAGATION = ("Foreground", "Background", "Orphan")
 
 
@@ -35,7 +40,7 @@ def read_body(request: Request, protobuf: BodyDecoder | None) -> Obj:
     if media == PROTOBUF and protobuf is not None:
         try:
             return protobuf(request.body)
-        except ValueError as error:
+        except (ValueError, struct.error, RecursionError) as error:
             raise StatusError(415, "UnsupportedMediaType", str(error)) from None
     if media not in READABLE or media == PROTOBUF:
         raise unsupported_media(READABLE if protobuf else READABLE[:2])
@@ -52,9 +57,14 @@ def parse_json(body: bytes) -> Any:
         StatusError: 400, it is none.
     """
     try:
-        return msgspec.json.decode(body)
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise bad_request(_TOO_DEEP) from None
     except msgspec.DecodeError as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
+    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+        _unfolded(value)
+    return value
 
 
 def parse_yaml(body: bytes) -> Any:
@@ -64,9 +74,33 @@ def parse_yaml(body: bytes) -> Any:
         StatusError: 400, it is none.
     """
     try:
-        return yaml.safe_load(body)
-    except yaml.YAMLError as error:
+        value = yaml.safe_load(body)
+    except RecursionError:
+        raise bad_request(_TOO_DEEP) from None
+    except (yaml.YAMLError, ValueError) as error:
         raise bad_request(f"error converting YAML to JSON: {error}") from None
+    _unfolded(value)
+    return value
+
+
+def _unfolded(value: Any) -> None:
+    """Walks a value as the rest of the server will, to see that the walk ends soon.
+
+    Raises:
+        StatusError: 400, it is too deep, or its aliases make too much of it.
+    """
+    waiting, seen = [(value, 1)], 0
+    while waiting:
+        each, depth = waiting.pop()
+        seen += 1
+        if depth > MAX_DEPTH:
+            raise bad_request(_TOO_DEEP)
+        if seen > MAX_PARTS:
+            raise bad_request("error converting YAML to JSON: yaml: document contains excessive aliasing")
+        if isinstance(each, dict):
+            waiting += [(below, depth + 1) for below in each.values()]
+        elif isinstance(each, list):
+            waiting += [(below, depth + 1) for below in each]
 
 
 def check_type(obj: Obj, version: str, kind: str) -> None:
