@@ -236,6 +236,42 @@ REVIEW_TIME = Limit(
     "the review of one pod",
     "the API server waits 5 s, and other pods wait behind this one; what the bounds below leave takes 200 ms at most",
 )
+PORT_CONNECTIONS = Limit(
+    400,
+    "connections",
+    "connections that a port of the webhook holds",
+    "an API server has 200 changes in flight; each connection takes up to 256 KiB for TLS",
+)
+PORT_BYTES = Limit(
+    32 * 2**20,
+    "bytes",
+    "unfinished bodies that a port of the webhook holds, all connections together",
+    "ten of the largest reviews at once; a process has 512 MiB",
+)
+PORT_HEADER_TIME = Limit(
+    5_000,
+    "ms",
+    "handshake and headers of the first request of a connection to the webhook",
+    "the API server gives up then",
+)
+PORT_BODY_TIME = Limit(
+    5_000,
+    "ms",
+    "the body of a request to the webhook",
+    "the API server gives up then",
+)
+PORT_IDLE_TIME = Limit(
+    120_000,
+    "ms",
+    "the pause between two requests of a connection to the webhook",
+    "longer than API servers pool idle connections (90 s), so that they are the ones to close",
+)
+STANDSTILL = Limit(
+    30_000,
+    "ms",
+    "how long admission may stand still before its health says so",
+    "no review takes a twentieth of it; kubelet then starts the process again",
+)
 OWN_ANNOTATIONS = Limit(
     64,
     "annotations",

@@ -12,9 +12,10 @@ from prometheus_client import CollectorRegistry
 
 import tessera.agent.http
 import tessera.controller.http
+from tessera.clock import SystemClock
 from tessera.controller.options import ControllerOptions
 from tessera.webhook.options import WebhookOptions
-from tessera.webhook.server import serve_health
+from tessera.webhook.server import Pulse, serve_health
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
@@ -29,7 +30,7 @@ def controller(port: int) -> Coroutine[Any, Any, None]:
 
 
 def webhook(port: int) -> Coroutine[Any, Any, None]:
-    return serve_health(WebhookOptions().address, port, lambda: "")
+    return serve_health(WebhookOptions().address, port, lambda: "", Pulse(SystemClock()))
 
 
 @pytest.mark.parametrize("serve", [agent, controller, webhook], ids=lambda each: each.__name__)

@@ -16,12 +16,17 @@ from tessera.text import lines, one_line
 LEVELS = ("debug", "info", "warning", "error")
 
 
-def run_process(main: Coroutine[Any, Any, Any]) -> None:
-    """Runs a process's main coroutine until it ends, or until SIGTERM or SIGINT has it cancelled and awaited."""
+def run_process(main: Coroutine[Any, Any, Any], *, on_uvloop: bool = True) -> None:
+    """Runs a process's main coroutine until it ends, or until SIGTERM or SIGINT has it cancelled and awaited.
+
+    Args:
+        main: what is run.
+        on_uvloop: on uvloop's event loop, else on asyncio's own.
+    """
     import uvloop
 
     collect_seldom()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if on_uvloop else None) as runner:
         runner.run(_until_asked(main))
 
 

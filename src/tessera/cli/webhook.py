@@ -37,7 +37,9 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
     authority into the MutatingWebhookConfiguration. Stateless: run as many replicas as you like.
     """
     start_log(log_level)
-    run_process(_run(options_from(options), kubeconfig, context))
+    # uvloop keeps what TLS connections had received until their clients go as well: 600 MiB for 150 unfinished bodies
+    # of 3 MB, where asyncio's own loop takes 130 MiB.
+    run_process(_run(options_from(options), kubeconfig, context), on_uvloop=False)
 
 
 def options_from(values: Mapping[str, Any]) -> Any:

@@ -15,7 +15,7 @@ from tessera.webhook.gpu_nodes import GpuNodes
 from tessera.webhook.keeper import Keeper
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.review import Reviewer
-from tessera.webhook.server import load, serve_health, serve_reviews, server_context
+from tessera.webhook.server import Pulse, load, serve_health, serve_reviews, server_context
 
 
 async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random | None = None) -> None:
@@ -42,6 +42,7 @@ class Webhook:
 
     def __init__(self, options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
         self._options = options
+        self._clock = clock
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self.capabilities = Capabilities()
@@ -76,7 +77,9 @@ class Webhook:
             group.create_task(self._nodes.run())
             group.create_task(self._keeper.run())
             if options.health_port is not None:
-                group.create_task(serve_health(options.address, options.health_port, lambda: self.unready))
+                pulse = Pulse(self._clock)
+                group.create_task(pulse.run())
+                group.create_task(serve_health(options.address, options.health_port, lambda: self.unready, pulse))
             await self._objects.wait_synced()
             await self._nodes.wait_synced()
             await self._trusted.wait()

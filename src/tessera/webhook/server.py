@@ -1,20 +1,29 @@
-"""The webhook's two ports: reviews over TLS, health over plain HTTP.
+"""The webhook's two ports: reviews over TLS, health over plain HTTP in a thread of its own.
 
 The TLS context lives as long as the server: a new certificate is loaded into it and counts from the next handshake on,
 connections that are open stay. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
+
+Reviews run on the process's event loop, one after the other. Health has another loop in another thread, so that it
+answers while a review is going on; it says so when the first one has stood still for too long.
 """
 
 import asyncio
 import os
+import socket
 import ssl
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
+from tessera.clock import Clock
+from tessera.limits import STANDSTILL
 from tessera.webhook.certificates import Certificate
 from tessera.webhook.options import REVIEW_PATH, WebhookOptions
 from tessera.webhook.review import ReviewError
 
-#: Largest request: a pod and its managed fields under etcd's limit of 1.5 MiB, twice for the old object, and the rest.
-_LARGEST = 8 * 2**20
+_TEXT = "text/plain"
+#: Seconds between two beats.
+_BEAT = 1.0
 
 
 def server_context() -> ssl.SSLContext:
@@ -25,7 +34,11 @@ def server_context() -> ssl.SSLContext:
 
 
 def load(context: ssl.SSLContext, certificate: Certificate) -> None:
-    """Serves this certificate from the next handshake on."""
+    """Serves this certificate from the next handshake on.
+
+    Raises:
+        ssl.SSLError: OpenSSL does not take it.
+    """
     file = os.memfd_create("tessera-webhook", os.MFD_CLOEXEC)
     try:
         os.write(file, certificate.certificate + certificate.key)
@@ -45,49 +58,111 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
     Raises:
         OSError: the port is taken.
     """
-    from aiohttp import web
+    from tessera.webhook.port import Port
 
-    async def handle(request: web.Request) -> web.Response:
+    def answer(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
+        if path != REVIEW_PATH:
+            return 404, _TEXT, f"reviews are answered at {REVIEW_PATH}\n".encode()
+        if method != "POST":
+            return 405, _TEXT, b"reviews are sent by POST\n"
         try:
-            return web.Response(body=review(await request.read()), content_type="application/json")
+            return 200, "application/json", review(body)
         except ReviewError as error:
-            return web.Response(status=400, text=f"{error}\n")
+            return 400, _TEXT, f"{error}\n".encode(errors="replace")
 
-    app = web.Application(client_max_size=_LARGEST)
-    app.add_routes([web.post(REVIEW_PATH, handle)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, options.address, options.port, ssl_context=context).start()
-        if options.on_listening is not None:
-            host, port = runner.addresses[0][:2]
-            options.on_listening(host, port)
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
+    listener = _listener(options.address, options.port or 0)
+    port = Port("reviews", answer, context)
+    if options.on_listening is not None:
+        options.on_listening(*listener.getsockname()[:2])
+    await port.serve(listener)
 
 
-async def serve_health(address: str | None, port: int, ready: Callable[[], str]) -> None:
-    """Answers ``/healthz`` and ``/readyz`` until cancelled; ``ready`` says why not, or nothing.
+class Pulse:
+    """Whether a loop goes on; read by other threads.
+
+    Args:
+        clock: the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.monotonic()
+
+    async def run(self) -> None:
+        """Beats on the loop that is watched, until cancelled."""
+        while True:
+            self._last = self._clock.monotonic()
+            await self._clock.sleep(_BEAT)
+
+    @property
+    def missing(self) -> str:
+        """Why the loop counts as stuck; empty if it goes on."""
+        silent = self._clock.monotonic() - self._last
+        return f"admission has stood still for {silent:.0f} s" if silent * 1000 > STANDSTILL else ""
+
+
+async def serve_health(address: str | None, port: int, ready: Callable[[], str], pulse: Pulse) -> None:
+    """Answers ``/healthz`` and ``/readyz`` from another thread until cancelled.
+
+    Args:
+        address: where; None for all addresses.
+        port: where; 0 picks one.
+        ready: why reviews should not come yet, or nothing; called in the other thread.
+        pulse: of the loop that is asked about.
 
     Raises:
         OSError: the port is taken.
     """
-    from aiohttp import web
 
-    async def healthz(_request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    def answer(_method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
+        if path not in {"/healthz", "/readyz"}:
+            return 404, _TEXT, b"there are /healthz and /readyz\n"
+        why = pulse.missing or (ready() if path == "/readyz" else "")
+        return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
 
-    async def readyz(_request: web.Request) -> web.Response:
-        why = ready()
-        return web.Response(status=503, text=f"{why}\n") if why else web.Response(text="ok\n")
+    await _in_thread(_listener(address, port), answer)
 
-    app = web.Application()
-    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+
+async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes], tuple[int, str, bytes]]) -> None:
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+    ended: Future[None] = Future()
+
+    async def serve() -> None:
+        from tessera.webhook.port import Port
+
+        serving = asyncio.create_task(Port("health", answer).serve(listener))
+        started.set_result((asyncio.get_running_loop(), serving))
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.result()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            ended.set_exception(error)
+            raise
+        ended.set_result(None)
+
+    for each in (started, ended):
+        each.set_running_or_notify_cancel()  # whoever waits may be cancelled, the thread goes on until it is told
+    thread = threading.Thread(target=run, name="health", daemon=True)
+    thread.start()
+    loop, serving = await asyncio.wrap_future(started)
     try:
-        await web.TCPSite(runner, address, port).start()
-        await asyncio.Event().wait()
+        await asyncio.wrap_future(ended)
     finally:
-        await runner.cleanup()
+        if thread.is_alive():
+            loop.call_soon_threadsafe(serving.cancel)
+            thread.join()
+
+
+def _listener(address: str | None, port: int) -> socket.socket:
+    """A listening socket; on all addresses, IPv6 too, without one."""
+    if address is None and socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    else:
+        family = socket.AF_INET6 if ":" in (address or "") else socket.AF_INET
+        listener = socket.create_server((address or "", port), family=family)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,337 @@
+"""A port that whoever reaches it cannot exhaust: an HTTP server with deadlines, and with bounds on what it holds.
+
+Anybody in the cluster may connect, and the API server has to get through. So:
+
+- what does not come in time is cut off: handshake and headers, a body, the next request of a connection;
+- connections and bytes of unfinished bodies have a bound for all together. Who comes when it is reached is let in, and
+  the address that holds most gives up one of its own: the largest body, the connection that was silent longest;
+- what was cut off is counted and logged in one line a minute.
+
+HTTP itself is aiohttp's. Sockets are accepted here, because its server counts a connection only after the handshake.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from tessera.limits import (
+    PORT_BODY_TIME,
+    PORT_BYTES,
+    PORT_CONNECTIONS,
+    PORT_HEADER_TIME,
+    PORT_IDLE_TIME,
+    REVIEW_BODY,
+)
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between two lines about connections that were cut off.
+_REPORT = 60.0
+#: Pause when the process has no file descriptor left for a connection, seconds.
+_NO_SOCKET = 0.1
+#: Bytes that a connection buffers beside what was counted.
+_BUFFER = 16 * 1024
+#: Headers and bytes of each; the API server sends ten short ones.
+_HEADERS, _HEADER = 32, 2048
+
+#: Method, path and body of a request; status, type and body of the answer.
+Answer = Callable[[str, str, bytes], "tuple[int, str, bytes]"]
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a port holds, and how long it waits, in milliseconds."""
+
+    connections: int = PORT_CONNECTIONS
+    bytes: int = PORT_BYTES
+    header_time: int = PORT_HEADER_TIME
+    body_time: int = PORT_BODY_TIME
+    idle_time: int = PORT_IDLE_TIME
+
+
+#: Those of :mod:`tessera.limits`.
+BOUNDS = Bounds()
+
+
+class Drops:
+    """Counts what was cut off, and says so in one line a minute at most."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+        self._loop = loop
+        self._name = name
+        self._counts: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
+
+    def add(self, why: str) -> None:
+        """Counts one; the first of a quiet time is said at once."""
+        self._counts[why] += 1
+        if self._timer is None:
+            self._report()
+
+    def _report(self) -> None:
+        self._timer = None
+        if self._counts:
+            said = ", ".join(f"{count} {why}" for why, count in self._counts.most_common())
+            _log.warning("%s: connections cut off: %s", self._name, said)
+            self._counts.clear()
+            self._timer = self._loop.call_later(_REPORT, self._report)
+
+    def close(self) -> None:
+        """Says what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._report()
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Malformed(logging.Filter):
+    """Counts what aiohttp would log, with a traceback, of each request that is no HTTP or ends early."""
+
+    def __init__(self, drops: Drops) -> None:
+        super().__init__()
+        self._drops = drops
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        match error:
+            case HttpProcessingError():
+                self._drops.add("with what is no HTTP")
+            case ConnectionError():
+                self._drops.add("gone before the body had come")
+            case _:
+                return True
+        return False
+
+
+class _Server(web.Server):
+    """aiohttp's server, which also says when a connection is lost."""
+
+    def __init__(self, port: "Port", drops: Drops) -> None:
+        self._log = logging.getLogger(f"{__name__}.http")
+        self._filter = _Malformed(drops)
+        self._log.addFilter(self._filter)
+        super().__init__(
+            port.handle,
+            access_log=None,
+            logger=self._log,
+            keepalive_timeout=2 * PORT_IDLE_TIME / 1000,  # the deadlines here are the shorter ones
+            lingering_time=0,
+            read_bufsize=_BUFFER,
+            max_headers=_HEADERS,
+            max_field_size=_HEADER,
+            max_line_size=_HEADER,
+            auto_decompress=False,
+        )
+        self._port = port
+
+    def close(self) -> None:
+        """Logs for nobody any more."""
+        self._log.removeFilter(self._filter)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._port.lost(handler)
+
+
+class Connection:
+    """One connection, from its acceptance on.
+
+    Attributes:
+        address: who.
+        held: bytes of an unfinished body.
+        silent_since: the loop's time of its last progress.
+    """
+
+    def __init__(self, port: "Port", address: str) -> None:
+        self._port = port
+        self.address = address
+        self.held = 0
+        self.silent_since = 0.0
+        self.task: asyncio.Task[None] | None = None
+        self.protocol: web.RequestHandler | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def within(self, milliseconds: int, otherwise: str) -> None:
+        """Sets the deadline of what comes next; passed, the connection is cut off for that reason."""
+        loop = asyncio.get_running_loop()
+        self.silent_since = loop.time()
+        self.unhurried()
+        self._timer = loop.call_later(milliseconds / 1000, self.cut_off, otherwise)
+
+    def unhurried(self) -> None:
+        """Takes the deadline away."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def cut_off(self, why: str) -> None:
+        """Ends it at once."""
+        self._port.drops.add(why)
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; said twice, it is no error."""
+        self.unhurried()
+        self._port.forget(self)
+        transport = self.protocol.transport if self.protocol is not None else None
+        if isinstance(transport, asyncio.Transport):
+            transport.abort()
+        elif self.task is not None:
+            self.task.cancel()  # while it shakes hands
+
+
+class Port:
+    """Serves one listening socket.
+
+    Args:
+        name: what it is, for the log.
+        answer: what to say; it is called on the loop, after the whole body has come.
+        context: for TLS; None for plain HTTP.
+        bounds: what it holds.
+    """
+
+    def __init__(
+        self, name: str, answer: Answer, context: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS
+    ) -> None:
+        self._answer = answer
+        self._bounds = bounds
+        self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[Connection] = set()
+        self._by_protocol: dict[object, Connection] = {}
+        self._held = 0
+        self.drops = Drops(self._loop, name)
+        self._server = _Server(self, self.drops)
+
+    @property
+    def connections(self) -> int:
+        """How many it holds."""
+        return len(self._connections)
+
+    @property
+    def held(self) -> int:
+        """Bytes of unfinished bodies."""
+        return self._held
+
+    async def serve(self, listener: socket.socket) -> None:
+        """Accepts until cancelled; closes the socket."""
+        try:
+            while True:
+                try:
+                    sock, address = await self._loop.sock_accept(listener)
+                except OSError as error:
+                    self.drops.add(f"not accepted ({error.strerror})")
+                    await asyncio.sleep(_NO_SOCKET)
+                else:
+                    self._accepted(sock, str(address[0]))
+        finally:
+            listener.close()
+            for connection in list(self._connections):
+                connection.close()
+            self._server.close()
+            self.drops.close()
+
+    def forget(self, connection: Connection) -> None:
+        """Counts a connection no more."""
+        self._connections.discard(connection)
+        self._by_protocol.pop(connection.protocol, None)
+        self._release(connection)
+
+    def lost(self, protocol: object) -> None:
+        """The connection of a protocol has ended, from whichever side."""
+        connection = self._by_protocol.get(protocol)
+        if connection is not None:
+            connection.unhurried()
+            self.forget(connection)
+
+    def _release(self, connection: Connection) -> None:
+        self._held -= connection.held
+        connection.held = 0
+
+    def _accepted(self, sock: socket.socket, address: str) -> None:
+        if len(self._connections) >= self._bounds.connections:
+            self._greediest(lambda _: 1, lambda each: -each.silent_since).cut_off("beyond the connections of all")
+        connection = Connection(self, address)
+        self._connections.add(connection)
+        connection.within(self._bounds.header_time, "without a request in time")
+        connection.task = self._loop.create_task(self._connected(connection, sock))
+
+    async def _connected(self, connection: Connection, sock: socket.socket) -> None:
+        """Shakes hands; from then on aiohttp's protocol calls back."""
+        seconds = self._bounds.header_time / 1000 if self._context is not None else None
+
+        def protocol() -> web.RequestHandler:
+            made = connection.protocol = self._server()
+            self._by_protocol[made] = connection
+            return made
+
+        try:
+            await self._loop.connect_accepted_socket(protocol, sock, ssl=self._context, ssl_handshake_timeout=seconds)
+        except OSError:
+            sock.close()
+            self.drops.add("without a handshake")
+            connection.close()
+        except asyncio.CancelledError:
+            sock.close()
+            connection.close()
+            raise
+
+    async def handle(self, request: web.BaseRequest) -> web.Response:
+        """Answers one request."""
+        connection = self._by_protocol.get(request.protocol)
+        if connection is None:
+            raise ConnectionResetError  # cut off between two steps of the loop
+        connection.within(self._bounds.body_time, "without the whole body in time")
+        try:
+            body = await self._body(request, connection)
+        finally:
+            self._release(connection)
+        if body is None:
+            text = f"the body is too long; {REVIEW_BODY} are read\n"
+            response = web.Response(status=413, text=text)
+            response.force_close()
+        else:
+            status, kind, said = self._answer(request.method, request.path, body)
+            response = web.Response(status=status, body=said, content_type=kind)
+        connection.within(self._bounds.idle_time, "idle")
+        return response
+
+    async def _body(self, request: web.BaseRequest, connection: Connection) -> bytes | None:
+        """The body; None if it is too long.
+
+        Raises:
+            ConnectionError: it does not come any more.
+        """
+        if (request.content_length or 0) > REVIEW_BODY:
+            return None
+        chunks = bytearray()
+        try:
+            async for chunk in request.content.iter_any():
+                chunks += chunk
+                connection.held += len(chunk)
+                self._held += len(chunk)
+                if connection.held > REVIEW_BODY:
+                    return None
+                if self._held > self._bounds.bytes:
+                    self._greediest(lambda each: each.held, lambda each: each.held).cut_off("beyond the bytes of all")
+            return bytes(chunks)
+        except (web.RequestPayloadError, HttpProcessingError) as error:
+            raise ConnectionResetError from error
+        finally:
+            chunks.clear()  # not when the frames of an exception are collected at last
+
+    def _greediest(self, weight: Callable[[Connection], int], rank: Callable[[Connection], float]) -> Connection:
+        """Of the address that holds most, the connection that ranks highest."""
+        holds: Counter[str] = Counter()
+        for each in self._connections:
+            holds[each.address] += weight(each)
+        ((address, _),) = holds.most_common(1)
+        return max((each for each in self._connections if each.address == address), key=rank)
