@@ -249,7 +249,7 @@ def test_somebody_who_takes_the_lease_by_force_ends_the_reign_at_the_next_renewa
         server._store({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": "admin"}})
         forced = now()
         await until(lambda: not one.leads)
-        assert now() - forced < 3
+        assert now() - forced < 5
         await until(lambda: one.leads)
         assert now() - forced > 14
         await cancelled(one.task)
@@ -316,7 +316,26 @@ def test_an_answer_to_the_claim_that_comes_too_late_starts_nothing() -> None:
     run_virtual(main())
 
 
-@pytest.mark.parametrize("timing", [(10, 10.0, 2.0), (15, 2.0, 2.0), (15, 10.0, 0.0)])
-def test_timings_that_leave_no_room_to_stop_are_refused(timing: tuple[int, float, float]) -> None:
-    with pytest.raises(ValueError, match="retry < deadline < duration"):
+def test_a_lease_that_nobody_disputes_costs_15_writes_a_minute() -> None:
+    """Every 2 s as client-go renews, it was most of what a quiet cluster costs."""
+
+    async def main() -> None:
+        server = LeaseServer()
+        one = Participant(server, "one")
+        await until(lambda: one.leads)
+        assert server.lease
+        before = int(server.lease["metadata"]["resourceVersion"])
+        await asyncio.sleep(600)
+        assert 140 <= int(server.lease["metadata"]["resourceVersion"]) - before <= 160
+        assert len(one.reigns) == 1
+        await cancelled(one.task)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(
+    "timing", [(10, 10.0, 2.0, 4.0), (15, 2.0, 2.0, 4.0), (15, 10.0, 0.0, 4.0), (15, 10.0, 2.0, 5.0)]
+)
+def test_timings_that_leave_no_room_to_stop_are_refused(timing: tuple[int, float, float, float]) -> None:
+    with pytest.raises(ValueError, match="deadline"):
         LeaseTiming(*timing)

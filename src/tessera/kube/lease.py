@@ -5,9 +5,10 @@ Rules:
 1. The lease changes hands by compare-and-swap only: every write carries the resourceVersion that was read.
 2. Another's lease has run out when it has not changed for its duration *as seen here*, by the monotonic clock. Times
    written by others are never compared with ours, so skewed clocks do no harm.
-3. What we hold is counted from the moment *before* the last acknowledged write was sent. The leader's task is cancelled
-   and awaited when ``deadline`` has passed since then; ``duration - deadline`` is the time it has to stop before
-   another may begin. That needs no answer from the server, so a hanging API makes no difference.
+3. What we hold is counted from the moment *before* the last acknowledged write was sent; a write whose answer was lost
+   is acknowledged when it is read. The leader's task is cancelled and awaited when ``deadline`` has passed since then;
+   ``duration - deadline`` is the time it has to stop before another may begin. That needs no answer from the server, so
+   a hanging API makes no difference.
 4. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
    over at once.
 """
@@ -32,21 +33,28 @@ _TROUBLE = (ApiError, ConnectionError, TimeoutError)
 
 
 class LeaseTiming(msgspec.Struct, frozen=True):
-    """Seconds. Defaults are client-go's for kube-controller-manager and kube-scheduler.
+    """Seconds. Defaults are client-go's for kube-controller-manager and kube-scheduler, but for renewals that succeed.
+
+    client-go renews every ``retry`` seconds, 30 times a minute, also while every renewal succeeds. Here a renewal comes
+    late enough to make few writes, and early enough that it can be tried three times before ``deadline``.
 
     Attributes:
         duration: how long others leave an unchanged lease alone; whole seconds, as the API stores it.
         deadline: how long we act after the last renewal that was sent and acknowledged.
         retry: pause between tries, jittered by a fifth.
+        renew: pause after a renewal that succeeded, jittered by a fifth.
     """
 
     duration: int = 15
     deadline: float = 10.0
     retry: float = 2.0
+    renew: float = 4.0
 
     def __post_init__(self) -> None:
         if not 0 < self.retry < self.deadline < self.duration:
             raise ValueError(f"lease timing {self}: 0 < retry < deadline < duration must hold")
+        if not 0 < 1.2 * (self.renew + 2 * self.retry) <= self.deadline:
+            raise ValueError(f"lease timing {self}: renew and two retries, jittered, must come before deadline")
 
 
 class LeaderElector:
@@ -82,6 +90,7 @@ class LeaderElector:
         self._timing = timing or LeaseTiming()
         self._held_until = float("-inf")
         self._version = ""
+        self._unanswered: dict[str, float] = {}  # renewTime of writes without an answer, and when each was sent
         self._spec = LeaseSpec()
         self._unchanged_since = float("-inf")
 
@@ -167,7 +176,7 @@ class LeaderElector:
         try:
             while True:
                 async with asyncio.timeout(self._held_until - self._clock.monotonic()):
-                    await self._clock.sleep(self._pause())
+                    await self._clock.sleep(self._until_renewal())
                     while not await self._renew():
                         await self._clock.sleep(self._pause())
         except (_LostError, TimeoutError) as error:
@@ -188,7 +197,7 @@ class LeaderElector:
         return True
 
     async def _look_who_holds(self) -> bool:
-        """After a conflict: a write of ours whose answer was lost, or somebody else's. Never a renewal."""
+        """After a conflict: whether a write of ours is there whose answer was lost; then that was the renewal."""
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
         except _TROUBLE as error:
@@ -196,7 +205,11 @@ class LeaderElector:
             return False
         if self._spec.holder_identity != self._identity:
             raise _LostError(f"{self._spec.holder_identity or 'nobody'} holds it")
-        return False
+        sent = self._unanswered.get(self._spec.renew_time or "")
+        if sent is None:
+            return False
+        self._held_until = sent + self._timing.deadline
+        return True
 
     async def _release(self) -> None:
         if not self.is_leader:
@@ -216,6 +229,8 @@ class LeaderElector:
 
     async def _write(self, spec: dict[str, Any], *, hold: bool = True) -> None:
         sent = self._clock.monotonic()
+        if hold:
+            self._unanswered[spec["renewTime"]] = sent
         lease = await self._client.merge_patch(
             LEASES, self._name, {"spec": spec}, self._namespace, resource_version=self._version
         )
@@ -234,6 +249,7 @@ class LeaderElector:
 
     def _acknowledge(self, lease: Lease, sent: float) -> None:
         self._observe(lease)
+        self._unanswered.clear()
         self._held_until = sent + self._timing.deadline
 
     def _observe(self, lease: Lease) -> None:
@@ -244,6 +260,11 @@ class LeaderElector:
 
     def _pause(self) -> float:
         return self._timing.retry * self._rng.uniform(0.8, 1.2)
+
+    def _until_renewal(self) -> float:
+        """Counted from when the last renewal was sent, so that one which was read late does not delay the next."""
+        since = self._clock.monotonic() - (self._held_until - self._timing.deadline)
+        return max(self._pause() / 2, self._timing.renew * self._rng.uniform(0.8, 1.2) - since)
 
     def _now(self) -> str:
         return rfc3339_micro(self._clock.now())

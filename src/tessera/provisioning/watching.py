@@ -22,8 +22,9 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between two looks whether a group is served by now.
-LOOK_EVERY = 60.0
+#: Seconds until the second look whether a group is served by now, and most between two later ones: a cluster gets an
+#: autoscaler once, most never get it.
+LOOK_AGAIN, LOOK_SELDOM = 60.0, 600.0
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -67,8 +68,10 @@ class Followed(Generic[T]):
 
     async def run(self) -> None:
         """Waits for the kind and follows it, until cancelled."""
+        pause = LOOK_AGAIN
         while (version := await self._version()) is None:
-            await self._clock.sleep(LOOK_EVERY)
+            await self._clock.sleep(pause)
+            pause = min(pause * 2, LOOK_SELDOM)
         self.resource = dataclasses.replace(self.resource, version=version)
         _log.info("follows %s at %s", self.resource.label, version)
         informer = Informer(self._client, self.resource, clock=self._clock, rng=self._rng)
