@@ -48,6 +48,31 @@ def test_an_instance_of_ours_whose_compute_instance_could_not_be_made_is_made_an
     play(story)
 
 
+def test_a_kubelet_that_is_restarted_while_an_init_container_runs_starts_all_with_the_same_slices(
+    play: Callable[..., None],
+) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.begin()
+        await scene.joined()
+        await scene.pod("web", {"main": {"1g.5gb": 1, "2g.10gb": 1}}, init={"setup": {"1g.5gb": 1}})
+        places = [("1g.5gb", 0, 3), ("2g.10gb", 0, 4)]
+        await scene.promise("web", *places)
+        await scene.bind("web")
+        await scene.until(functools.partial(scene.admitted, "web"))
+        before = await scene.start("web", "setup")
+        scene.bus.stop()
+        await scene.kubelet.restart()
+        scene.bus.start(scene.kubelet.registered, scene.kubelet)
+        await scene.until(functools.partial(scene.allocatable, "nvidia.com/mig-1g.5gb", 7))
+        assert await scene.start("web", "setup") == before
+        both = await scene.start("web", "main")
+        assert set(both["NVIDIA_VISIBLE_DEVICES"].split(",")) == {scene.mig_uuid(place) for place in places}
+        assert before["NVIDIA_VISIBLE_DEVICES"] == scene.mig_uuid(places[0])
+        assert scene.places() == places
+
+    play(story)
+
+
 def test_fifty_six_pods_of_a_rebooted_node_start_within_kubelets_patience(play: Callable[..., None]) -> None:
     """Eight cards are cut side by side; pods without an owner come back under their UIDs and find their slices."""
     places = [("1g.5gb", card, start) for card in range(8) for start in range(7)]
