@@ -548,7 +548,7 @@ def test_a_wait_for_a_slice_ends_before_kubelets_own(play: Callable[..., None]) 
         await scene.bind("web")
         await scene.admit("web")
         began = scene.clock.monotonic()
-        with pytest.raises(PluginError, match=r"are taken by a 3g.20gb that Tessera did not make"):
+        with pytest.raises(PluginError, match=r"are taken by a 3g.20gb that no record of Tessera explains"):
             await scene.start("web", "main", tries=1)
         assert scene.clock.monotonic() - began < 26.0
 

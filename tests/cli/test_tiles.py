@@ -65,7 +65,7 @@ def test_a_slice_is_drawn_as_wide_as_its_memory() -> None:
 def test_a_slice_that_others_made_is_marked() -> None:
     lines = list(draw(cards_of([node(foreign=((4, 4),))]), colour=False))
     assert "[- foreign" in lines[1]
-    assert "not made by Tessera" in lines[2]
+    assert "no record of Tessera explains it" in lines[2]
 
 
 def test_no_joined_node_is_said_with_what_to_do() -> None:

@@ -298,7 +298,7 @@ def test_foreign_slices_are_named_as_such() -> None:
     other = ForeignSlice(gpu_uuid=GPU, start=0, size=8, profile="7g.40gb")
     found = answer(pod(), instaslices=[cards(foreign=[other])])
     assert found.case == "full"
-    assert "a slice that Tessera did not make" in said(found)
+    assert "a slice that no record of Tessera explains" in said(found)
 
 
 def test_who_waited_longer_goes_first() -> None:

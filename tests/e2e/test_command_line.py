@@ -81,7 +81,10 @@ def test_without_a_command_the_overview_is_shown() -> None:
         ),
         (["lab", "up", "--nodes", "4xA30,,0"], "error: nodes '4xA30,,0': empty part; write for example"),
         (["lab", "up", "--dir", "/tmp/" + "x" * 60], "error: lab folder /tmp/xxx"),
-        (["lab", "smi", "node-1", "--dir", "/nonexistent"], "error: --dir is /nonexistent: no lab runs there; start one with:"),
+        (
+            ["lab", "smi", "node-1", "--dir", "/nonexistent"],
+            "error: --dir is /nonexistent: no lab runs there; start one with:",
+        ),
         (["map", "--kubeconfig", "/nonexistent"], "error: kubeconfig /nonexistent: No such file or directory"),
         (["map"], "error: no cluster is configured: /nonexistent/.kube/config does not exist or is empty"),
         (["why", "pod"], "error: no cluster is configured:"),

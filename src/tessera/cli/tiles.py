@@ -105,4 +105,4 @@ def _foreign(node: NodeCards) -> Iterator[str]:
             if not tile.uid:
                 where = f"GPU {card.index} start {tile.start} size {tile.size}"
                 profile = one_line(tile.profile) or "?"
-                yield f"    -  {profile:<12} {where:<22} {'foreign':<9} not made by Tessera, left alone"
+                yield f"    -  {profile:<12} {where:<22} {'foreign':<9} no record of Tessera explains it, left alone"

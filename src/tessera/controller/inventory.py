@@ -14,7 +14,7 @@ from tessera.controller.cards import Geometries
 from tessera.placement.fleet import CardPlacement, Fleet, NoSuchCard, Occupied
 
 #: Owner, in the fleet, of slots that no promise explains.
-FOREIGN = "a slice that Tessera did not make"
+FOREIGN = "a slice that no record of Tessera explains"
 
 
 class Inventory:

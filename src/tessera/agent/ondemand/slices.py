@@ -229,7 +229,7 @@ class Book(Holdings):
             if made.position not in self._owners:
                 text = (
                     f"slots {position.start}-{position.start + wanted.size - 1} of {position.gpu} are taken by a "
-                    f"{made.position.profile} that Tessera did not make"
+                    f"{made.position.profile} that no record of Tessera explains"
                 )
                 self._notice(promise.pod, "SliceBlocked", text)
                 card.blocked = True
