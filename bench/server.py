@@ -1,0 +1,477 @@
+"""What pods with slices cost a real API server: a burst on fake nodes, against any kubeconfig.
+
+    python bench/server.py --kubeconfig ~/.kube/config             200 pods on 100 fake nodes of 8 simulated A100
+    python bench/server.py --kubeconfig FILE --pods 1000 --json server.json
+
+The cluster must not have Tessera installed. The benchmark installs ``deploy/`` without its Deployments and DaemonSet,
+runs ``tessera controller`` and ``tessera webhook`` here as processes of their own under their service accounts, and
+registers fake nodes: the lab's kubelets with the production agents, in one more process, under the identities that
+real ones have (by impersonation, so the kubeconfig must be an administrator's). The fake nodes are tainted and the
+pods name their own scheduler, so that nothing of the cluster comes to the one or takes the other. In the end all of it
+is removed again. The API server must reach this machine at ``--address`` for its webhook calls.
+
+Cards, images and containers are simulated; the API server is whatever the kubeconfig names. Its CPU time is read from
+its ``/metrics``: with several replicas behind one address that is one of them, and the figure means little.
+
+Two bursts run one after the other, first of pods without GPUs, then of pods with a slice. A pod's time counts from the
+moment the create is sent; *ungated* and *running* are when a watcher sees them. CPU of the API server is counted from
+the first create until all pods run, and once more until all are deleted and their slices given back.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import re
+import statistics
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+
+from tessera.agent.driver.hardware import SimulatedDriver
+from tessera.agent.driver.life import live
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
+from tessera.cli import agent
+from tessera.clock import Clock, SystemClock
+from tessera.kube.cache import Event
+from tessera.kube.client import Client
+from tessera.kube.config import load_config
+from tessera.kube.errors import AlreadyExists, NotFound
+from tessera.kube.http import HttpTransport
+from tessera.kube.informer import Informer
+from tessera.kube.meta import Resource
+from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
+from tessera.kube.transport import Request, Response, Transport
+from tessera.kube.until import Watched
+from tessera.lab.apiserver.identity import service_account
+from tessera.lab.apiserver.seams import UserInfo
+from tessera.lab.cluster import ADMIN
+from tessera.lab.install import apply
+from tessera.lab.kubelet.context import Direct
+from tessera.lab.kubelet.node import SimulatedNode
+from tessera.lab.manifests import install_manifests
+from tessera.lab.nodemaking import NodeMaker
+from tessera.lab.nodespec import parse_nodes
+from tessera.lab.options import ClusterOptions
+from tessera.lab.scheduler.scheduler import Scheduler
+from tessera.mig.names import resource_spelling
+
+MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
+#: How many creations are under way at once, as a workload controller's burst would have.
+CREATORS = 20
+PATIENCE = 600.0
+SYSTEM, SCHEDULER, BURST = "tessera-system", "tessera-bench", "tessera-bench"
+#: Keeps the cluster's own pods away from the fake nodes, and the benchmark's pods on them.
+FAKE = "bench.tessera.dev/fake"
+TAINT = {"key": FAKE, "value": "true", "effect": "NoSchedule"}
+
+
+class Impersonated:
+    """A shared transport under another identity, as ``kubectl --as`` uses it."""
+
+    def __init__(self, transport: Transport, user: UserInfo) -> None:
+        self._transport = transport
+        self._headers = {"impersonate-user": user.name}
+        if not user.name.startswith("system:serviceaccount:"):  # their groups follow from the name
+            self._headers["impersonate-group"] = user.groups[0]
+        self._extra = {f"impersonate-extra-{key.replace('/', '%2f')}": value[0] for key, value in user.extra.items()}
+
+    def _as(self, request: Request) -> Request:
+        return msgspec.structs.replace(request, headers={**request.headers, **self._headers, **self._extra})
+
+    async def request(self, request: Request) -> Response:
+        """Sends a request as the user."""
+        return await self._transport.request(self._as(request))
+
+    def stream(self, request: Request) -> Any:
+        """Opens a stream as the user."""
+        return self._transport.stream(self._as(request))
+
+    async def close(self) -> None:
+        """The transport is shared: nothing is closed."""
+
+
+class Access:
+    """Clients of one API server under any identity, over one pool of connections."""
+
+    def __init__(self, kubeconfig: str, clock: Clock) -> None:
+        self._transport = HttpTransport(load_config(clock=clock, kubeconfig=kubeconfig), connections=4000)
+        self._clock = clock
+
+    def __call__(self, component: str, user: UserInfo = ADMIN) -> Client:
+        """A client; the kubeconfig's own user if none is named."""
+        transport = self._transport if user == ADMIN else Impersonated(self._transport, user)
+        return Client(transport, field_manager=component, clock=self._clock)
+
+    async def close(self) -> None:
+        """Frees the connections."""
+        await self._transport.close()
+
+
+# The process of fake nodes
+
+
+async def run_nodes(given: argparse.Namespace) -> None:
+    """Kubelets, agents and a scheduler, until this process is ended."""
+    clock = SystemClock()
+    access = Access(given.kubeconfig, clock)
+    options = ClusterOptions(cdi=Path(given.folder), publish_every=None)
+    maker = NodeMaker(options, client=access, clock=clock, rng=_chance, entrypoint=None)
+    arguments = _agent_arguments()
+    async with asyncio.TaskGroup() as group:
+        scheduler = Scheduler(access("kube-scheduler"), clock=clock, rng=_chance("scheduler"), name=SCHEDULER)
+        group.create_task(scheduler.run())
+        for spec in parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"):
+            name = f"tessera-bench-{spec.name}"
+            node = maker.made(
+                msgspec.structs.replace(spec, name=name), labels={FAKE: "true"}, taints=(TAINT,), lease_seconds=10.0
+            )
+            group.create_task(node.run())
+            group.create_task(run_agent(node, access, arguments, Path(given.folder), clock))
+
+
+async def run_agent(node: SimulatedNode, access: Access, arguments: Sequence[str], folder: Path, clock: Clock) -> None:
+    """The production agent on a fake node, as its DaemonSet would start it."""
+    assert node.machine is not None
+    assert isinstance(node.plugins, Direct)
+    options = agent.parsed(arguments, {"NODE_NAME": node.name})
+    state = folder / f"{node.name}-state"
+    state.mkdir(parents=True, exist_ok=True)
+    folders = {"cdi_dir": node.plugins.cdi, "state_dir": state, "http_port": None, "markers_dir": None}
+    user = msgspec.structs.replace(
+        service_account(SYSTEM, "tessera-agent"), extra={"authentication.kubernetes.io/node-name": (node.name,)}
+    )
+    driver = SimulatedDriver(node.machine, clock)
+    client = access("tessera-agent", user)
+    await live(
+        msgspec.structs.replace(options, **folders), client, driver, node.plugins.bus, clock, rng=_chance(node.name)
+    )
+
+
+def _agent_arguments() -> Sequence[str]:
+    """Arguments of the agent's container as ``deploy/`` has it."""
+    daemonset = next(each for each in install_manifests() if each["kind"] == "DaemonSet")
+    arguments: Sequence[str] = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
+    return arguments
+
+
+def _chance(part: str) -> random.Random:
+    return random.Random(f"bench/{part}")
+
+
+# Installing and removing
+
+
+def _manifests(address: str, port: int) -> Iterator[dict[str, Any]]:
+    """``deploy/`` without its workloads; webhooks are called at this machine."""
+    for manifest in install_manifests():
+        if manifest["kind"] in {"Deployment", "DaemonSet", "PodDisruptionBudget", "Service"}:
+            continue
+        for webhook in manifest.get("webhooks", ()):
+            path = webhook["clientConfig"].pop("service")["path"]
+            webhook["clientConfig"]["url"] = f"https://{address}:{port}{path}"
+        yield manifest
+
+
+async def remove(client: Client, manifests: Sequence[Mapping[str, Any]]) -> None:
+    """Deletes what was installed, webhooks first, and the fake nodes."""
+    await _delete_all(client, NODES.untyped(), FAKE)
+    for manifest in sorted(manifests, key=lambda each: "webhooks" not in each):
+        metadata, kind = manifest["metadata"], manifest["kind"]
+        group, _, version = manifest["apiVersion"].rpartition("/")
+        plural = "policies" if kind.endswith("Policy") else f"{kind.lower()}s"
+        plural = plural if plural != "policies" else f"{kind[:-1].lower()}ies"
+        resource = Resource(group, version, plural, kind, "namespace" in metadata, dict[str, Any])
+        with suppress(NotFound):
+            await client.delete(resource, metadata["name"], metadata.get("namespace"))
+    with suppress(NotFound):
+        await client.delete(NAMESPACES, BURST)
+
+
+async def _delete_all(client: Client, resource: Resource[Any], label: str) -> None:
+    for each in (await client.list(resource, label_selector=label)).items:
+        with suppress(NotFound):
+            await client.delete(resource, each["metadata"]["name"])
+
+
+@asynccontextmanager
+async def process(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """One of our processes while the block runs."""
+    running = await asyncio.create_subprocess_exec(sys.executable, *arguments)
+    try:
+        yield running
+    finally:
+        with suppress(ProcessLookupError):
+            running.terminate()
+        await running.wait()
+
+
+async def account_kubeconfig(client: Client, kubeconfig: str, account: str, folder: Path) -> str:
+    """A kubeconfig with a token of one of Tessera's service accounts; the rest is that of the administrator's."""
+    config = load_config(clock=SystemClock(), kubeconfig=kubeconfig)
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 86_400}}
+    answer = await client.request("POST", SERVICE_ACCOUNTS.path(SYSTEM, account, "token"), body=body)
+    token = msgspec.json.decode(answer.body)["status"]["token"]
+    cluster: dict[str, Any] = {"server": config.server}
+    if config.verify:
+        (folder / "ca.crt").write_bytes(config.ca)
+        cluster |= {"certificate-authority": "ca.crt"} if config.ca else {}
+    else:
+        cluster["insecure-skip-tls-verify"] = True
+    path = folder / f"{account}.kubeconfig"
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "bench", "cluster": cluster}],
+                "users": [{"name": "bench", "user": {"token": token}}],
+                "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+                "current-context": "bench",
+            }
+        )
+    )
+    return str(path)
+
+
+# Measuring
+
+
+class Server:
+    """What the API server says of itself at ``/metrics``."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def read(self) -> tuple[float, Counter[str]]:
+        """Its CPU seconds so far, and the requests that it has answered, by verb and resource."""
+        text = (await self._client.request("GET", "/metrics")).body.decode()
+        found = re.search(r"^process_cpu_seconds_total (\S+)$", text, re.MULTILINE)
+        requests: Counter[str] = Counter()
+        for labels, count in re.findall(r"^apiserver_request_total\{(.*?)\} (\S+)$", text, re.MULTILINE):
+            of = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            what = of["resource"] + (f"/{of['subresource']}" if of["subresource"] else "")
+            requests[f"{of['verb']} {what}"] += int(float(count))
+        return (float(found[1]) if found else float("nan")), requests
+
+
+class Burst:
+    """Creates pods, follows them until they run, deletes them, follows that.
+
+    Args:
+        client: the administrator.
+        clock: the time.
+    """
+
+    def __init__(self, client: Client, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._server = Server(client)
+        rng = random.Random("bench")
+        self._pods = Informer(client, PODS, clock=clock, rng=rng, namespace=BURST)
+        self._objects = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
+        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng, label_selector=FAKE)
+        self.watched = Watched(self._pods, self._objects, self._nodes)
+        self._pods.add_handler(self._pod_changed)
+        self._sent: dict[str, float] = {}
+        self._reached: dict[str, dict[str, float]] = {"ungated": {}, "running": {}}
+
+    def _pod_changed(self, event: Event[Pod]) -> None:
+        pod, now = event.object, self._clock.monotonic()
+        if not any(gate.name == GATE for gate in pod.spec.scheduling_gates):
+            self._reached["ungated"].setdefault(pod.metadata.name, now)
+        if pod.status.phase == "Running":
+            self._reached["running"].setdefault(pod.metadata.name, now)
+
+    async def nodes_joined(self, nodes: int) -> None:
+        """Waits until every fake node offers each profile of the mix."""
+        wanted = {resource_of(resource_spelling(profile)) for profile in MIX}
+
+        def joined() -> bool:
+            ready = [each for each in self._nodes.cache.values() if wanted <= each["status"]["allocatable"].keys()]
+            return len(ready) == nodes and len(self._objects.cache) == nodes
+
+        await self.watched.until(joined, PATIENCE, f"{nodes} fake nodes offer slices")
+
+    async def run(self, limits: Sequence[Mapping[str, int]], settle: float) -> dict[str, float]:
+        """One burst; ``limits`` are those of each pod.
+
+        Returns:
+            seconds by name, and per pod the API server's CPU (ms) and requests.
+        """
+        self._sent, self._reached = {}, {"ungated": {}, "running": {}}
+        await self._clock.sleep(settle)
+        idle_cpu, _ = await self._server.read()
+        began = self._clock.monotonic()
+        await self._clock.sleep(settle)
+        before, requests = await self._server.read()
+        idle = (before - idle_cpu) / (self._clock.monotonic() - began)
+        began = self._clock.monotonic()
+        await self._each(len(limits), lambda n: self._create(n, limits[n]))
+        running = self._reached["running"]
+        await self.watched.until(lambda: len(running) == len(limits), PATIENCE, f"{len(limits)} pods run")
+        took = self._clock.monotonic() - began
+        ran, _ = await self._server.read()
+        await self._each(len(limits), self._delete)
+        await self.watched.until(self._empty, PATIENCE, "all pods are gone and their slices given back")
+        after, last = await self._server.read()
+        whole = self._clock.monotonic() - began
+        count = len(limits)
+        figures = {
+            "created pods/s": count / (max(self._sent.values()) - min(self._sent.values())),
+            **self._quantiles("ungated"),
+            **self._quantiles("running"),
+            "API server CPU ms a pod until it runs": (ran - before - idle * took) * 1000 / count,
+            "API server CPU ms a pod, whole life": (after - before - idle * whole) * 1000 / count,
+            "API server CPU, idle, % of a core": idle * 100,
+        }
+        last.subtract(requests)
+        calls = {
+            f"requests a pod: {what}": number / count for what, number in last.most_common() if number >= count / 4
+        }
+        return figures | calls
+
+    def _quantiles(self, step: str) -> dict[str, float]:
+        took = sorted(at - self._sent[name] for name, at in self._reached[step].items())
+        return {f"{step} p50 s": took[len(took) // 2], f"{step} p99 s": took[int(len(took) * 0.99)]}
+
+    def _empty(self) -> bool:
+        return not len(self._pods.cache) and not any(
+            each.status.pod_allocation_results or each.spec.pod_allocation_requests
+            for each in self._objects.cache.values()
+        )
+
+    async def _each(self, count: int, act: Callable[[int], Any]) -> None:
+        waiting = list(reversed(range(count)))
+
+        async def worker() -> None:
+            while waiting:
+                await act(waiting.pop())
+
+        await asyncio.gather(*(worker() for _ in range(CREATORS)))
+
+    async def _create(self, number: int, limits: Mapping[str, int]) -> None:
+        container = {"name": "c", "image": "busybox", "command": ["sleep", "infinity"], "resources": {"limits": limits}}
+        spec = {
+            "schedulerName": SCHEDULER,
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "nodeSelector": {FAKE: "true"},
+            "tolerations": [{"key": FAKE, "operator": "Exists"}],
+            "containers": [container],
+        }
+        name = f"bench-{number}"
+        self._sent[name] = self._clock.monotonic()
+        await self._client.create(PODS.untyped(), {"metadata": {"name": name}, "spec": spec}, BURST)
+
+    async def _delete(self, number: int) -> None:
+        await self._client.delete(PODS, f"bench-{number}", BURST)
+
+
+async def measure(given: argparse.Namespace) -> dict[str, Any]:
+    """Installs, measures and removes."""
+    clock = SystemClock()
+    access = Access(given.kubeconfig, clock)
+    client = access("tessera-bench")
+    manifests = list(_manifests(given.address, given.port))
+    await _refuse_installed(client)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(access.close)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=given.folder)))
+        stack.push_async_callback(remove, client, manifests)
+        await apply(client, [*manifests, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": BURST}}])
+        with suppress(AlreadyExists):  # a controller makes it where there is one
+            await client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "default"}}, BURST)
+        for command, extra in _processes(given):
+            config = await account_kubeconfig(client, given.kubeconfig, f"tessera-{command}", folder)
+            arguments = ("-m", "tessera", command, "--kubeconfig", config, "--log-level", "warning", *extra)
+            await stack.enter_async_context(process(*arguments))
+        nodes = [f"--nodes={given.nodes}", f"--cards={given.cards}", f"--folder={folder}"]
+        child = (__file__, "--kubeconfig", given.kubeconfig, "--only-nodes", *nodes)
+        await stack.enter_async_context(process(*child))
+        burst = Burst(client, clock)
+        async with burst.watched.running():
+            await burst.nodes_joined(given.nodes)
+            chosen = random.Random(given.seed).choices(list(MIX), list(MIX.values()), k=given.pods)
+            runs = []
+            for _ in range(given.runs):
+                plain = await burst.run([{}] * given.pods, given.settle)
+                slices = await burst.run([{resource_of(name): 1} for name in chosen], given.settle)
+                runs.append({"plain": plain, "slices": slices})
+        return {"nodes": given.nodes, "cards": given.cards, "pods": given.pods, "runs": runs}
+
+
+def _processes(given: argparse.Namespace) -> Iterator[tuple[str, Sequence[str]]]:
+    yield "webhook", (f"--port={given.port}", f"--extra-name={given.address}")
+    yield "controller", ("--identity=bench",)
+
+
+async def _refuse_installed(client: Client) -> None:
+    """Raises where Tessera is installed: two controllers would undo each other's work."""
+    found = await client.list(NAMESPACES)
+    taken = {each.metadata.name for each in found.items} & {SYSTEM, INSTASLICE_NAMESPACE, BURST}
+    if taken:
+        raise SystemExit(
+            f"namespace {', '.join(sorted(taken))} exists: the benchmark installs Tessera itself and removes it again;"
+            " use a cluster without it, or delete what an earlier run left"
+        )
+
+
+# What is shown
+
+
+def table(runs: Sequence[Mapping[str, Any]]) -> None:
+    """Both bursts side by side, medians of the runs."""
+    print(f"{'':44}{'plain pods':>22}{'pods with a slice':>22}")
+    for name in dict.fromkeys(name for run in runs for group in ("slices", "plain") for name in run[group]):
+        cells = [[run[group][name] for run in runs if name in run[group]] for group in ("plain", "slices")]
+        print(f"{name:44}" + "".join(f"{_shown(values) if values else '-':>22}" for values in cells))
+
+
+def _shown(values: Sequence[float]) -> str:
+    middle = statistics.median(values)
+    text = f"{middle:.{1 if abs(middle) >= 10 else 2}f}"
+    return text if len(values) == 1 else f"{text} ({min(values):.2f}-{max(values):.2f})"
+
+
+def main() -> None:
+    """Reads the command line, measures, prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kubeconfig", help="an administrator's; without one nothing is measured")
+    parser.add_argument("--nodes", type=int, default=100)
+    parser.add_argument("--cards", type=int, default=8, help="per node")
+    parser.add_argument("--pods", type=int, default=200)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--settle", type=float, default=5.0, help="seconds of quiet before each burst, to subtract it")
+    parser.add_argument("--address", default="127.0.0.1", help="where the API server reaches this machine")
+    parser.add_argument("--port", type=int, default=19443, help="the webhook's")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    shared = Path("/dev/shm")
+    parser.add_argument("--folder", default=shared if shared.is_dir() else None, help="where fake nodes keep files")
+    parser.add_argument("--only-nodes", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if not given.kubeconfig:
+        print("bench/server.py measures a real API server: give --kubeconfig; nothing was measured")
+        return
+    if given.only_nodes:
+        uvloop.run(run_nodes(given))
+        return
+    print(f"load before: {os.getloadavg()[0]:.1f}")
+    result = uvloop.run(measure(given))
+    table(result["runs"])
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()
