@@ -7,8 +7,9 @@ The cluster must not have Tessera installed. The benchmark installs ``deploy/`` 
 runs ``tessera controller`` and ``tessera webhook`` here as processes of their own under their service accounts, and
 registers fake nodes: the lab's kubelets with the production agents, in one more process, under the identities that
 real ones have (by impersonation, so the kubeconfig must be an administrator's). The fake nodes are tainted and the
-pods name their own scheduler, so that nothing of the cluster comes to the one or takes the other. In the end all of it
-is removed again. The API server must reach this machine at ``--address`` for its webhook calls.
+pods select them, so that nothing of the cluster mixes with the two. Pods are placed by the cluster's scheduler where
+``--scheduler`` names it, else by the lab's. In the end all of it is removed again. The API server must reach this
+machine at ``--address`` for its webhook calls.
 
 Cards, images and containers are simulated; the API server is whatever the kubeconfig names. Its CPU time is read from
 its ``/metrics``: with several replicas behind one address that is one of them, and the figure means little.
@@ -128,8 +129,9 @@ async def run_nodes(given: argparse.Namespace) -> None:
     maker = NodeMaker(options, client=access, clock=clock, rng=_chance, entrypoint=None)
     arguments = _agent_arguments()
     async with asyncio.TaskGroup() as group:
-        scheduler = Scheduler(access("kube-scheduler"), clock=clock, rng=_chance("scheduler"), name=SCHEDULER)
-        group.create_task(scheduler.run())
+        if not given.scheduler:
+            scheduler = Scheduler(access("kube-scheduler"), clock=clock, rng=_chance("scheduler"), name=SCHEDULER)
+            group.create_task(scheduler.run())
         for spec in parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"):
             name = f"tessera-bench-{spec.name}"
             node = maker.made(
@@ -270,11 +272,13 @@ class Burst:
     Args:
         client: the administrator.
         clock: the time.
+        scheduler: who places the pods.
     """
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: Client, clock: Clock, scheduler: str) -> None:
         self._client = client
         self._clock = clock
+        self._scheduler = scheduler
         self._server = Server(client)
         rng = random.Random("bench")
         self._pods = Informer(client, PODS, clock=clock, rng=rng, namespace=BURST)
@@ -336,7 +340,7 @@ class Burst:
         }
         last.subtract(requests)
         calls = {
-            f"requests a pod: {what}": number / count for what, number in last.most_common() if number >= count / 4
+            f"requests a pod: {what}": number / count for what, number in last.most_common() if number >= count / 20
         }
         return figures | calls
 
@@ -362,7 +366,7 @@ class Burst:
     async def _create(self, number: int, limits: Mapping[str, int]) -> None:
         container = {"name": "c", "image": "busybox", "command": ["sleep", "infinity"], "resources": {"limits": limits}}
         spec = {
-            "schedulerName": SCHEDULER,
+            "schedulerName": self._scheduler,
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
             "nodeSelector": {FAKE: "true"},
@@ -396,15 +400,18 @@ async def measure(given: argparse.Namespace) -> dict[str, Any]:
             arguments = ("-m", "tessera", command, "--kubeconfig", config, "--log-level", "warning", *extra)
             await stack.enter_async_context(process(*arguments))
         nodes = [f"--nodes={given.nodes}", f"--cards={given.cards}", f"--folder={folder}"]
+        nodes += [f"--scheduler={given.scheduler}"] if given.scheduler else []
         child = (__file__, "--kubeconfig", given.kubeconfig, "--only-nodes", *nodes)
         await stack.enter_async_context(process(*child))
-        burst = Burst(client, clock)
+        burst = Burst(client, clock, given.scheduler or SCHEDULER)
         async with burst.watched.running():
             await burst.nodes_joined(given.nodes)
             chosen = random.Random(given.seed).choices(list(MIX), list(MIX.values()), k=given.pods)
             runs = []
             for _ in range(given.runs):
+                print("burst of plain pods", flush=True)
                 plain = await burst.run([{}] * given.pods, given.settle)
+                print("burst of pods with a slice", flush=True)
                 slices = await burst.run([{resource_of(name): 1} for name in chosen], given.settle)
                 runs.append({"plain": plain, "slices": slices})
         return {"nodes": given.nodes, "cards": given.cards, "pods": given.pods, "runs": runs}
@@ -452,7 +459,17 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=200)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--settle", type=float, default=5.0, help="seconds of quiet before each burst, to subtract it")
+    parser.add_argument(
+        "--settle",
+        type=float,
+        default=10.0,
+        help="seconds of quiet before each burst, whose CPU is subtracted; kubelets renew every 10 s",
+    )
+    parser.add_argument(
+        "--scheduler",
+        metavar="NAME",
+        help="of the cluster, e.g. default-scheduler; without it the lab's scheduler runs beside the fake nodes",
+    )
     parser.add_argument("--address", default="127.0.0.1", help="where the API server reaches this machine")
     parser.add_argument("--port", type=int, default=19443, help="the webhook's")
     parser.add_argument("--json", type=Path, help="write all figures to this file")

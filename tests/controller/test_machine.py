@@ -10,11 +10,11 @@ from tessera.controller.instructions import PatchRequests, PatchResults, Ungate
 World = Any  # the class lives in conftest.py, which tests cannot import
 
 
-def test_a_pod_goes_through_the_articles_states_in_four_writes(world: World) -> None:
+def test_a_pod_goes_through_the_articles_states_in_three_writes(world: World) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     writes = world.run()
-    assert [type(write) for write in writes] == [PatchRequests, PatchResults, Ungate, PatchResults]
+    assert [type(write) for write in writes] == [PatchRequests, Ungate, PatchResults]
     assert world.states(pod) == ("ungated", "")
     world.agents()
     assert world.run() == []
@@ -32,7 +32,7 @@ def test_seven_small_pods_sit_on_one_card_and_share_their_writes(world: World) -
     world.node("n1", count=4)
     pods = [world.pod(f"p{i}", "1g.5gb") for i in range(7)]
     writes = world.run()
-    assert len(writes) == 3 + 7
+    assert len(writes) == 2 + 7
     assert (
         len(
             {

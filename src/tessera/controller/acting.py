@@ -1,7 +1,8 @@
 """Carries out the state machine's instructions at the API server and tells it what came of them.
 
 One task per write. The machine never asks for two writes of one key at a time, so order per node and per pod needs no
-queue here. A write that failed is not repeated: after a pause the machine is asked again what is due, which by then
+queue here. States of a node rest between two writes while the server is slow (:mod:`tessera.kube.pace`); promises and
+pods never do. A write that failed is not repeated: after a pause the machine is asked again what is due, which by then
 may be something else.
 """
 
@@ -31,6 +32,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Forbidden, Invalid, NotFound
 from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.pace import rest_after
 from tessera.kube.resources import NODES, PODS
 
 _log = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class Actor:
         metrics: counts writes.
         may_act: whether this replica still leads; asked before each write.
         wake: called after the machine has learnt something.
-        clock: for the times of conditions.
+        clock: times conditions and writes.
         rng: for jitter.
     """
 
@@ -103,6 +105,7 @@ class Actor:
 
     async def _do(self, write: Write) -> None:
         kind = type(write).__name__
+        began = self._clock.monotonic()
         try:
             await self._send(write)
         except (NotFound, BadRequest, Forbidden, Invalid) as error:
@@ -117,7 +120,11 @@ class Actor:
         else:
             self._metrics.written(kind)
             self._backoffs.pop(write.key, None)
-            self._slicer.done(write)
+            rest = rest_after(self._clock.monotonic() - began) if isinstance(write, PatchResults) else 0.0
+            if rest:
+                self._later(rest, lambda: self._slicer.done(write))
+            else:
+                self._slicer.done(write)
         self._wake()
 
     def _impossible(self, write: Write, error: ApiError) -> None:

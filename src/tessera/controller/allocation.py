@@ -8,9 +8,9 @@ alone, never from what this process remembers having done, so a crash between an
 pod                                   record                                       next
 ====================================  ===========================================  =======================
 wants its slices                      no request                                   W1 write the request
-wants its slices                      request, no result                           W2 write ``creating``
-behind our gate                       request and result                           W3 pin and ungate the pod
-ungated                               controller says ``creating``                 W4 write ``ungated``
+behind our gate                       request                                      W3 pin and ungate the pod
+ungated                               request, no result                           W4 write the result as ``ungated``
+ungated                               controller says ``creating`` [2]_            W4 write ``ungated``
 ungated                               controller says ``ungated``                  nothing, it is settled
 gone, finished, or given up [1]_      nothing                                      forget it
 gone, finished, or given up           request, no result                           write ``deleting``
@@ -19,6 +19,7 @@ gone, finished, or given up           agent says ``deleted``, or no positions   
 ====================================  ===========================================  =======================
 
 .. [1] or to be deleted and bound to no node: it will never run, though a finalizer may keep it.
+.. [2] as another controller left it; this one writes the result once, after the pod is ungated.
 
 The slots are free again when the agent says ``deleted`` (or when nothing was ever recorded).
 """
@@ -50,8 +51,8 @@ class Step(Enum):
     """What a promise needs next."""
 
     REQUEST = "write the request"
-    CREATING = "write the result as creating"
     UNGATE = "pin and ungate the pod"
+    RESULT = "write the result as ungated"
     UNGATED = "write the state ungated"
     DELETING = "write the state deleting"
     WAIT = "wait for the agent"
@@ -124,10 +125,10 @@ def next_step(allocation: Allocation, pod: PodFacts | None) -> Step:
         return _next_of_release(allocation)
     if not allocation.requested:
         return Step.REQUEST
-    if allocation.result is None:
-        return Step.CREATING
     if pod.gated:
         return Step.UNGATE
+    if allocation.result is None:
+        return Step.RESULT
     return Step.SETTLED if allocation.result[0] == "ungated" else Step.UNGATED
 
 

@@ -32,14 +32,14 @@ class Due:
         return [*found, *self.ungate]
 
 
-def collect(due: Due, allocation: Allocation, step: Step, *, gated: bool) -> None:
+def collect(due: Due, allocation: Allocation, step: Step) -> None:
     """Adds the entry that a step writes to the node's object; steps that write none add nothing."""
     uid = allocation.uid
     match step:
         case Step.REQUEST:
             due.requests[uid] = request_of(allocation)
-        case Step.CREATING:
-            due.results[uid] = result_of(allocation, "creating" if gated else "ungated")
+        case Step.RESULT:
+            due.results[uid] = result_of(allocation, "ungated")
         case Step.UNGATED:
             due.states[uid] = "ungated"
         case Step.DELETING if allocation.result is None:

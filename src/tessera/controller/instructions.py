@@ -36,7 +36,7 @@ class PatchRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchResults:
-    """W2, W4, W6 and W9: sets, changes and removes entries of a node's ``status.podAllocationResults``.
+    """W4, W6 and W9: sets, changes and removes entries of a node's ``status.podAllocationResults``.
 
     Attributes:
         node: the node.

@@ -468,7 +468,7 @@ class Slicer(Observed):
                 self._free(allocation)
                 self._forget(allocation)
             elif step is not Step.UNGATE:
-                collect(due, allocation, step, gated=pod is not None and pod.gated)
+                collect(due, allocation, step)
             elif pod is not None and ("pod", pod.uid) not in self._busy:
                 due.ungate.append(self._ungate(allocation, pod))
         writes = [write for write in due.writes() if write.key not in self._busy]

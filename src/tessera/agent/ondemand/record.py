@@ -1,7 +1,8 @@
 """The node's Instaslice object: read as facts, written as the difference to what it should say.
 
 One writer per node with one write in flight. What changes meanwhile goes into the next write, so a burst of pods costs
-few writes. Every write is a merge patch of the status that names only what differs:
+few writes; after a slow one it rests (:mod:`tessera.kube.pace`). Every write is a merge patch of the status that names
+only what differs:
 
 * ``allocationStatusDaemonset`` of entries that the controller made: ``created`` when all slices of the pod exist,
   ``deleted`` when the last one is gone;
@@ -22,10 +23,12 @@ from tessera.agent.ondemand.slices import Book
 from tessera.agent.wakeup import Changes
 from tessera.api.instaslice import INSTASLICES, AllocationRequest, ForeignSlice, Instaslice, NodeResources
 from tessera.api.names import PodUid
+from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.meta import version_number
+from tessera.kube.pace import rest_after
 
 _log = logging.getLogger(__name__)
 
@@ -146,6 +149,7 @@ class RecordWriter:
         book: what it should say of pods.
         sweep: does what must come before ``deleted`` is written.
         changes: wakes the writer.
+        clock: times the writes.
         rng: for the jitter of pauses.
     """
 
@@ -160,9 +164,11 @@ class RecordWriter:
         book: Book,
         sweep: Callable[[], None],
         changes: Changes,
+        clock: Clock,
         rng: random.Random,
     ) -> None:
         self._client = client
+        self._clock = clock
         self._name = name
         self._namespace = namespace
         self._seen = seen
@@ -180,14 +186,16 @@ class RecordWriter:
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            count = self._changes.count
+            count, rest = self._changes.count, 0.0
             try:
                 self._sweep()
                 patch = self._patch()
                 if patch:
+                    began = self._clock.monotonic()
                     self._written = await self._client.merge_patch(
                         INSTASLICES, self._name, patch, self._namespace, subresource="status"
                     )
+                    rest = rest_after(self._clock.monotonic() - began)
                 self._backoff.reset()
             except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
                 pause = self._backoff.next()
@@ -196,6 +204,8 @@ class RecordWriter:
             else:
                 if not patch:
                     await self._changes.wait(count)
+                elif rest:
+                    await self._clock.sleep(rest)
 
     def _patch(self) -> dict[str, Any]:
         item, resources = self._latest(), self._resources()

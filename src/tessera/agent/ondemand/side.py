@@ -121,6 +121,7 @@ class OnDemand:
             book=self._book,
             sweep=self._sweep,
             changes=changes,
+            clock=clock,
             rng=rng,
         )
         self._claims = Claims(
