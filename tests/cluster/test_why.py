@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.cli.verdicts.answer import Report
 from tessera.cli.verdicts.reading import asked, report
 from tessera.kube.meta import Resource
-from tessera.kube.resources import DEPLOYMENTS, JOBS, NODES, RESOURCE_QUOTAS
+from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.nvml.errors import Unknown
 
@@ -107,6 +108,26 @@ def test_a_deployment_whose_quota_is_used_up(in_lab: InLab) -> None:
         assert found.summary == "it wants 3 pods: 2 run, 1 cannot be created"
         assert found.answers[0].case == "quota"
         assert "quota gpu: 2 of 2 of requests.nvidia.com/mig-1g.5gb used, nothing is left" in found.answers[0].facts
+
+    in_lab(scenario)
+
+
+def test_a_deployment_and_a_job_whose_pods_would_take_gpus_past_kubernetes(in_lab: InLab) -> None:
+    async def scenario(lab: Any) -> None:
+        chooses = {"name": "c", "image": "e.com/a:1", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+        web = deployment("web", 2)
+        web["spec"]["template"]["spec"]["containers"] = [chooses]
+        await lab.client.create(DEPLOYMENTS.untyped(), web, "default")
+        spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [chooses]}}}
+        await lab.client.create(JOBS.untyped(), {"metadata": {"name": "train"}, "spec": spec}, "default")
+        await lab.clock.sleep(5)
+        for what in ("deployment/web", "job/train"):
+            found = (await why(lab, what)).answers[0]
+            assert found.case == "device-access"
+            assert found.facts[0].startswith("container c chooses its GPUs itself")
+            assert "kubectl label namespace default tessera.dev/device-access=allowed" in found.help[1]
+        await lab.client.merge_patch(NAMESPACES, "default", {"metadata": {"labels": {DEVICE_ACCESS_LABEL: "allowed"}}})
+        await lab.until(lambda: any(p.metadata.name.startswith("web") for p in lab.pods.cache.values()), "it may now")
 
     in_lab(scenario)
 

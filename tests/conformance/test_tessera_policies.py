@@ -270,6 +270,15 @@ async def test_an_agent_writes_events_of_its_own(
     denied(await world.agent("POST", "/api/v1/namespaces/kube-system/events", system), "begin with kube-")
 
 
+async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(world: World, unique: str) -> None:
+    """With ``deploy/options/evict.yaml``; the pods need not be there for the policy to decide."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": unique}}
+    for namespace in ("kube-system", world.namespace):  # the test's stands for tessera-system
+        path = f"/api/v1/namespaces/{namespace}/pods/{unique}/eviction"
+        denied(await world.agent("POST", path, eviction), "evicts no pods of the system")
+    assert (await world.agent("POST", f"/api/v1/namespaces/default/pods/{unique}/eviction", eviction)).status == 404
+
+
 async def test_a_driver_pod_pauses_what_uses_the_driver_of_its_node(world: World) -> None:
     for value in ("paused-for-driver-upgrade", "true", None):
         patch = {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": value}}}

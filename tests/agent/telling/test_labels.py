@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from tessera.agent.telling.labels import (
     CardFacts,
@@ -17,7 +18,9 @@ from tessera.agent.telling.labels import (
     family,
     node_labels,
 )
+from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.sharing.config import MigStrategy, SharingKind
+from tessera.lab.manifests import deploy_folder
 
 FULL = CardFacts(product="MOCKMODEL", memory_mib=300, compute_capability=(8, 0))
 #: Upstream's stand-in for a card in MIG mode tells no compute capability.
@@ -384,3 +387,27 @@ def test_every_label_is_legal(cards: list[CardFacts]) -> None:
         assert prefix in {"nvidia.com", "tessera.dev"}
         assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", key), name
         assert re.fullmatch(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?", value), (name, value)
+
+
+@pytest.mark.parametrize("cards", MIXED_NODES)
+@pytest.mark.parametrize("strategy", MigStrategy)
+def test_the_agents_policy_lets_it_write_every_label(cards: list[CardFacts], strategy: MigStrategy) -> None:
+    """``deploy/policies/agent.yaml`` lists the labels in one pattern."""
+    vgpu = VgpuFacts(host_driver_version="550.54", host_driver_branch="r550")
+    fabric = msgspec.structs.replace(A100, fabric=("c", "1"))
+    labels = labels_of(*cards, fabric, mig_strategy=strategy, timestamp=1, mps=True, vgpu=vgpu)
+    (text,) = (
+        variable["expression"]
+        for each in yaml.safe_load_all((deploy_folder() / "policies" / "agent.yaml").read_text())
+        for variable in each["spec"].get("variables", ())
+        if variable["name"] == "foreignLabels"
+    )
+    (pattern,) = re.findall(r"'(\^.*\$)'", text)
+    assert [name for name in (*labels, MIG_CONFIG_STATE_LABEL) if not re.search(pattern, name)] == []
+    others = (
+        "nvidia.com/mig.config",
+        "nvidia.com/gpu.present",
+        "nvidia.com/gpu.deploy.driver",
+        "tessera.dev/driver-set",
+    )
+    assert [name for name in others if re.search(pattern, name)] == []

@@ -75,6 +75,7 @@ class Subresources:
     async def _evict(self, ask: Ask) -> Obj:
         body = self._body(ask, "policy/v1", "Eviction")
         options = check_eviction(body, ask.route.name)
+        await self._writing.review(ask, "Eviction", body)
         found = self._reading.find(ask)
         budgets = budgets_for(found.obj, self._core.store.list(BUDGETS, ask.namespace))
         budget = check_evictable(found.obj, budgets)

@@ -262,6 +262,15 @@ class Writing:
                 continue
         raise conflict(ask.resource.group, ask.resource.plural, name, MODIFIED)
 
+    async def review(self, ask: Ask, kind: str, obj: Obj) -> None:
+        """Admission of a subresource whose body is an object of its own, an Eviction for one.
+
+        Raises:
+            StatusError: refused.
+        """
+        request = msgspec.structs.replace(self._admission_request(ask, "CREATE", obj, None), kind=kind)
+        ask.warnings.extend(await self._admission.validate(request))
+
     # -- shared steps ---------------------------------------------------------------------------------------------
 
     def _admission_request(
