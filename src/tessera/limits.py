@@ -266,6 +266,12 @@ PORT_IDLE_TIME = Limit(
     "the pause between two requests of a connection to the webhook",
     "longer than API servers pool idle connections (90 s), so that they are the ones to close",
 )
+AUTHORITIES = Limit(
+    16,
+    "authorities",
+    "certificate authorities that the webhook's bundle keeps",
+    "two overlap at a rotation; the others are of Secrets that were lost, and the newest are preserved",
+)
 STANDSTILL = Limit(
     30_000,
     "ms",

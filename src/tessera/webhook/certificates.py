@@ -7,10 +7,13 @@ new certificates are both trusted while replicas change over:
 1. one replica writes the next certificate and the longer bundle into the Secret (compare-and-swap);
 2. any replica writes the bundle into the webhook configuration;
 3. each replica serves the new certificate only after that.
+
+A bundle is only ever added to: it preserves the authority of what a replica serves, and those that the configuration
+trusts already, when the Secret is lost or spoilt. Nobody has their keys, so that costs nothing.
 """
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -20,9 +23,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tessera.limits import AUTHORITIES
+
 #: Keys of the Secret; the first two are those of ``kubernetes.io/tls``.
 CERTIFICATE, KEY, BUNDLE = "tls.crt", "tls.key", "ca.crt"
 
+_BEGIN = b"-----BEGIN CERTIFICATE-----"
 #: Certificates begin to be valid this long before they are made, for clocks that run behind.
 _SLACK = timedelta(hours=1)
 
@@ -61,15 +67,30 @@ def authorities(bundle: bytes) -> frozenset[bytes]:
         return frozenset()
 
 
+def joined(bundles: Iterable[bytes], now: float) -> bytes:
+    """The authorities of several bundles in one, each once, in order; without what has run out or is none."""
+    found: dict[bytes, bytes] = {}
+    for bundle in bundles:
+        for one in _valid(bundle, now):
+            found.setdefault(one.fingerprint(hashes.SHA256()), _pem(one))
+    return b"".join(list(found.values())[:AUTHORITIES])
+
+
+def in_force(found: Certificate, now: float) -> bool:
+    """Whether the certificate is valid now."""
+    serving = x509.load_pem_x509_certificate(found.certificate)
+    return serving.not_valid_before_utc.timestamp() <= now < serving.not_valid_after_utc.timestamp()
+
+
 def due(found: Certificate, names: Sequence[str], now: float) -> bool:
-    """Whether the certificate must be replaced: two thirds of its life are over, or it lacks a name.
+    """Whether the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
 
     Args:
         found: the certificate.
         names: DNS names and IP addresses that it is reached by.
         now: seconds since 1970.
     """
-    return now >= due_at(found) or not set(names) <= set(_names(found))
+    return not in_force(found, now) or now >= due_at(found) or not set(names) <= set(_names(found))
 
 
 def due_at(found: Certificate) -> float:
@@ -112,7 +133,7 @@ def issue(names: Sequence[str], now: float, days: int, before: bytes = b"") -> C
         key=serving_key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         ),
-        bundle=b"".join([_pem(authority), *(_pem(old) for old in _valid(before, now))]),
+        bundle=joined([_pem(authority), before], now),
     )
 
 
@@ -144,12 +165,15 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _valid(bundle: bytes, now: float) -> Sequence[x509.Certificate]:
-    try:
-        found = x509.load_pem_x509_certificates(bundle)
-    except ValueError:
-        return ()
-    return [one for one in found if one.not_valid_after_utc.timestamp() > now]
+def _valid(bundle: bytes, now: float) -> Iterator[x509.Certificate]:
+    """The authorities that have not run out; what lies between or beside them may be anything."""
+    for part in bundle.split(_BEGIN)[1:]:
+        try:
+            one = x509.load_pem_x509_certificate(_BEGIN + part)
+        except ValueError:
+            continue
+        if one.not_valid_after_utc.timestamp() > now:
+            yield one
 
 
 def _names(found: Certificate) -> Sequence[str]:

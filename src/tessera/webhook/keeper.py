@@ -9,6 +9,7 @@ import asyncio
 import base64
 import logging
 import random
+import ssl
 from collections.abc import Callable, Sequence
 
 from tessera.clock import Clock
@@ -18,7 +19,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, Conflict
 from tessera.kube.informer import Informer
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
-from tessera.webhook.certificates import Certificate, authorities, due, due_at, issue, stored
+from tessera.webhook.certificates import Certificate, authorities, due, due_at, in_force, issue, joined, stored
 from tessera.webhook.options import WebhookOptions
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ _log = logging.getLogger(__name__)
 _SPREAD = 60.0
 #: Longest pause before the certificate's age is looked at again: waits do not see a clock that was set, or a machine
 #: that was asleep.
-_LOOK_AGAIN = 3600.0
+_LOOK_AGAIN = 60.0
+_END = b"-----END CERTIFICATE-----\n"
 
 
 class Keeper:
@@ -55,6 +57,9 @@ class Keeper:
         self._clock = clock
         self._serve = serve
         self._served: Certificate | None = None
+        self._next: Certificate | None = None
+        self._next_at = 0.0
+        self._unusable: Certificate | None = None
         self._changed = asyncio.Event()
         self._backoff = Backoff(rng)
         self._secrets = Informer(
@@ -119,21 +124,48 @@ class Keeper:
     async def _advance(self) -> float | None:
         secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.secret}")
         found = stored(dict(secret.data)) if secret is not None else None
-        if found is None or due(found, self.names, self._clock.now()):
+        now = self._clock.now()
+        if found is None or found == self._unusable or due(found, self.names, now):
+            await self._protect_served(now)
             await self._renew(secret, found)
             return None
-        if not await self._trusted(found):
+        trusted_before = self._served is not None and in_force(self._served, now) and self._trusts(self._served.bundle)
+        if not await self._make_trusted(found.bundle, now):
             return None
         if found != self._served:
-            if self._served is not None:
-                await self._clock.sleep(_SPREAD)
+            wait = self._spread(found, trusted_before=trusted_before)
+            if wait > 0:
+                return wait
+            self._begin(found)
+        return min(_LOOK_AGAIN, max(0.0, due_at(found) - now))
+
+    def _spread(self, found: Certificate, *, trusted_before: bool) -> float:
+        """Seconds until a certificate may be served: none for the first, and where the one served is of no use."""
+        if found != self._next:
+            self._next, self._next_at = found, self._clock.monotonic() + _SPREAD
+        if not trusted_before:
+            return 0.0
+        return self._next_at - self._clock.monotonic()
+
+    def _begin(self, found: Certificate) -> None:
+        try:
             self._serve(found)
+        except ssl.SSLError as error:
+            _log.warning("secret %s: not served: %s", self._options.secret, error)
+            self._unusable = found
+            self._changed.set()
+        else:
             self._served = found
-        return min(_LOOK_AGAIN, max(0.0, due_at(found) - self._clock.now()))
+
+    async def _protect_served(self, now: float) -> None:
+        """What is served stays trusted, whatever has become of the Secret."""
+        if self._served is not None and in_force(self._served, now):
+            await self._make_trusted(self._served.bundle, now)
 
     async def _renew(self, secret: Secret | None, found: Certificate | None) -> None:
         """Writes the next certificate; the watch brings it back."""
-        before = found.bundle if found is not None else b""
+        bundles = [one.bundle for one in (found, self._served) if one is not None]
+        before = b"".join([*bundles, *self._configured()])
         made = issue(self.names, self._clock.now(), self._options.certificate_days, before)
         data = {name: base64.b64encode(value).decode() for name, value in made.data().items()}
         where = self._options.namespace
@@ -147,19 +179,30 @@ class Keeper:
             )
         _log.info("secret %s/%s holds a new webhook certificate", where, self._options.secret)
 
-    async def _trusted(self, found: Certificate) -> bool:
-        """Makes the API server trust the certificate; False while there is no configuration to write to.
+    def _configured(self) -> Sequence[bytes]:
+        """The bundles of the configuration's webhooks."""
+        item = self._configurations.cache.get(self._options.configuration)
+        return () if item is None else tuple(dict.fromkeys(one.client_config.ca_bundle for one in item.webhooks))
 
-        Nothing is written if all of our authorities are trusted already, so that a replica that is behind does not
-        take back what one that is ahead has written.
+    def _trusts(self, bundle: bytes) -> bool:
+        """Whether every webhook of the configuration trusts the first authority of a bundle, which signed."""
+        first = authorities(joined([bundle], self._clock.now()).partition(_END)[0] + _END)
+        return all(first <= authorities(each) for each in self._configured())
+
+    async def _make_trusted(self, bundle: bytes, now: float) -> bool:
+        """Adds authorities to what the API server trusts; False while there is no configuration to write to.
+
+        Nothing is written if all of them are trusted already, and nothing that is valid is taken away, so that replicas
+        that are behind or ahead do not undo each other's work.
         """
         item = self._configurations.cache.get(self._options.configuration)
         if item is None:
             return False
-        ours = authorities(found.bundle)
-        lacking = [one.name for one in item.webhooks if not ours <= authorities(one.client_config.ca_bundle)]
-        if lacking:
-            bundle = base64.b64encode(found.bundle).decode()
-            webhooks = [{"name": one.name, "clientConfig": {"caBundle": bundle}} for one in item.webhooks]
-            await self._client.apply(MUTATING_WEBHOOKS, self._options.configuration, {"webhooks": webhooks})
+        served = [self._served.bundle] if self._served is not None else []
+        wanted = joined([bundle, *served], now)
+        if all(authorities(wanted) <= authorities(one.client_config.ca_bundle) for one in item.webhooks):
+            return True
+        text = base64.b64encode(joined([wanted, *self._configured()], now)).decode()
+        webhooks = [{"name": one.name, "clientConfig": {"caBundle": text}} for one in item.webhooks]
+        await self._client.apply(MUTATING_WEBHOOKS, self._options.configuration, {"webhooks": webhooks})
         return True
