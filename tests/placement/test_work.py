@@ -61,7 +61,9 @@ def test_a_demand_with_few_nodes_goes_where_it_would_go_among_all() -> None:
     assert only.assignments == everywhere.assignments != {}
 
 
-def test_a_demand_that_is_refused_again_has_no_new_reason() -> None:
+def test_a_demand_that_is_refused_again_has_a_new_reason_only_while_work_is_left() -> None:
     again = Demand("a", ("1g.5gb",), nodes=frozenset({"n1"}), again=True)
     found = plan(fleet(3), [again], never)
+    assert (found.assignments, list(found.refusals), found.postponed) == ({}, ["a"], frozenset())
+    found = plan(fleet(3), [again], never, work=Work(0))
     assert (found.assignments, found.refusals, found.postponed) == ({}, {}, frozenset())

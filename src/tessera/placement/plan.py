@@ -42,6 +42,8 @@ _STEPS_A_DEMAND = 20
 # Steps that a demand costs beside the nodes it asks.
 _PACKING_SHARE = 0.4
 # Share of the work that packing everything together may take; what it cannot pack is admitted one by one.
+_REASONS_SHARE = 0.5
+# Share of the work left in the end that may go into new reasons for demands that are refused again.
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -51,7 +53,7 @@ class Plan(msgspec.Struct, frozen=True):
         assignments: demand's key to its placements, in the order of its profiles.
         refusals: demand's key to the reason.
         postponed: keys of the demands that the work did not suffice for, not decided. Every other demand is in one of
-            the two, but for those that are refused again.
+            the two, but for those that are refused again and have no new reason, for want of work.
     """
 
     assignments: dict[str, tuple[CardPlacement, ...]]
@@ -142,6 +144,16 @@ class _Batch:
         for demand in short:
             if not demand.again:
                 reasons[demand.key] = explainer.reason(demand, self._refused.get(demand.key, {}))
+        left = self._work.part(_REASONS_SHARE)
+        for demand in (each for each in short if each.again):
+            if left.spent:
+                break  # their last reason stands
+            anew = msgspec.structs.replace(demand, nodes=None, again=False)
+            before = self._work.left
+            self._work.spend(2 * len(self._fleet.nodes))
+            self._find(anew, spread=False)
+            left.left -= before - self._work.left
+            reasons[demand.key] = explainer.reason(anew, self._refused.get(demand.key, {}))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
     def forget(self) -> None:
