@@ -80,6 +80,7 @@ class NodeMaker:
                 os_image=spec.os_image or options.os_image,
                 architecture=spec.architecture,
                 network_seconds=options.network_seconds,
+                lease_seconds=options.lease_seconds,
                 **given,
             ),
             address=f"192.0.2.{number % 250 + 1}",

@@ -31,6 +31,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
         os_image: ``PRETTY_NAME`` of their os-release, likewise.
         network_seconds: from a node's start until it has a network and is Ready.
         nfd_seconds: so long after a node is Ready, node feature discovery labels it; None for a cluster without it.
+        lease_seconds: kubelets renew their Leases on this period (10 on a real node), and a node that does not is
+            Unknown; None for no Leases.
         leaps: the server's version says that time leaps here; for those who measure from outside.
     """
 
@@ -52,6 +54,7 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     os_image: str = KubeletOptions.os_image
     network_seconds: float = 0.0
     nfd_seconds: float | None = None
+    lease_seconds: float | None = None
     leaps: bool = False
 
 

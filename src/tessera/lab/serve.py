@@ -37,6 +37,9 @@ from tessera.lab.nodespec import parse_nodes
 from tessera.lab.virtualtime import VirtualTimeLoop
 from tessera.nvml.listing import listing
 
+#: How often kubelets renew their Leases, seconds, as real ones do.
+LEASE_SECONDS = 10.0
+
 #: Seconds for Tessera to come up on all nodes before the lab is said to be unusable.
 PATIENCE = 55.0
 
@@ -126,6 +129,7 @@ class Lab:
             network=self._network,
             seed=int.from_bytes(os.urandom(4)),
             leaps=world.virtual_time,
+            lease_seconds=LEASE_SECONDS,
             **(published() if world.drivers else {}),
         )
 

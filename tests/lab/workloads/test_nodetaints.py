@@ -7,6 +7,7 @@ import pytest
 from tessera.lab.workloads.nodetaints import wanted_taints
 
 NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+UNREACHABLE = [{"key": "node.kubernetes.io/unreachable", "effect": each} for each in ("NoSchedule", "NoExecute")]
 OTHER = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
 
 
@@ -19,7 +20,11 @@ def node(ready: str | None, *taints: dict[str, str]) -> dict[str, Any]:
     ("found", "wanted"),
     [
         (node("False", OTHER), [OTHER, NOT_READY]),
-        (node("Unknown"), [NOT_READY]),
+        (node("Unknown"), UNREACHABLE),
+        (node("Unknown", OTHER, NOT_READY), [OTHER, *UNREACHABLE]),
+        (node("Unknown", *UNREACHABLE), None),
+        (node("False", *UNREACHABLE), [NOT_READY]),
+        (node("True", OTHER, *UNREACHABLE), [OTHER]),
         (node("False", NOT_READY), None),
         (node("True", OTHER, NOT_READY), [OTHER]),
         (node("True", NOT_READY), []),

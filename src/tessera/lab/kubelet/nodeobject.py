@@ -111,6 +111,7 @@ class NodeObject:
         """Keeps the status until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._publish())
+            self._changed.set()
             if not self._network.is_set():
                 group.create_task(self._join_network())
             if self._options.lease_seconds is not None:
@@ -124,7 +125,7 @@ class NodeObject:
         """Kubelet is up again after a reboot: it says so, and what the node has now.
 
         Capacity that others patched in and labels stay: kubelet has its checkpoint, so it does not take the node for a
-        new one. The node is not said to have been away, since nobody watches its Lease here.
+        new one. Whether the node is said to have been away is the matter of who watches its Lease.
         """
         self.boot_id, self._kernel = boot_id, kernel
         if self._options.network_seconds:
@@ -196,6 +197,10 @@ class NodeObject:
         resources = {name: wanted[name] for name in ("capacity", "allocatable")}
         if any(resources[name] != (status.get(name) or {}) for name in resources):
             await self._patch({name: _difference(status.get(name) or {}, resources[name]) for name in resources})
+        said = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        if said.get("Ready") == "Unknown":  # nobody had heard of this node for a while
+            self._ready_since = self._registered = rfc3339(self._clock.now())
+            await self._patch_conditions()
         if (status.get("nodeInfo") or {}).get("bootID") != self.boot_id:
             await self._patch({"nodeInfo": wanted["nodeInfo"]})
 

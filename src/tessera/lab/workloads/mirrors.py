@@ -21,6 +21,7 @@ from tessera.kube.resources import (
     DAEMONSETS,
     DEPLOYMENTS,
     JOBS,
+    LEASES,
     NAMESPACES,
     NODES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -87,6 +88,7 @@ class Mirrors:
         self.namespaces = self._mirror(NAMESPACES)
         self.service_accounts = self._mirror(SERVICE_ACCOUNTS)
         self.config_maps = self._mirror(CONFIGMAPS)
+        self.node_leases = LabInformer(client, LEASES.untyped(), clock=clock, rng=rng, namespace="kube-node-lease")
         self.claims = self._mirror(PERSISTENT_VOLUME_CLAIMS)
         self.volumes = self._mirror(PERSISTENT_VOLUMES)
         self.storage_classes = self._mirror(STORAGE_CLASSES)

@@ -1,11 +1,12 @@
 """The node lifecycle controller's taints: a node that is not Ready takes no pods that do not tolerate it.
 
-Of ``pkg/controller/nodelifecycle`` this is the part for nodes that say themselves that they are not Ready: taint
-``node.kubernetes.io/not-ready`` with effect NoSchedule, taken away as soon as the node is Ready. The same with effect
-NoExecute is left out: it evicts after five minutes, and a node of the lab that boots is back before that. Nobody
-watches Leases here, so a node is never ``unreachable``.
+A node that says itself that it is not Ready has the taint ``node.kubernetes.io/not-ready`` with effect NoSchedule. The
+same with NoExecute is left out: it evicts after five minutes, and a node of the lab that boots is back before that. A
+node whose conditions are Unknown, since its Lease is stale (:mod:`nodelifecycle`), has ``unreachable`` with both
+effects. Each goes as soon as the node is Ready.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.kube.errors import Conflict, NotFound
@@ -16,6 +17,14 @@ from tessera.kube.workqueue import WorkQueue
 from tessera.lab.kubelet.nodeobject import NOT_READY_TAINT
 from tessera.lab.workloads.mirrors import Mirrors
 from tessera.lab.workloads.ownership import Json
+
+UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
+
+#: Taints of a node by the status of its condition Ready.
+_WANTED: Mapping[str, Sequence[tuple[str, str]]] = {
+    "False": ((NOT_READY_TAINT, "NoSchedule"),),
+    "Unknown": ((UNREACHABLE_TAINT, "NoSchedule"), (UNREACHABLE_TAINT, "NoExecute")),
+}
 
 
 class NodeTaints:
@@ -55,7 +64,9 @@ def wanted_taints(node: Json) -> list[Json] | None:
     if ready is None:
         return None
     taints = (node.get("spec") or {}).get("taints") or []
-    ours = [each for each in taints if each.get("key") == NOT_READY_TAINT]
-    if ready == "True":
-        return [each for each in taints if each not in ours] if ours else None
-    return None if ours else [*taints, {"key": NOT_READY_TAINT, "effect": "NoSchedule"}]
+    others = [each for each in taints if each.get("key") not in {NOT_READY_TAINT, UNREACHABLE_TAINT}]
+    ours = [each for each in taints if each not in others]
+    wanted = _WANTED.get(ready, ())
+    if {(each["key"], each.get("effect")) for each in ours} == set(wanted):
+        return None
+    return [*others, *({"key": key, "effect": effect} for key, effect in wanted)]

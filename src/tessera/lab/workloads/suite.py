@@ -14,6 +14,7 @@ from tessera.lab.workloads.inventory import Inventory
 from tessera.lab.workloads.job import JobController
 from tessera.lab.workloads.mirrors import Mirrors
 from tessera.lab.workloads.namespaces import NamespaceContents, NamespaceDeletion
+from tessera.lab.workloads.nodelifecycle import NodeLifecycle
 from tessera.lab.workloads.nodetaints import NodeTaints
 from tessera.lab.workloads.podgarbage import PodGarbageCollector
 from tessera.lab.workloads.provisioner import EphemeralClaims, Provisioner
@@ -51,6 +52,7 @@ class Workloads:
             GarbageCollector(self._mirrors, self._inventory),
             PodGarbageCollector(self._mirrors),
             NodeTaints(self._mirrors),
+            NodeLifecycle(self._mirrors),
             VolumeController(self._mirrors),
             Provisioner(self._mirrors),
             EphemeralClaims(self._mirrors),
