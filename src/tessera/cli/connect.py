@@ -88,7 +88,7 @@ class Failure(click.ClickException):
 def _said(error: BaseException) -> str | None:
     """The line for an error that a user can do something about; None for our own faults."""
     from tessera.kube.config import ConfigError
-    from tessera.kube.errors import ApiError
+    from tessera.kube.errors import ApiError, Forbidden
     from tessera.lab.daemon import LabError
     from tessera.nvml.errors import NvmlError
     from tessera.nvml.statefile import StateFileError
@@ -97,7 +97,10 @@ def _said(error: BaseException) -> str | None:
         lines = [_said(each) for each in error.exceptions]
         return next((line for line in lines if line is not None), None) if all(lines) else None
     if isinstance(error, ApiError):
-        return " ".join(str(error).split())
+        right = "; ask for that right, or use a context that has it" if isinstance(error, Forbidden) else ""
+        return " ".join(str(error).split()) + right
+    if isinstance(error, ConnectionError) and str(error).endswith("connection refused"):
+        return f"error: {error}; nothing listens there: is the cluster up, and is this its address?"
     known = (ConfigError, LabError, NvmlError, StateFileError, ConnectionError, FileNotFoundError, ValueError)
     if isinstance(error, (*known, TimeoutError)):
         return f"error: {' '.join(str(error).split())}"

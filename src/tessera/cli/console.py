@@ -5,6 +5,7 @@ Names, annotations, messages and labels come from tenants and nodes. Here every 
 call these functions instead of ``print`` and ``click.echo``, which the linter refuses elsewhere in this package.
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -63,6 +64,11 @@ def refused(error: click.ClickException) -> None:
     if not message.startswith(("error: ", "Error from server")):
         message = f"error: {message}"
     _write(text.lines(message, LINE_SHOWN), err=True)
+
+
+def colours() -> bool:
+    """Whether standard output is a terminal that shows colours, whose user wants some (``NO_COLOR``)."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
 
 
 def tolerate_any_encoding() -> None:

@@ -1,14 +1,13 @@
 """``tessera map``: every card as a row of tiles."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import click
 
 from tessera.cli.cards import NodeCards, PendingNode, cards_of, pending_nodes
 from tessera.cli.connect import Failure, cluster_options, connected, reported
-from tessera.cli.console import say_coloured, say_json
+from tessera.cli.console import colours, say_coloured, say_json
 from tessera.cli.tiles import draw
 
 
@@ -42,7 +41,7 @@ def command(
     if output == "json":
         say_json({"nodes": shown, "pending": coming})
         return
-    say_coloured(*draw(shown, coming, colour=sys.stdout.isatty() if colour is None else colour))
+    say_coloured(*draw(shown, coming, colour=colours() if colour is None else colour))
 
 
 async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[NodeCards], list[PendingNode]]:

@@ -4,13 +4,12 @@ Times stand in one column, and lines fit a terminal of 80. Without a terminal on
 that a log stays readable.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
 
-from tessera.cli.console import say_coloured
+from tessera.cli.console import colours, say_coloured
 from tessera.clock import Clock
 
 #: Columns of a step's text.
@@ -30,7 +29,7 @@ class Progress:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.steps: list[Step] = []
-        self.live = sys.stdout.isatty()
+        self.live = colours()
 
     @contextmanager
     def step(self, doing: str, done: str) -> Iterator[None]:

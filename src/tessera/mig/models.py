@@ -28,6 +28,7 @@ import msgspec
 
 from tessera.mig.geometry import Geometry, Profile, closest_profile
 from tessera.mig.names import gi_profile_index, parse_profile_name, profile_gb
+from tessera.text import one_line
 
 
 class PlacementsUnknown(ValueError):  # noqa: N818 - the name says what is wrong
@@ -405,7 +406,7 @@ def model_by_short_name(text: str) -> GpuModel:
     known = [model.short_name for model in (*MODELS, *WHOLE_MODELS)]
     closest = closest_profile(text, known)
     meant = f'; did you mean "{closest}"? The' if closest else "; the"
-    raise ValueError(f'no GPU model "{text}"{meant} models are {", ".join(known)}')
+    raise ValueError(f'no GPU model "{one_line(text)}"{meant} models are {", ".join(known)}')
 
 
 def meant_by(text: str) -> list[str]:

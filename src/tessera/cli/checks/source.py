@@ -13,11 +13,17 @@ def text_of(file: Path) -> str:
         Failure: it is not UTF-8.
     """
     try:
-        return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        return _standard_input() if str(file) == "-" else file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         byte, at = error.object[error.start], error.start
         text = f"byte {at} is {byte:#04x}, which is not UTF-8 there; save the file as text in UTF-8"
         raise Failure(f"error: {named(file)}: {text}") from None
+
+
+def _standard_input() -> str:
+    """All of it as UTF-8, whatever the terminal's encoding is."""
+    binary = getattr(sys.stdin, "buffer", None)
+    return sys.stdin.read() if binary is None else binary.read().decode("utf-8")
 
 
 def named(file: Path) -> str:

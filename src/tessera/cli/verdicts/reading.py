@@ -4,6 +4,7 @@ What one may not read is left out and named. What does not exist (the CRD on a c
 """
 
 import asyncio
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -40,6 +41,7 @@ from tessera.kube.resources import (
 from tessera.provisioning.milestones import Record
 from tessera.provisioning.records import RECORDS_KEY, Book
 from tessera.provisioning.store import RECORDS_NAME
+from tessera.text import one_line
 
 T = TypeVar("T")
 
@@ -64,6 +66,8 @@ _ALIASES = {
     "no": "node",
 }
 _DEFAULT_REPLICAS = 1
+#: What objects of these kinds may be called (RFC 1123 subdomain).
+_NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
 #: Names that a mistyped one is compared with at most.
 _NAMES_COMPARED = 2_000
 #: Where events about objects without a namespace lie.
@@ -93,6 +97,9 @@ def asked(text: str) -> Asked:
         raise ValueError(f'"{text}": kind "{written}" is not known here; known are pod, node, {", ".join(_WORKLOADS)}')
     if not name:
         raise ValueError(f'"{text}": the name is empty; write {kind}/NAME')
+    if len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
+        rule = f"at most {_LONGEST_NAME} lower case letters, digits, dots and dashes"
+        raise ValueError(f'"{one_line(text)}": there can be no {kind} of this name; names are {rule}')
     return Asked(kind, name)
 
 

@@ -1,0 +1,119 @@
+"""What strangers do to the command line: wrong arguments, no rights, no cluster, odd terminals, closed pipes."""
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.cli.objects import KUBECONFIG, Objects, encoded, objects, serving
+
+from tessera.cli.main import main
+
+Told = pytest.CaptureFixture[str]
+TESSERA = [sys.executable, "-m", "tessera"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[Objects, str]]:
+    there = Objects()
+    there.found = encoded(objects())
+    with serving(there, tmp_path) as kubeconfig:
+        yield there, str(kubeconfig)
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [(["map"], "instaslices"), (["why", "a", "-n", "team"], "pods"), (["driver", "status"], "nodes")],
+)
+def test_a_right_that_is_missing_is_named(
+    command: list[str], missing: str, server: tuple[Objects, str], capsys: Told
+) -> None:
+    there, kubeconfig = server
+    there.refused = frozenset({missing})
+    assert main([*command, "--kubeconfig", kubeconfig]) == 1
+    told = capsys.readouterr().err
+    assert f'User "jane" cannot list resource "{missing}"' in told
+    assert told.endswith("; ask for that right, or use a context that has it\n")
+
+
+def test_a_server_that_is_not_there_is_told_in_plain_words(tmp_path: Path, capsys: Told) -> None:
+    with serving(Objects(), tmp_path) as kubeconfig:
+        pass
+    assert main(["map", "--kubeconfig", str(kubeconfig)]) == 1
+    assert "connection refused; nothing listens there: is the cluster up" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["p\udcffd", "UPPER", "a b", "../x", "x" * 254, "\x1b[2J"])
+def test_a_name_that_nothing_can_have_is_refused_before_a_cluster_is_asked(name: str, capsys: Told) -> None:
+    assert main(["why", f"pod/{name}" if "/" not in name else name]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith('error: "')
+    assert told.count("\n") == 1
+    assert len(told) < 600
+    assert "\x1b" not in told
+
+
+def test_standard_input_is_utf_8_whatever_the_terminal_is(monkeypatch: pytest.MonkeyPatch, capsys: Told) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"version: v1\n# \xff"), encoding="ascii", errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["config", "check", "-"]) == 1
+    assert "byte 14 is 0xff, which is not UTF-8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_utf_8_shows_escapes(encoding: str, server: tuple[Objects, str]) -> None:
+    there, kubeconfig = server
+    found = objects()
+    found["nodes"][0]["status"]["conditions"][0]["message"] = "図 grün"
+    found["nodes"][0]["status"]["conditions"][0]["status"] = "False"
+    there.found = encoded(found)
+    command = [*TESSERA, "why", "node/n1", "--kubeconfig", kubeconfig]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\\u56f3" in done.stdout
+
+
+@pytest.mark.parametrize("set_", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_no_colours_where_none_are_wanted(
+    set_: dict[str, str], server: tuple[Objects, str], monkeypatch: pytest.MonkeyPatch, capsys: Told
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert main(["map", "--kubeconfig", server[1]]) == 0
+    assert "\x1b[" in capsys.readouterr().out
+    for name, value in set_.items():
+        monkeypatch.setenv(name, value)
+    assert main(["map", "--kubeconfig", server[1]]) == 0
+    assert "\x1b[" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [["provisioning", "report"], ["map"], ["plan", "mig", "A30", "1g.6gb"]])
+def test_a_closed_pipe_is_no_error(command: list[str], server: tuple[Objects, str]) -> None:
+    options = ["--kubeconfig", server[1]] if command[0] in {"map", "provisioning"} else []
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*TESSERA, *command, *options], stdout=writing, stderr=-1, check=False, timeout=60)
+    os.close(writing)
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+def test_an_interrupt_ends_quietly(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(30)
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG.format(server=f"http://127.0.0.1:{silent.getsockname()[1]}"))
+        running = subprocess.Popen([*TESSERA, "map", "--kubeconfig", str(kubeconfig)], stderr=subprocess.PIPE)
+        connection, _ = silent.accept()
+        with connection:
+            running.send_signal(signal.SIGINT)
+            _, told = running.communicate(timeout=30)
+    assert (running.returncode, told) == (130, b"\n")
