@@ -14,7 +14,8 @@ from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import set_of
 from tessera.driver.manifests.pods import validation_pod
-from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, runtime_class, toolkit_daemonset
+from tessera.driver.manifests.runtimes import CONTAINERD, CRIO
+from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
 from tessera.driver.pool import PoolKey
 from tessera.driver.sets import DriverSet, make_set
 from tessera.kube.meta import ObjectMeta
@@ -241,7 +242,7 @@ def test_the_toolkit_waits_for_the_driver_and_configures_the_nodes_runtime(runti
     assert env(toolkit)["RUNTIME"] == runtime.name
     assert ("RUNTIME_SOCKET" in env(toolkit)) is socket
     assert toolkit["readinessProbe"]["periodSeconds"] == 1
-    assert runtime.drop_in in toolkit["readinessProbe"]["exec"]["command"][-1]
+    assert runtime.drop_in.rpartition("/")[2] in toolkit["readinessProbe"]["exec"]["command"][-1]
     assert runtime_class()["handler"] == "nvidia"
 
 

@@ -191,8 +191,8 @@ class Acting:
                 conditions = [] if condition is None else [condition]
                 body = {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
                 await self._owner.apply(NODES.untyped(), node, body, subresource="status")
-            case Validate(node=node, uid=uid, set=set_):
-                pod = validation_pod(self._image(), node=node, node_uid=uid, driver_set=set_)
+            case Validate(node=node, uid=uid, set=set_, nri_plugin=nri):
+                pod = validation_pod(self._image(), node=node, node_uid=uid, driver_set=set_, nri_plugin=nri)
                 await self._create_pod(pod)
             case DeletePod(name=name, uid=uid):
                 await self._client.delete(PODS, name, NAMESPACE, uid=uid, grace_seconds=0)

@@ -6,7 +6,7 @@ import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import DriverStatus
-from tessera.driver.manifests.toolkit import Runtime
+from tessera.driver.manifests.runtimes import Runtime
 from tessera.driver.sets import DriverSet
 from tessera.kube.meta import Resource
 
@@ -55,11 +55,12 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Validate(msgspec.Struct, frozen=True, kw_only=True):
-    """Has a node's driver proven to work."""
+    """Has a node's driver proven to work; ``nri_plugin`` as in the policy of the toolkit."""
 
     node: str
     uid: str
     set: str
+    nri_plugin: bool = False
 
 
 class DeletePod(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ from tessera.driver.instructions import (
     Validate,
 )
 from tessera.driver.manifests.names import NAMESPACE
-from tessera.driver.manifests.toolkit import CONTAINERD, CRIO, Runtime
+from tessera.driver.manifests.runtimes import CONTAINERD, CRIO, DOCKER, Runtime
 from tessera.driver.nodes import NodeFacts
 from tessera.driver.plan import NodePlan, plan, unmanaged, without
 from tessera.driver.podfacts import NodePods
@@ -216,6 +216,8 @@ class _Round:
                 yield Show(node=name, uid=facts.uid, condition=body)
 
     def _validations(self) -> Iterator[Instruction]:
+        cluster = self._world.governance.cluster
+        nri = cluster is not None and cluster.nri_plugin
         for name, made in self._plans.items():
             facts = self._world.nodes[name]
             proof = self._world.pods.get(name, NodePods()).validation
@@ -224,7 +226,7 @@ class _Round:
                 if outdated and not proof.terminating:
                     yield DeletePod(name=proof.name, uid=proof.uid)
             elif made.validate:
-                yield Validate(node=name, uid=facts.uid, set=facts.driver_set)
+                yield Validate(node=name, uid=facts.uid, set=facts.driver_set, nri_plugin=nri)
             yield from self._outdated_toolkit(name, facts)
         for name, pods in self._world.pods.items():  # of nodes that no longer have to do with drivers
             proof = None if name in self._plans else pods.validation
@@ -273,8 +275,9 @@ def _owner(facts: NodeFacts, policy: DriverPolicy | None, label: str) -> str | N
 
 
 def _runtime(nodes: Iterable[NodeFacts]) -> Runtime:
-    """CRI-O if all nodes have it; gpu-operator, too, takes containerd where one node does."""
-    return CRIO if all(each.runtime == "cri-o" for each in nodes) else CONTAINERD
+    """CRI-O or Docker if all nodes have it; gpu-operator, too, takes containerd where one node does."""
+    names = {each.runtime for each in nodes}
+    return {frozenset({"cri-o"}): CRIO, frozenset({"docker"}): DOCKER}.get(frozenset(names), CONTAINERD)
 
 
 def _unfinished(facts: NodeFacts) -> Record | None:

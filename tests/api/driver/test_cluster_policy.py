@@ -437,3 +437,27 @@ def test_a_toolkit_that_obeys_the_environment_of_images_is_told_of() -> None:
     for value, told in (("true", True), ("false", False)):
         found = read(f"driver: {{}}\ntoolkit: {{env: [{{name: {name}, value: '{value}'}}]}}")
         assert ("images and ConfigMaps" in notes(found).get(f"spec.toolkit.env.{name}", "")) is told
+
+
+@pytest.mark.parametrize("value", ["etc/config.toml", "/etc/../config.toml", "/etc/containerd/", "config.toml", "~/c"])
+@pytest.mark.parametrize("name", ["CONTAINERD_CONFIG", "RUNTIME_DROP_IN_CONFIG", "DOCKER_SOCKET", "NRI_SOCKET"])
+def test_a_file_of_a_runtime_that_cannot_be_mounted_refuses_the_policy(name: str, value: str) -> None:
+    found = problems({"driver": {}, "toolkit": {"env": [{"name": name, "value": value}]}})
+    assert len(found) == 1
+    assert f"spec.toolkit.env.{name}" in found[0]
+    assert "is no file of the host; begin it with /" in found[0]
+
+
+def test_a_handler_other_than_the_runtime_class_names_is_told_of() -> None:
+    found = read("driver: {}\ntoolkit: {env: [{name: CONTAINERD_RUNTIME_CLASS, value: mine}]}")
+    assert "no effect" in notes(found)["spec.toolkit.env.CONTAINERD_RUNTIME_CLASS"]
+    usual = read("driver: {}\ntoolkit: {env: [{name: CONTAINERD_RUNTIME_CLASS, value: nvidia}]}")
+    assert "spec.toolkit.env.CONTAINERD_RUNTIME_CLASS" not in notes(usual)
+
+
+def test_a_toolkit_that_is_a_plugin_of_the_runtime_is_told_what_it_does_not_bring() -> None:
+    found = read("driver: {}\ncdi: {nriPluginEnabled: true}")
+    assert found.policy.nri_plugin
+    assert "libraries" in notes(found)["spec.cdi.nriPluginEnabled"]
+    assert "spec.cdi" not in notes(found)
+    assert not read("driver: {}\ncdi: {enabled: true}").policy.nri_plugin

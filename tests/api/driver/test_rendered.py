@@ -82,6 +82,13 @@ def test_what_is_tesseras_own_is_off_for_nvidias_operator() -> None:
     assert found["devicePlugin"] == found["gfd"] == {"enabled": False}
 
 
+def test_a_toolkit_that_is_a_plugin_stays_one() -> None:
+    assert spec("driver: {version: '580'}\ncdi: {enabled: true, nriPluginEnabled: true}")["cdi"] == {
+        "nriPluginEnabled": True
+    }
+    assert "cdi" not in spec("driver: {version: '580'}\ncdi: {enabled: true}")
+
+
 def test_values_lie_over_the_charts_and_a_null_takes_a_key_away() -> None:
     text = """
       driver:

@@ -16,6 +16,7 @@ import msgspec
 from tessera.api.driver import chart
 from tessera.api.driver.policy import DRIVERS_ANNOTATION, DRIVERS_MANAGED, Component, DriverPolicy
 from tessera.api.driver.reading import Read, Reading, identity
+from tessera.api.driver.runtime_paths import judge_toolkit_env
 from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
     base,
@@ -77,6 +78,7 @@ class _Policy:
         self.raw = raw
         self.marks = marks
         self.driver, self.toolkit, self.pods, self.paths = (fields.get(part, {}) for part in PARTS)
+        self.cdi = fields.get("cdi", {})
         self.gds, self.gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))
         self.enabled = self._written("driver").get("enabled") is not False
         self.by_objects = self.enabled and self.driver.get("useNvidiaDriverCRD", False)
@@ -156,6 +158,7 @@ class _Policy:
         self._toolkit_notices()
         return {
             "toolkit": self._toolkit(),
+            "nri_plugin": self._nri_plugin(),
             "labels": reading.labels(self.pods, "labels", "spec.daemonsets"),
             "annotations": reading.labels(self.pods, "annotations", "spec.daemonsets"),
             "tolerations": reading.objects(self.pods, "tolerations", "spec.daemonsets"),
@@ -176,7 +179,19 @@ class _Policy:
                 "the GPUs that it names; leave it out (docs/security.md)"
             )
             self.reading.note(f"spec.toolkit.env.{VARIABLE_COUNTS}", text)
+        if found.enabled:
+            judge_toolkit_env(self.reading, found.env, "spec.toolkit.env")
         return found
+
+    def _nri_plugin(self) -> bool:
+        asked = self.cdi.get("nriPluginEnabled") is True
+        if asked and self.toolkit.get("enabled") is not False:
+            text = (
+                "then the toolkit configures no container runtime, and nothing brings the driver's libraries to pods "
+                "with GPUs; leave it out unless their images have them (docs/decisions/container-environment.md)"
+            )
+            self.reading.note("spec.cdi.nriPluginEnabled", text)
+        return asked
 
     def _beside_objects(self) -> None:
         text = "no effect: useNvidiaDriverCRD is true, so NVIDIADriver objects say what is installed"

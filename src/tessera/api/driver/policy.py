@@ -131,6 +131,7 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
         secret_env: the Secret of environment variables.
         manager: the driver manager that runs before the driver container.
         toolkit: NVIDIA's container toolkit.
+        nri_plugin: it hands devices over as a plugin of the container runtime, ``cdi.nriPluginEnabled``.
         upgrade: see :class:`UpgradePolicy`.
         node_selector: nodes that an NVIDIADriver is for; empty for all.
         node_affinity: likewise, as it stands.
@@ -166,6 +167,7 @@ class DriverPolicy(msgspec.Struct, frozen=True, kw_only=True):
     secret_env: str = ""
     manager: Component = Component()
     toolkit: Component = Component()
+    nri_plugin: bool = False
     upgrade: UpgradePolicy = UpgradePolicy()
     node_selector: Mapping[str, str] = {}
     node_affinity: Mapping[str, Any] = {}

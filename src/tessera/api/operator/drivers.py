@@ -164,6 +164,7 @@ def _rendered(values: Mapping[str, Any]) -> Iterator[Manifest]:
         "hostPaths": _filled(merged["hostPaths"]),
         "driver": own if by_objects else {**rest, **own},
         "toolkit": _filled(merged["toolkit"]),
+        **_nri(values),
         **features,
         **{part: {"enabled": False} for part in _OWN},
     }
@@ -172,6 +173,13 @@ def _rendered(values: Mapping[str, Any]) -> Iterator[Manifest]:
         yield _object(
             DRIVER_API, DRIVER_KIND, DRIVER_NAME, _default_driver(rest, own["upgradePolicy"], crd, merged, features)
         )
+
+
+def _nri(values: Mapping[str, Any]) -> Manifest:
+    """What the toolkit is told by ``cdi``; the rest of it is about agents, and they have it as options."""
+    cdi = values.get("cdi")
+    asked = isinstance(cdi, Mapping) and cdi.get("nriPluginEnabled") is True
+    return {"cdi": {"nriPluginEnabled": True}} if asked else {}
 
 
 def _object(api_version: str, kind: str, name: str, spec: Manifest) -> Manifest:

@@ -29,6 +29,8 @@ PLUGIN_FOLLOWED = (
     "DP_ENABLE_HEALTHCHECKS",
 )
 MANAGER_FOLLOWED = ("WITH_REBOOT",)
+#: Keys of a component that ask nothing of agents: its switch, and what the container toolkit is told.
+_ELSEWHERE = ("enabled", "nriPluginEnabled")
 
 
 def unfollowed(fields: Mapping[str, Any], path: str) -> Iterator[Notice]:
@@ -60,7 +62,7 @@ def in_cluster_policy(fields: Mapping[str, Any], path: str) -> list[Notice]:
     found = list(_components(fields, path))
     for component, reason in OF_INSTALL.items():
         value = fields.get(component, {})
-        if value.get("enabled") is not False and any(asks(value[key]) for key in value if key != "enabled"):
+        if value.get("enabled") is not False and any(asks(value[key]) for key in value if key not in _ELSEWHERE):
             found.append(Notice(_at(path, component), f"no effect by itself: {reason}"))
     return found
 

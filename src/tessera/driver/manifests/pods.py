@@ -8,8 +8,10 @@ from tessera.driver.manifests.names import DRIVER_ACCOUNT, RUNTIME_CLASS, app_la
 
 Json = dict[str, Any]
 
+_CONTAINER = "validate"
 
-def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str) -> Json:
+
+def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str, nri_plugin: bool = False) -> Json:
     """Runs a program on the node's cards through its container runtime, and then says so by the markers.
 
     It asks for no card as a resource: those of the node are not advertised before it has succeeded.
@@ -19,17 +21,21 @@ def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str) -> 
         node: where.
         node_uid: that Node object's.
         driver_set: what is validated.
+        nri_plugin: the node's toolkit is a plugin of its container runtime; then there is no RuntimeClass of it.
     """
+    through: Json = {} if nri_plugin else {"runtimeClassName": RUNTIME_CLASS}
+    asked = {"annotations": {f"nvidia.cdi.k8s.io/container.{_CONTAINER}": "management.nvidia.com/gpu=all"}}
     return {
         "metadata": {
             "name": validation_name(node_uid),
             "labels": {**app_labels(VALIDATION_APP), DRIVER_SET_LABEL: driver_set},
+            **(asked if nri_plugin else {}),
             # Goes with its node, also where nobody collects pods of nodes that are gone.
             "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}],
         },
         "spec": {
             "nodeName": node,
-            "runtimeClassName": RUNTIME_CLASS,
+            **through,
             "restartPolicy": "OnFailure",
             "tolerations": [{"operator": "Exists"}],
             "priorityClassName": "system-node-critical",
@@ -38,7 +44,7 @@ def validation_pod(image: str, *, node: str, node_uid: str, driver_set: str) -> 
             "terminationGracePeriodSeconds": 1,
             "containers": [
                 {
-                    "name": "validate",
+                    "name": _CONTAINER,
                     "image": image,
                     "command": ["tessera", "validate"],
                     "env": [

@@ -4,7 +4,8 @@ NVIDIA's operator first looks after 60 s and then every 10 s, since its probe ru
 for a file first, which costs nothing while the driver is built or loaded, so there is nothing to wait for.
 """
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.api.driver.status import DRIVER_CONTAINER_READY, MARKER_FOLDER
@@ -71,13 +72,14 @@ def driver_stop() -> Json:
     return {"preStop": {"exec": {"command": ["sh", "-c", command]}}}
 
 
-def toolkit_ready(files: str) -> Json:
+def toolkit_ready(files: Sequence[str]) -> Json:
     """The toolkit runs and the container runtime's configuration knows it.
 
     Args:
-        files: where that would stand, as the shell understands it.
+        files: where that would stand; none where the toolkit configures nothing.
     """
-    command = f'[ -s "$TOOLKIT_PID_FILE" ] && grep -qs nvidia {files}'
+    known = f" && grep -qs nvidia {shlex.join(files)}" if files else ""
+    command = f'[ -s "$TOOLKIT_PID_FILE" ]{known}'
     return {
         "exec": {"command": ["sh", "-c", command]},
         "initialDelaySeconds": 0,

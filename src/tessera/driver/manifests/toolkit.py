@@ -7,8 +7,6 @@ container's word, too; the agent's would not come while it is paused for an upgr
 
 from typing import Any
 
-import msgspec
-
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import DRIVER_CONTAINER_READY, DRIVER_SET_LABEL, TOOLKIT_APP
 from tessera.driver.manifests.driver import image_of
@@ -21,49 +19,14 @@ from tessera.driver.manifests.names import (
     secrets,
 )
 from tessera.driver.manifests.probes import toolkit_ready
+from tessera.driver.manifests.runtimes import Runtime, nri_environment, nri_mount
 
 Json = dict[str, Any]
 
 _INSTALL = "/usr/local/nvidia"
-_CONFIG, _DROP_IN, _SOCKETS = "/runtime/config-dir", "/runtime/config-dir.d", "/runtime/sock-dir"
 _CREATE, _FROM_HOST = "DirectoryOrCreate", "HostToContainer"
-
-
-class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a container runtime has its settings (gpu-operator v26.7.0, ``controllers/object_controls.go``).
-
-    Attributes:
-        name: as the toolkit calls it.
-        folder: of its settings.
-        file: its settings.
-        drop_in_folder: of files that are read besides.
-        drop_in: the file that the toolkit writes there.
-        socket: through which it is told to read them again; empty where it is restarted otherwise.
-    """
-
-    name: str
-    folder: str
-    file: str
-    drop_in_folder: str
-    drop_in: str
-    socket: str = ""
-
-
-CONTAINERD = Runtime(
-    name="containerd",
-    folder="/etc/containerd",
-    file="config.toml",
-    drop_in_folder="/etc/containerd/conf.d",
-    drop_in="99-nvidia.toml",
-    socket="/run/containerd/containerd.sock",
-)
-CRIO = Runtime(
-    name="crio",
-    folder="/etc/crio",
-    file="config.toml",
-    drop_in_folder="/etc/crio/crio.conf.d",
-    drop_in="99-nvidia.conf",
-)
+#: The toolkit reads the first of these that is set, so ours goes where the policy has another one.
+_SET_AS_DEFAULT = ("NVIDIA_RUNTIME_SET_AS_DEFAULT", "CONTAINERD_SET_AS_DEFAULT", "DOCKER_SET_AS_DEFAULT")
 
 
 def toolkit_daemonset(policy: DriverPolicy, image: str, runtime: Runtime) -> Json:
@@ -75,6 +38,7 @@ def toolkit_daemonset(policy: DriverPolicy, image: str, runtime: Runtime) -> Jso
         runtime: the nodes' container runtime.
     """
     labels = app_labels(TOOLKIT_APP)
+    runtime = runtime.placed(policy.toolkit.env)
     mounts = _mounts(policy, runtime)
     return {
         "metadata": {"name": TOOLKIT_APP, "labels": labels},
@@ -130,16 +94,13 @@ def _toolkit(policy: DriverPolicy, runtime: Runtime, mounts: list[Mount]) -> Jso
         "env": [{"name": name, "value": text} for name, text in _environment(policy, runtime).items()],
         "securityContext": {"privileged": True, "seLinuxOptions": {"level": "s0"}},
         "volumeMounts": [each.mount() for each in mounts],
-        "readinessProbe": toolkit_ready(f"{_DROP_IN}/{runtime.drop_in} {_CONFIG}/{runtime.file}"),
+        "readinessProbe": toolkit_ready([] if policy.nri_plugin else runtime.files()),
     }
 
 
 def _environment(policy: DriverPolicy, runtime: Runtime) -> dict[str, str]:
-    install = policy.toolkit.install_dir or _INSTALL
-    socket = {}
-    if runtime.socket:
-        path = f"{_SOCKETS}/{runtime.socket.rpartition('/')[2]}"
-        socket = {"RUNTIME_SOCKET": path, "CONTAINERD_SOCKET": path, "CONTAINERD_RUNTIME_CLASS": RUNTIME_CLASS}
+    install, written = policy.toolkit.install_dir or _INSTALL, policy.toolkit.env
+    default = {} if any(name in written for name in _SET_AS_DEFAULT) else {_SET_AS_DEFAULT[0]: "true"}
     return {
         "NVIDIA_VISIBLE_DEVICES": "void",
         "ROOT": install,
@@ -150,28 +111,24 @@ def _environment(policy: DriverPolicy, runtime: Runtime) -> dict[str, str]:
         "DRIVER_ROOT_CTR_PATH": "/driver-root",
         "NVIDIA_DEV_ROOT": policy.driver_root,
         "DEV_ROOT_CTR_PATH": "/driver-root",
-        "RUNTIME": runtime.name,
-        "RUNTIME_CONFIG": f"{_CONFIG}/{runtime.file}",
-        ("CRIO_CONFIG" if runtime is CRIO else "CONTAINERD_CONFIG"): f"{_CONFIG}/{runtime.file}",
-        "RUNTIME_DROP_IN_CONFIG": f"{_DROP_IN}/{runtime.drop_in}",
-        "RUNTIME_DROP_IN_CONFIG_HOST_PATH": f"{runtime.drop_in_folder}/{runtime.drop_in}",
-        **socket,
         "CRIO_CONFIG_MODE": "config",
         "CDI_ENABLED": "true",
         # Pods get the driver's libraries from NVIDIA's runtime, for the devices that the agent lists as mounts; what
         # an image or a ConfigMap says in a variable counts in privileged pods only. Mode cdi would look for a slice
         # that was made a moment ago in files that were written before (docs/decisions/container-environment.md).
-        "NVIDIA_RUNTIME_SET_AS_DEFAULT": "true",
+        **default,
         "NVIDIA_CONTAINER_RUNTIME_MODE": "auto",
         "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS": "true",
         "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED": "false",
-        **policy.toolkit.env,
+        **written,
+        # These name files inside the container; toolkit.env named them on the host.
+        **(nri_environment(runtime, written) if policy.nri_plugin else runtime.environment(written)),
     }
 
 
 def _mounts(policy: DriverPolicy, runtime: Runtime) -> list[Mount]:
     install = policy.toolkit.install_dir or _INSTALL
-    mounts = [
+    return [
         Mount(name="toolkit-root", path="/run/nvidia/toolkit", at="/run/nvidia/toolkit", type=_CREATE),
         Mount(name="toolkit-install-dir", path=install, at=install, type=_CREATE),
         Mount(
@@ -183,10 +140,5 @@ def _mounts(policy: DriverPolicy, runtime: Runtime) -> list[Mount]:
         ),
         HOST_ROOT,
         Mount(name="cdi-root", path="/var/run/cdi", at="/var/run/cdi", type=_CREATE),
-        Mount(name=f"{runtime.name}-config", path=runtime.folder, at=_CONFIG, type=_CREATE),
-        Mount(name=f"{runtime.name}-drop-in-config", path=runtime.drop_in_folder, at=_DROP_IN, type=_CREATE),
+        *([nri_mount(policy.toolkit.env)] if policy.nri_plugin else runtime.mounts()),
     ]
-    if runtime.socket:
-        folder = runtime.socket.rpartition("/")[0]
-        mounts.append(Mount(name=f"{runtime.name}-socket", path=folder, at=_SOCKETS))
-    return mounts
