@@ -109,6 +109,60 @@ POD_QUANTITIES = Limit(
     "quantities in requests and limits of a slice pod, all containers together",
     "five for each of the most containers; each is parsed, and held against every node",
 )
+POD_AFFINITY_TERMS = Limit(
+    20,
+    "terms",
+    "terms of a pod's required affinity, and of its required anti-affinity, to other pods",
+    "applications name a handful of neighbours; each is judged against all pods, and again when one of them changes",
+)
+SPREAD_CONSTRAINTS = Limit(
+    20,
+    "constraints",
+    "topology spread constraints of a slice pod",
+    "zone, rack and host are three; each counts pods in every domain",
+)
+SELECTOR_VALUES = Limit(
+    1_000,
+    "values",
+    "labels and values in all selectors of a slice pod's affinity to pods and of its spread constraints",
+    "dozens for each term; each is held against the labels of pods",
+)
+HOST_PORTS = Limit(
+    200,
+    "ports",
+    "ports of a slice pod's containers, all together",
+    "one for each of the most containers; those of the host are held against every node",
+)
+POD_CLAIMS = Limit(
+    100,
+    "volumes",
+    "volumes by claim of a slice pod",
+    "nodes attach fewer; each is judged for every node",
+)
+REMEMBERED_SELECTIONS = Limit(
+    4_096,
+    "answers",
+    "different selectors of pods whose matches the controller counts along",
+    "more than the slice pods of a large cluster have; the longest unused is forgotten and counted anew",
+)
+OPPOSING_TERMS = Limit(
+    1_000,
+    "terms",
+    "terms of anti-affinity of pods that are there, which one slice pod is held against",
+    "hundreds of applications keep to themselves; those beyond are the scheduler's business",
+)
+NEIGHBOUR_STEPS = Limit(
+    200_000,
+    "steps",
+    "comparisons for rules about other pods in one decision, divided among the namespaces that have such rules",
+    "about 100 ms; pods of a namespace beyond its part are judged without these rules, the scheduler has the last word",
+)
+VOLUME_STEPS = Limit(
+    20_000,
+    "volumes",
+    "free volumes that one decision compares with claims",
+    "about 100 ms; claims beyond are judged as if each of them served, the scheduler has the last word",
+)
 REMEMBERED_CONSTRAINTS = Limit(
     4_096,
     "answers",

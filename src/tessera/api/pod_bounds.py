@@ -6,20 +6,29 @@ speak of: nothing is parsed and nothing compared.
 
 from typing import NamedTuple
 
-from tessera.kube.resources import PodSpec
+from tessera.kube.resources import PodAffinity, PodAffinityTerm, PodSpec, TopologySpreadConstraint
 from tessera.limits import (
+    HOST_PORTS,
     NODE_AFFINITY_EXPRESSIONS,
     NODE_AFFINITY_TERMS,
     NODE_AFFINITY_VALUES,
     NODE_SELECTOR_LABELS,
+    POD_AFFINITY_TERMS,
+    POD_CLAIMS,
     POD_CONTAINERS,
     POD_QUANTITIES,
+    SELECTOR_VALUES,
+    SPREAD_CONSTRAINTS,
     TOLERATIONS,
 )
 
 
 class PodSize(NamedTuple):
-    """How many of each a pod has; terms, expressions and values are those of required node affinity."""
+    """How many of each a pod has; terms, expressions and values are those of required node affinity.
+
+    What the controller alone judges, and admission does not count, stands last: terms of affinity and anti-affinity to
+    pods, spread constraints, labels and values in the selectors of all these, ports, volumes by claim.
+    """
 
     containers: int = 0
     selector: int = 0
@@ -28,6 +37,12 @@ class PodSize(NamedTuple):
     expressions: int = 0
     values: int = 0
     quantities: int = 0
+    near: int = 0
+    apart: int = 0
+    spread: int = 0
+    selector_values: int = 0
+    ports: int = 0
+    claims: int = 0
 
 
 def excess(spec: PodSpec) -> str:
@@ -46,6 +61,12 @@ def excess_of(size: PodSize) -> str:
         ("node affinity has", size.expressions, NODE_AFFINITY_EXPRESSIONS, one_label),
         ("node affinity has", size.values, NODE_AFFINITY_VALUES, one_label),
         ("the pod has", size.quantities, POD_QUANTITIES, "ask for fewer resources"),
+        ("pod affinity has", size.near, POD_AFFINITY_TERMS, "name many values in one term, by In"),
+        ("pod anti-affinity has", size.apart, POD_AFFINITY_TERMS, "name many values in one term, by In"),
+        ("the pod has", size.spread, SPREAD_CONSTRAINTS, "spread over zone and host"),
+        ("pod affinity and spread have", size.selector_values, SELECTOR_VALUES, "label the pods meant by one label"),
+        ("the pod has", size.ports, HOST_PORTS, "name the ports of the host alone"),
+        ("the pod has", size.claims, POD_CLAIMS, "put the data into fewer volumes"),
     )
     return next(
         (
@@ -63,6 +84,14 @@ def _size(spec: PodSpec) -> PodSize:
     few = terms[:NODE_AFFINITY_TERMS]
     tests = [test for term in few for test in (*term.match_expressions, *term.match_fields)]
     containers = (*spec.init_containers, *spec.containers)
+    near = _terms(spec.affinity.pod_affinity if spec.affinity is not None else None)
+    apart = _terms(spec.affinity.pod_anti_affinity if spec.affinity is not None else None)
+    spread = spec.topology_spread_constraints
+    rules: tuple[PodAffinityTerm | TopologySpreadConstraint, ...] = (
+        *near[:POD_AFFINITY_TERMS],
+        *apart[:POD_AFFINITY_TERMS],
+        *spread[:SPREAD_CONSTRAINTS],
+    )
     return PodSize(
         containers=len(containers),
         selector=len(spec.node_selector),
@@ -71,4 +100,28 @@ def _size(spec: PodSpec) -> PodSize:
         expressions=len(tests),
         values=sum(len(test.values) for test in tests),
         quantities=sum(len(each.resources.limits) + len(each.resources.requests) for each in containers),
+        near=len(near),
+        apart=len(apart),
+        spread=len(spread),
+        selector_values=sum(map(selector_values, rules)),
+        ports=sum(len(each.ports) for each in containers),
+        claims=sum(each.persistent_volume_claim is not None or each.ephemeral is not None for each in spec.volumes),
+    )
+
+
+def _terms(rule: PodAffinity | None) -> tuple[PodAffinityTerm, ...]:
+    return rule.required if rule is not None else ()
+
+
+def selector_values(rule: PodAffinityTerm | TopologySpreadConstraint) -> int:
+    """Labels and values in the selectors of a rule about other pods."""
+    selectors = [rule.label_selector]
+    names = 0
+    if isinstance(rule, PodAffinityTerm):
+        selectors.append(rule.namespace_selector)
+        names = len(rule.namespaces)
+    return names + sum(
+        len(each.match_labels) + sum(1 + len(test.values) for test in each.match_expressions)
+        for each in selectors
+        if each is not None
     )

@@ -17,6 +17,7 @@ from tessera.clock import Clock, rfc3339
 from tessera.controller.facts import pod_facts
 from tessera.controller.instructions import (
     DeleteObject,
+    Evict,
     Instruction,
     Key,
     PatchRequests,
@@ -30,7 +31,7 @@ from tessera.controller.machine import Slicer
 from tessera.controller.metrics import Metrics
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Forbidden, Invalid, NotFound
+from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.pace import rest_after
 from tessera.kube.resources import NODES, PODS
@@ -111,6 +112,11 @@ class Actor:
         except (NotFound, BadRequest, Forbidden, Invalid) as error:
             self._metrics.failed(kind, error.reason or type(error).__name__)
             self._impossible(write, error)
+        except Conflict as error:
+            if isinstance(write, Evict):  # it was bound, or is another pod: nothing is to be done
+                self._slicer.done(write)
+            else:
+                self._fail(write, error, self._slicer.refused)
         except BrokenAnswer as error:
             self._fail(write, error, self._slicer.unsure)
         except ApiError as error:
@@ -129,6 +135,9 @@ class Actor:
 
     def _impossible(self, write: Write, error: ApiError) -> None:
         if isinstance(write, DeleteObject) and isinstance(error, NotFound):
+            self._slicer.done(write)
+        elif isinstance(write, Evict):
+            _log.info("pod %s/%s is not evicted: %s", write.namespace, write.name, error)
             self._slicer.done(write)
         elif isinstance(write, Ungate) and not isinstance(error, NotFound):
             _log.warning("pod %s/%s cannot be ungated: %s", write.namespace, write.name, error)
@@ -174,6 +183,10 @@ class Actor:
                     self._slicer.see_pod(pod_facts(pod))
             case ReportObject():
                 await self._report(write)
+            case Evict():
+                self._check()
+                version = str(write.version) if write.version else None
+                await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)
             case DeleteObject():
                 self._check()
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)

@@ -3,8 +3,8 @@
 The rules are the scheduler's own filters (NodeUnschedulable, TaintToleration, NodeAffinity, NodeResourcesFit); the
 wording of a refusal follows its events, because that is what users know. This room has the words for one node;
 :mod:`tessera.controller.node_index` answers for all of them, and :mod:`tessera.controller.judges` has the rules about
-what stands on a node. Pod affinity, volumes and host ports are not looked at: the scheduler decides them after the pod
-is ungated.
+what stands on a node, :mod:`tessera.controller.neighbours` and :mod:`tessera.controller.volumes` those about other pods
+and about claims.
 """
 
 from collections.abc import Iterator, Mapping

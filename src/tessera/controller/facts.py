@@ -26,6 +26,16 @@ from tessera.api.pod_bounds import excess
 from tessera.api.requests import SliceRequestError, pod_slices, slices_of
 from tessera.controller.amounts import Amounts, amounts, offered_by_agent, pod_amounts
 from tessera.controller.constraints import ANYWHERE, Constraints, constraints_of
+from tessera.controller.relations import (
+    NONE,
+    HostPort,
+    Labels,
+    Relations,
+    claims_of,
+    host_ports,
+    labels_of,
+    relations_of,
+)
 from tessera.kube.meta import version_number
 from tessera.kube.resources import Condition, Node, Pod, Taint
 
@@ -60,6 +70,12 @@ class PodFacts:
         constraints: where it may run.
         priority: higher goes first.
         created: creation time, RFC 3339; earlier goes first among equals.
+        labels: its labels, sorted.
+        relations: its rules about other pods.
+        ports: what it takes of its node's ports.
+        claims: the claims that it uses, as ``namespace/name``.
+        owner: UID of the controller that makes it anew when it goes; empty without.
+        refused: why the scheduler finds no node for it, once its gates are open; empty while it does not say so.
         finished: it has ended and will not run again.
         leaving: its deletion was asked for.
         fault: why it cannot be placed whatever room there is; empty if it can.
@@ -78,6 +94,12 @@ class PodFacts:
     constraints: Constraints = ANYWHERE
     priority: int = 0
     created: str = ""
+    labels: Labels = ()
+    relations: Relations = NONE
+    ports: frozenset[HostPort] = frozenset()
+    claims: tuple[str, ...] = ()
+    owner: str = ""
+    refused: str = ""
     finished: bool = False
     leaving: bool = False
     fault: str = ""
@@ -177,6 +199,12 @@ def pod_facts(pod: Pod) -> PodFacts:
         constraints=constraints,
         priority=spec.priority,
         created=meta.creation_timestamp or "",
+        labels=labels_of(pod),
+        relations=relations_of(pod, wants_slices=bool(profiles)) if not fault else NONE,
+        ports=host_ports(spec),
+        claims=claims_of(pod),
+        owner=next((each.uid for each in meta.owner_references if each.controller), ""),
+        refused=_refused(pod),
         finished=pod.status.phase in FINISHED,
         leaving=meta.deletion_timestamp is not None,
         fault=fault,
@@ -198,6 +226,16 @@ def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
     except (SliceRequestError, ValueError) as error:
         return profiles, held, ANYWHERE, str(error)
     return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
+
+
+def _refused(pod: Pod) -> str:
+    """What the scheduler says of a pod that it finds no node for; nothing while it makes room for it (preemption)."""
+    if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
+        return ""
+    said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    if said is None or (said.status, said.reason) != ("False", "Unschedulable"):
+        return ""
+    return said.message or said.reason
 
 
 def node_facts(node: Node) -> NodeFacts:

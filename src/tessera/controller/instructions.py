@@ -91,6 +91,28 @@ class Ungate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evict:
+    """Ends a pod that the scheduler refuses where it was pinned, so that its owner makes it anew.
+
+    Attributes:
+        uid: the pod.
+        namespace: where it is.
+        name: its name.
+        version: the state in which it was refused; one that was bound since is left alone.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    version: int
+
+    @property
+    def key(self) -> Key:
+        """The pod."""
+        return ("pod", self.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteObject:
     """Removes the Instaslice object of a node that is gone."""
 
@@ -133,5 +155,5 @@ class Tell:
     warning: bool = False
 
 
-Write = PatchRequests | PatchResults | Ungate | DeleteObject | ReportObject
+Write = PatchRequests | PatchResults | Ungate | Evict | DeleteObject | ReportObject
 Instruction = Write | Tell

@@ -6,13 +6,17 @@ made for one batch: it starts from what stands on the nodes, and is told what th
 is being planned, so that the pods of a batch are judged beside each other.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Protocol
 
 from tessera.api.names import NodeName
 from tessera.controller.amounts import Amounts, add
 from tessera.controller.eligibility import device_shortages, shortage
 from tessera.controller.facts import NodeFacts, PodFacts
+from tessera.controller.refused import Avoidance
+
+#: What is said of a node that a pod's owner avoids.
+AVOIDED = "node(s) where the scheduler refused the owner's last pod"
 
 
 class Judge(Protocol):
@@ -29,6 +33,10 @@ class Judge(Protocol):
 
         The words are the same for every node, as in the scheduler's events: refusals are counted by them.
         """
+        ...
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """Equal for pods that it treats alike."""
         ...
 
     def take(self, pod: PodFacts, node: NodeName) -> None:
@@ -63,6 +71,10 @@ class FreeAmounts:
         used = self._used.get(node, {})
         taken = self._taken.get(node)
         return used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """What the pod asks for."""
+        return tuple(sorted(pod.amounts.items()))
 
     def take(self, pod: PodFacts, node: NodeName) -> None:
         """Counts what the pod will hold; one that is bound is counted there already."""
@@ -118,8 +130,35 @@ class OfferedDevices:
             self._others[node] = self._used_without_slices(node)
         return next(device_shortages(pod.amounts, self._others[node], facts), "")
 
+    def kind(self, pod: PodFacts) -> Hashable:
+        """What the pod asks for."""
+        return tuple(sorted(pod.amounts.items()))
+
     def take(self, pod: PodFacts, node: NodeName) -> None:
         """Slices of the batch say nothing here."""
 
     def give_back(self, pod: PodFacts, node: NodeName) -> None:
         """Slices of the batch say nothing here."""
+
+
+class AvoidedNodes:
+    """Nodes on which the scheduler refused an earlier pod of the same owner, for a while."""
+
+    of_cards = False
+
+    def __init__(self, avoidance: Avoidance) -> None:
+        self._avoidance = avoidance
+
+    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+        """Whether the pod's owner avoids the node."""
+        return AVOIDED if self._avoidance.avoids(pod.owner, node) else ""
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """The nodes that its owner avoids."""
+        return self._avoidance.of(pod.owner)
+
+    def take(self, pod: PodFacts, node: NodeName) -> None:
+        """Nothing to do."""
+
+    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+        """Nothing to do."""

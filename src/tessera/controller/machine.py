@@ -14,7 +14,8 @@ Rules:
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from heapq import nsmallest
 
 from tessera.api.instaslice import Instaslice, NodeResources, misfit
@@ -24,15 +25,19 @@ from tessera.controller.amounts import Amounts, add
 from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
 from tessera.controller.facts import PodFacts
-from tessera.controller.instructions import Instruction, Key, PatchRequests, ReportObject, Tell, Ungate, Write
+from tessera.controller.instructions import Evict, Instruction, Key, PatchRequests, ReportObject, Tell, Ungate, Write
 from tessera.controller.inventory import Inventory
-from tessera.controller.judges import FreeAmounts, FreeDevices, Judge, OfferedDevices
+from tessera.controller.judges import AvoidedNodes, FreeAmounts, FreeDevices, Judge, OfferedDevices
 from tessera.controller.ledger import Ledger
+from tessera.controller.neighbours import HostPorts, Neighbours
 from tessera.controller.objections import objections
 from tessera.controller.observed import Observed
 from tessera.controller.placing import Placed, Surroundings, Unplaced, place, rank
-from tessera.controller.wording import fixed_text, lost_text, object_text, waiting_text
-from tessera.limits import BATCH_PODS, DECISION_STEPS
+from tessera.controller.refused import Avoidance
+from tessera.controller.relations import NONE
+from tessera.controller.volumes import Volumes
+from tessera.controller.wording import fixed_text, lost_text, object_text, taken_back_text, waiting_text
+from tessera.limits import BATCH_PODS, DECISION_STEPS, OPPOSING_TERMS
 from tessera.placement.reasons import Reason
 from tessera.placement.work import Work
 
@@ -46,6 +51,8 @@ class Slicer(Observed):
         waiting: pods that wait for a place, with the reason once planning refused them.
         decisions: promises made so far.
         work: steps of planning taken so far.
+        refused_pods: pods that the scheduler refuses where they are pinned to promised slices.
+        avoidance: nodes that owners of refused pods avoid.
         faults: nodes whose Instaslice object breaks a rule, with what is wrong. Such a node gets no promises, nothing
             is written about those that it has, and what its object said last goes on to count until it is mended.
     """
@@ -70,6 +77,11 @@ class Slicer(Observed):
         self._tell: list[Tell] = []
         self._opened: set[PodUid] = set()
         self._charges = Charges()
+        self.refused_pods: set[PodUid] = set()
+        self.avoidance = Avoidance()
+        self._dependent: set[PodUid] = set()
+        self._withdrawn: set[PodUid] = set()
+        self._evict: dict[PodUid, Evict] = {}
 
     @property
     def used(self) -> Mapping[NodeName, Amounts]:
@@ -127,7 +139,35 @@ class Slicer(Observed):
         if self._denied.pop(uid, None) is not None:
             self._changed_pods.add(uid)
 
+    def take_back(self, uid: PodUid, avoid_until: float) -> None:
+        """Gives the slices of a refused pod to somebody else, if it is refused still.
+
+        A pod that somebody makes anew is evicted; the promise ends with it. Any other one stays, without slices. Should
+        the scheduler bind it after all, it is planned like any pod that is bound: it gets slices if there is room.
+
+        Args:
+            uid: the pod.
+            avoid_until: up to when its owner's pods avoid the node.
+        """
+        pod, allocation = self.pods.get(uid), self.ledger.live(uid)
+        if pod is None or allocation is None or uid not in self.refused_pods or ("pod", uid) in self._busy:
+            return
+        self._say(pod, "SliceTakenBack", taken_back_text(pod, allocation.node), warning=True)
+        if pod.owner:
+            self.avoidance.add(pod.owner, allocation.node, avoid_until)
+            self._evict[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
+        else:
+            self._withdrawn.add(uid)
+            self._give_up(allocation)
+
+    def end_avoidance(self, now: float) -> None:
+        """Nodes that were avoided long enough are open again."""
+        for node in self.avoidance.end(now):
+            self.growth.at(node)
+
     def _touch(self, write: Write) -> None:
+        if isinstance(write, Evict):
+            return
         if isinstance(write, Ungate):
             self._changed_pods.add(write.uid)  # nobody reviewed the promise while the write was under way
             allocation = self.ledger.live(write.uid)
@@ -141,7 +181,9 @@ class Slicer(Observed):
     @property
     def stirred(self) -> bool:
         """Whether there is anything new to decide about."""
-        return bool(self._changed_nodes or self._changed_pods) or self.growth.concerns(self.waiting)
+        if self._changed_nodes or self._changed_pods or (self.neighbours_changed and self._dependent):
+            return True
+        return self.growth.concerns(self.waiting)
 
     def decide(self) -> None:
         """Absorbs what was observed, then plans what waits, as much of it as one step may cost.
@@ -157,6 +199,7 @@ class Slicer(Observed):
         pods, self._changed_pods = self._changed_pods, set()
         for uid in sorted(pods):
             self._absorb_pod(uid)
+        self._follow_neighbours()
         candidates = [self.pods[uid] for uid in self.growth.candidates(self.waiting)]
         if candidates:
             self._plan(nsmallest(BATCH_PODS, candidates, key=rank))
@@ -171,7 +214,8 @@ class Slicer(Observed):
     def _plan(self, pods: Sequence[PodFacts]) -> None:
         since = {pod.uid: self.growth.since_refusal(pod.uid) for pod in pods}
         work = Work(DECISION_STEPS)
-        found = place(pods, self._surroundings(since), work)
+        with self._judging(pods) as judges:
+            found = place(pods, self._surroundings(since, judges), work)
         self.work += DECISION_STEPS - work.left
         for one in found:
             if isinstance(one, Placed):
@@ -181,14 +225,17 @@ class Slicer(Observed):
 
     def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
         """Where these pods would go now, together, if they waited alone; nothing is promised."""
-        return place(pods, self._surroundings({}), Work(sys.maxsize))
+        with self._judging(pods) as judges:
+            return place(pods, self._surroundings({}, judges), Work(sys.maxsize))
 
-    def _surroundings(self, since: Mapping[PodUid, frozenset[NodeName] | None]) -> Surroundings:
+    def _surroundings(
+        self, since: Mapping[PodUid, frozenset[NodeName] | None], judges: Sequence[Judge]
+    ) -> Surroundings:
         return Surroundings(
             fleet=self.inventory.fleet,
             nodes=self.nodes,
             index=self.index,
-            judges=self._judges(),
+            judges=judges,
             ledger=self.ledger,
             home_of=self.home_of,
             grown_since=since,
@@ -196,27 +243,43 @@ class Slicer(Observed):
 
     def objections(self, pod: PodFacts) -> Mapping[NodeName, tuple[str, ...]]:
         """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
-        judges = self._judges()
         nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
-        return {
-            node.name: objections(
-                pod,
-                node,
-                judges=judges,
-                used=self.used.get(node.name, {}),
-                ledger=self.ledger,
-            )
-            for node in nodes
-        }
+        with self._judging((pod,)) as judges:
+            return {
+                node.name: objections(pod, node, judges=judges, used=self.used.get(node.name, {}), ledger=self.ledger)
+                for node in nodes
+            }
 
-    def _judges(self) -> Sequence[Judge]:
-        """The rules about what stands on nodes, for one batch."""
-        nodes, used = self.nodes, self.used
-        return (
-            FreeAmounts(nodes, used),
-            OfferedDevices(nodes, used, self._used_without_slices),
-            FreeDevices(nodes, used),
-        )
+    @contextmanager
+    def _judging(self, pods: Sequence[PodFacts]) -> Iterator[Sequence[Judge]]:
+        """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
+        neighbours = Neighbours(self.neighbours, self.index, pods)
+        volumes = (Volumes(self.storage, self.neighbours, self.index),) if self.storage_listed else ()
+        try:
+            yield (
+                AvoidedNodes(self.avoidance),
+                HostPorts(self.neighbours),
+                FreeAmounts(self.nodes, self.used),
+                OfferedDevices(self.nodes, self.used, self._used_without_slices),
+                FreeDevices(self.nodes, self.used),
+                *volumes,
+                neighbours,
+            )
+        finally:
+            neighbours.end()
+
+    def _follow_neighbours(self) -> None:
+        """Pods that others or volumes kept from a node are asked anew about all nodes once such a thing has changed."""
+        if self.neighbours_changed:
+            self.neighbours_changed = False
+            for uid in self._dependent:
+                self.growth.forget(uid)
+
+    def _depends(self, pod: PodFacts) -> bool:
+        """Whether other pods or volumes decide where a pod may run."""
+        if pod.relations != NONE or pod.ports or pod.claims:
+            return True
+        return any(True for _ in self.neighbours.opposed(pod.namespace, pod.labels, OPPOSING_TERMS))
 
     def _promise(self, placed: Placed) -> None:
         pod = placed.pod
@@ -236,6 +299,8 @@ class Slicer(Observed):
             self._leave(pod.uid)
             self._opened.add(pod.uid)
             return
+        if self._depends(pod):
+            self._dependent.add(pod.uid)
         if reason is None:
             return
         self.waiting[pod.uid] = reason
@@ -352,12 +417,20 @@ class Slicer(Observed):
             self._settle(allocation, gone=False)
             self._due.add(allocation.node)
             self._review(allocation)
+        self._note_refusal(uid, pod)
         self.growth.forget(uid)
         self._queue(uid)
         self._charge(uid)
         if pod is not None and pod.finished and not self.ledger.of(uid):
             self.lose_pod(uid)
             self._changed_pods.discard(uid)
+
+    def _note_refusal(self, uid: PodUid, pod: PodFacts | None) -> None:
+        promised = pod is not None and not pod.leaving and self.ledger.live(uid) is not None
+        if pod is not None and pod.refused and promised:
+            self.refused_pods.add(uid)
+        else:
+            self.refused_pods.discard(uid)
 
     def _report_fault(self, pod: PodFacts) -> None:
         if pod.fault and pod.gated and self._told.get(pod.uid) != pod.fault:
@@ -409,16 +482,20 @@ class Slicer(Observed):
             self._leave(uid)
             if pod is None:
                 self._told.pop(uid, None)
+                self._withdrawn.discard(uid)
         elif uid not in self.waiting:
             self.waiting[uid] = None
 
     def _leave(self, uid: PodUid) -> None:
         """A pod waits no more."""
         self.waiting.pop(uid, None)
+        self._dependent.discard(uid)
         self.growth.forget(uid)
 
     def _waits(self, pod: PodFacts) -> bool:
         if self.ledger.live(pod.uid) is not None or pod.uid in self._denied:
+            return False
+        if pod.uid in self._withdrawn and not pod.node:
             return False
         if pod.ready_to_place:
             return True
@@ -433,9 +510,19 @@ class Slicer(Observed):
         if pod is not None and not pod.finished:
             live = self.ledger.live(uid)
             home = pod.node or (live.node if live is not None else None)
+        self._seat(uid, pod, home)
         left = self._charges.charge(uid, home, pod.amounts if pod is not None else {})
         if left is not None and left in self._cards:
             self.growth.at(left)
+
+    def _seat(self, uid: PodUid, pod: PodFacts | None, home: NodeName | None) -> None:
+        """Counts a pod among the neighbours on its node."""
+        before = self.neighbours.changes
+        if pod is None:
+            self.neighbours.drop(uid)
+        else:
+            self.neighbours.put(pod, home)
+        self.neighbours_changed |= self.neighbours.changes != before
 
     def _say(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
         self._tell.append(
@@ -446,8 +533,9 @@ class Slicer(Observed):
 
     def take(self) -> Sequence[Instruction]:
         """What to do now. Each write is in flight from here on."""
-        found: list[Instruction] = [*self._openings(), *self._tell, *self._orphans]
-        self._tell, self._orphans = [], []
+        evictions = [each for each in self._evict.values() if each.key not in self._busy]
+        found: list[Instruction] = [*self._openings(), *self._tell, *self._orphans, *evictions]
+        self._tell, self._orphans, self._evict = [], [], {}
         due, self._due = self._due, set()
         for node in sorted(due):
             found += self._writes(node)

@@ -136,6 +136,19 @@ class NodeIndex:
         self._remember(self._selected, constraints, known)
         return known[1]
 
+    def domains(self, key: str) -> Mapping[str, int]:
+        """The nodes of each value of a label."""
+        return self._labels.get(key, {})
+
+    def label(self, name: NodeName, key: str) -> str | None:
+        """A node's value of a label."""
+        node = self._nodes.get(name)
+        return node.labels.get(key) if node is not None else None
+
+    def untainted(self, constraints: Constraints) -> int:
+        """The nodes without a taint that the tolerations leave in the way."""
+        return self._untainted(constraints)
+
     def _untainted(self, constraints: Constraints) -> int:
         known = self._accepted.pop(constraints, None)
         if known is None or known[0] < self._others_changed:

@@ -4,6 +4,7 @@ Observations may repeat and come late; an older state of a pod or an object is i
 so that :mod:`tessera.controller.machine` looks at that and nothing else.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tessera.api.instaslice import Instaslice
@@ -12,6 +13,8 @@ from tessera.controller.facts import Agent, NodeFacts, PodFacts
 from tessera.controller.growth import Growth
 from tessera.controller.instructions import DeleteObject
 from tessera.controller.node_index import NodeIndex
+from tessera.controller.pod_index import PodIndex
+from tessera.controller.volumes import Storage
 from tessera.kube.meta import version_number
 
 
@@ -25,6 +28,10 @@ class Observed:
         unreadable: why a node's object cannot be read now.
         index: all nodes, by what pods' constraints ask of them.
         growth: where room may have grown, for whoever waits.
+        neighbours: pods on nodes, by what other pods' rules ask of them.
+        storage: claims and volumes.
+        storage_listed: they are all there, so that pods are judged by them.
+        neighbours_changed: something changed there that pods may wait for.
     """
 
     def __init__(self) -> None:
@@ -33,6 +40,10 @@ class Observed:
         self.objects: dict[NodeName, Instaslice] = {}
         self.unreadable: dict[NodeName, str] = {}
         self.index = NodeIndex()
+        self.neighbours = PodIndex()
+        self.storage = Storage()
+        self.storage_listed = False
+        self.neighbours_changed = False
         self._fixed: set[NodeName] = set()
         self._rewound_pods: set[PodUid] = set()
         self._rewound_objects: set[NodeName] = set()
@@ -143,6 +154,12 @@ class Observed:
         """A node's Instaslice object is gone."""
         if self.objects.pop(node, None) is not None:
             self._changed_nodes.add(node)
+
+    def see_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """Labels of a namespace, which rules about pods may ask for; None for one that is gone."""
+        before = self.neighbours.changes
+        self.neighbours.set_namespace(name, labels)
+        self.neighbours_changed |= self.neighbours.changes != before
 
     def home_of(self, pod: PodFacts) -> NodeName | None:
         """The node that an ungated pod must run on: bound to it or pinned by hostname; None for any other pod."""

@@ -235,8 +235,8 @@ class _Rules:
     def kind(self, pod: PodFacts) -> Hashable:
         """Equal for pods that every node treats alike."""
         special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
-        amounts = tuple(sorted(pod.amounts.items()))
-        return (pod.profiles, self._kinds[pod.uid], amounts, special, self._grown_since.get(pod.uid))
+        judged = tuple(judge.kind(pod) for judge in self._judges)
+        return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
 
     def take(self, demand: Demand, node: str) -> None:
         """The batch gives the pod a place there."""

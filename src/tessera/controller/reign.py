@@ -17,7 +17,9 @@ from tessera.controller.acting import Actor
 from tessera.controller.machine import Slicer
 from tessera.controller.metrics import Metrics
 from tessera.controller.options import ControllerOptions
+from tessera.controller.refused import AVOIDANCE, RefusedPods
 from tessera.controller.watching import Watching
+from tessera.controller.world import World
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
 from tessera.kube.client import Client
@@ -84,6 +86,9 @@ class Reign:
             rng=rng,
         )
 
+        self._refused = RefusedPods()
+        self._due: asyncio.TimerHandle | None = None
+        self._world = World(client, self._slicer, self._stirred.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             client,
             clock,
@@ -115,14 +120,17 @@ class Reign:
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._actor.stop)
+            stack.callback(self._stop_waiting)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for informer in informers:
                 group.create_task(informer.run())
             group.create_task(self._events.run())
             group.create_task(self._provisioning.run(), name="provisioning")
             group.create_task(self._drivers.run(), name="drivers")
+            group.create_task(self._world.run(), name="claims and namespaces")
             for informer in informers:
                 await informer.wait_synced()
+            await self._world.wait_synced()
             begun(self._slicer)
             self._stirred.set()
             while True:
@@ -136,5 +144,23 @@ class Reign:
         self._slicer.decide()
         if self._slicer.decisions > before:
             self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
+        self._take_back()
         for instruction in self._slicer.take():
             self._actor.start(instruction, group)
+
+    def _take_back(self) -> None:
+        """Slices of pods that the scheduler refuses for too long, and nodes that are avoided no longer."""
+        now = self._clock.monotonic()
+        self._refused.follow(self._slicer.refused_pods, now)
+        for uid in self._refused.due(now):
+            self._slicer.take_back(uid, now + AVOIDANCE)
+        self._slicer.end_avoidance(now)
+        self._stop_waiting()
+        times = [when for when in (self._refused.next(), self._slicer.avoidance.next()) if when is not None]
+        if times:
+            self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._stirred.set)
+
+    def _stop_waiting(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None

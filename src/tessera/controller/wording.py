@@ -36,6 +36,16 @@ def object_text(node: str, fault: str) -> str:
     )
 
 
+def taken_back_text(pod: PodFacts, node: str) -> str:
+    """An event's message for a pod that the scheduler refuses on the node of its slices."""
+    then = "It is evicted, and its owner's next pod avoids the node for a while"
+    if not pod.owner:
+        then = "Its slices go to the next pod; delete it and create it anew, so that it is placed anew"
+    return (
+        f"The scheduler refuses the pod on node {node}, where its slices were promised: {one_line(pod.refused)}. {then}"
+    )
+
+
 def wanted_text(pod: PodFacts) -> str:
     """``3g.20gb`` or ``2 x 1g.5gb + 3g.20gb``."""
     counts = {profile: pod.profiles.count(profile) for profile in pod.profiles}

@@ -289,14 +289,29 @@ class Client:
     # Subresources with a form of their own
 
     async def evict(
-        self, name: str, namespace: str, *, uid: str | None = None, grace_seconds: int | None = None
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
     ) -> None:
         """Asks for a pod's eviction.
 
+        Args:
+            name: the pod's.
+            namespace: the pod's.
+            uid: the life that is meant.
+            resource_version: the state that is meant; one that has changed since is left alone.
+            grace_seconds: seconds that it may take to end.
+
         Raises:
+            Conflict: the pod is another one, or was changed.
             TooManyRequests: a disruption budget forbids it now. Not repeated here.
         """
-        options = _DeleteOptions(grace_period_seconds=grace_seconds, preconditions=_Preconditions(uid=uid))
+        wanted = _Preconditions(uid=uid, resource_version=resource_version)
+        options = _DeleteOptions(grace_period_seconds=grace_seconds, preconditions=wanted)
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

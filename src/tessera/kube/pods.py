@@ -5,6 +5,7 @@
 import msgspec
 
 from tessera.kube.meta import ObjectMeta, Wire
+from tessera.kube.podaffinity import PodAffinity, TopologySpreadConstraint
 
 
 class EnvVar(Wire, frozen=True, kw_only=True):
@@ -18,6 +19,15 @@ class ResourceRequirements(Wire, frozen=True, kw_only=True):
 
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
+
+
+class ContainerPort(Wire, frozen=True, kw_only=True):
+    """A port; ``host_port`` 0 takes none of the node's."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = ""
 
 
 class SecurityContext(Wire, frozen=True, kw_only=True):
@@ -34,6 +44,7 @@ class Container(Wire, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: tuple[EnvVar, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
     resources: ResourceRequirements = ResourceRequirements()
     restart_policy: str = ""
     security_context: SecurityContext | None = None
@@ -83,9 +94,11 @@ class NodeAffinity(Wire, frozen=True, kw_only=True):
 
 
 class Affinity(Wire, frozen=True, kw_only=True):
-    """Node affinity only: pod affinity is the scheduler's business."""
+    """Affinity to nodes and to other pods."""
 
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
 
 
 class Toleration(Wire, frozen=True, kw_only=True):
@@ -102,10 +115,23 @@ class EmptyDir(Wire, frozen=True, kw_only=True):
     """A folder that lives as long as the pod."""
 
 
-class Volume(Wire, frozen=True, kw_only=True):
-    """A volume, as far as it tells whether data goes with the pod."""
+class ClaimVolume(Wire, frozen=True, kw_only=True):
+    """A volume by its claim."""
 
+    claim_name: str = ""
+
+
+class EphemeralVolume(Wire, frozen=True, kw_only=True):
+    """A volume whose claim is made for the pod and named after it."""
+
+
+class Volume(Wire, frozen=True, kw_only=True):
+    """A volume, as far as it tells whether data goes with the pod, and which claims it uses."""
+
+    name: str = ""
     empty_dir: EmptyDir | None = None
+    persistent_volume_claim: ClaimVolume | None = None
+    ephemeral: EphemeralVolume | None = None
 
 
 class PodSpec(Wire, frozen=True, kw_only=True):
@@ -121,6 +147,7 @@ class PodSpec(Wire, frozen=True, kw_only=True):
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
     priority: int = 0
     priority_class_name: str = ""
     termination_grace_period_seconds: int | None = None

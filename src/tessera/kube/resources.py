@@ -55,6 +55,7 @@ from tessera.kube.objects import (
     ServicePort,
     ServiceSpec,
 )
+from tessera.kube.podaffinity import PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from tessera.kube.pods import (
     Affinity,
     Condition,
@@ -175,6 +176,8 @@ __all__ = [
     "PersistentVolume",
     "PersistentVolumeClaim",
     "Pod",
+    "PodAffinity",
+    "PodAffinityTerm",
     "PodSpec",
     "PodStatus",
     "PodTemplateSpec",
@@ -197,6 +200,7 @@ __all__ = [
     "StorageClass",
     "Taint",
     "Toleration",
+    "TopologySpreadConstraint",
     "Uid",
     "Volume",
     "Webhook",

@@ -62,7 +62,9 @@ def _constraint(rule: Json, pod: PodNeeds, nodes: list[Node]) -> _Constraint:
 
 
 def _counts(other: PodNeeds, pod: PodNeeds, selector: Json | None) -> bool:
-    return not other.terminating and other.namespace == pod.namespace and selects(selector, other.labels)
+    if other.terminating or not selector:  # an empty selector counts nothing, as upstream has it
+        return False
+    return other.namespace == pod.namespace and selects(selector, other.labels)
 
 
 def _selector(rule: Json, pod: PodNeeds) -> Json | None:

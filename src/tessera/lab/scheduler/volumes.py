@@ -74,8 +74,10 @@ def volume_filter(pod: PodNeeds, cluster: Cluster) -> VolumeFilter | None:
     if not why and not all(map(storage.waits_for_consumer, loose)):
         why = UNBOUND_IMMEDIATE
 
+    taken = _taken_by_one(claims, pod, cluster)
+
     def judge(node: Node) -> Refusal | None:
-        if _taken_by_one(claims, node, pod):
+        if taken:
             return ONE_POD_ONLY
         if _exceeds(claims, node, storage):
             return TOO_MANY
@@ -178,12 +180,15 @@ def _name(volume: Json) -> str:
     return str(volume["metadata"]["name"])
 
 
-def _taken_by_one(claims: Iterable[Json], node: Node, pod: PodNeeds) -> bool:
-    """Whether another pod of the node uses a claim that only one pod may use."""
+def _taken_by_one(claims: Iterable[Json], pod: PodNeeds, cluster: Cluster) -> bool:
+    """Whether another pod uses a claim that only one pod may use."""
     names = {each["metadata"]["name"] for each in claims if each["spec"].get("accessModes") == ["ReadWriteOncePod"]}
     keys = {f"{pod.namespace}/{name}" for name in names}
     return bool(keys) and any(
-        key in keys for other in node.pods.values() for key, _ in claims_of(other.namespace, _own(other), other.spec)
+        key in keys
+        for node in cluster.nodes.values()
+        for other in node.pods.values()
+        for key, _ in claims_of(other.namespace, _own(other), other.spec)
     )
 
 

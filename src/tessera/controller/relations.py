@@ -1,0 +1,189 @@
+"""What a pod says about other pods and about what it takes of a node, compiled: equal rules are equal values.
+
+Read once, when the pod arrives. A pod that wants slices and says more than is considered is refused by
+:mod:`tessera.api.pod_bounds`. Of other pods, whose rules only keep ours away, the first terms count; what is beyond is
+the scheduler's business, as is everything else that is not judged here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+from tessera.api.pod_bounds import selector_values
+from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
+from tessera.kube.selectors import Requirement, selector_from
+from tessera.limits import POD_AFFINITY_TERMS, SELECTOR_VALUES
+
+#: A pod's labels as sorted pairs.
+Labels = tuple[tuple[str, str], ...]
+#: Protocol, host address and port.
+HostPort = tuple[str, str, int]
+#: The address that stands for all of a host.
+ANY_ADDRESS = "0.0.0.0"
+
+#: Tests that must all hold, in an order that makes equal selectors equal; None matches nothing.
+Tests = tuple[Requirement, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Pods that are meant.
+
+    Attributes:
+        namespaces: those that are named.
+        namespace_tests: tests on the labels of further namespaces; None means no further ones.
+        tests: on the pod's labels.
+    """
+
+    namespaces: frozenset[str]
+    namespace_tests: Tests
+    tests: Tests
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.namespaces, self.namespace_tests, self.tests)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A required term of affinity or anti-affinity to pods."""
+
+    selection: Selection
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A topology spread constraint with DoNotSchedule.
+
+    Attributes:
+        selection: the pods that are counted.
+        key: the node label.
+        skew: how many more than in the emptiest domain may be in one.
+        domains: with fewer domains than this, the emptiest counts as having none.
+        honors_affinity: only nodes that the pod's selector and affinity admit count.
+        honors_taints: only nodes without a taint in the pod's way count.
+    """
+
+    selection: Selection
+    key: str
+    skew: int
+    domains: int
+    honors_affinity: bool
+    honors_taints: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """A pod's rules about other pods.
+
+    Attributes:
+        near: required pod affinity.
+        apart: required pod anti-affinity.
+        spread: hard spread constraints.
+    """
+
+    near: tuple[Term, ...] = ()
+    apart: tuple[Term, ...] = ()
+    spread: tuple[Spread, ...] = ()
+
+
+#: Of a pod that says nothing about others.
+NONE = Relations()
+
+
+def relations_of(pod: Pod, *, wants_slices: bool) -> Relations:
+    """What a pod says; of one that is not ours to place only what keeps others away."""
+    spec, namespace = pod.spec, pod.metadata.namespace
+    affinity = spec.affinity
+    spread = spec.topology_spread_constraints if wants_slices else ()
+    if affinity is None and not spread:
+        return NONE
+    try:
+        return Relations(
+            near=_terms(affinity.pod_affinity, namespace) if affinity is not None and wants_slices else (),
+            apart=_terms(affinity.pod_anti_affinity, namespace) if affinity is not None else (),
+            spread=tuple(_spreads(pod)) if spread else (),
+        )
+    except ValueError:  # an operator that no API server lets through
+        return NONE
+
+
+def labels_of(pod: Pod) -> Labels:
+    """A pod's labels."""
+    return tuple(sorted(pod.metadata.labels.items()))
+
+
+def host_ports(spec: PodSpec) -> frozenset[HostPort]:
+    """What a pod takes of its node's ports, sidecars included."""
+    sidecars = [each for each in spec.init_containers if each.restart_policy == "Always"]
+    return frozenset(
+        (port.protocol or "TCP", port.host_ip or ANY_ADDRESS, number)
+        for container in (*spec.containers, *sidecars)
+        for port in container.ports
+        if (number := port.host_port or (port.container_port if spec.host_network else 0))
+    )
+
+
+def claims_of(pod: Pod) -> tuple[str, ...]:
+    """The claims that a pod uses, as ``namespace/name``."""
+    meta = pod.metadata
+    found = []
+    for volume in pod.spec.volumes:
+        if volume.persistent_volume_claim is not None:
+            found.append(f"{meta.namespace}/{volume.persistent_volume_claim.claim_name}")
+        elif volume.ephemeral is not None:
+            found.append(f"{meta.namespace}/{meta.name}-{volume.name}")
+    return tuple(found)
+
+
+def _terms(rule: PodAffinity | None, namespace: str) -> tuple[Term, ...]:
+    found = dict.fromkeys(
+        Term(_selection(term.label_selector, namespace, term.namespaces, term.namespace_selector), term.topology_key)
+        for term in islice(rule.required if rule is not None else (), POD_AFFINITY_TERMS)
+        if selector_values(term) <= SELECTOR_VALUES
+    )
+    return tuple(found)
+
+
+def _selection(
+    selector: LabelSelector | None,
+    namespace: str,
+    namespaces: Iterable[str] = (),
+    namespace_selector: LabelSelector | None = None,
+) -> Selection:
+    named = frozenset(namespaces)
+    if not named and namespace_selector is None:
+        named = frozenset({namespace})
+    return Selection(named, _tests(namespace_selector), _tests(selector))
+
+
+def _spreads(pod: Pod) -> Iterable[Spread]:
+    labels, namespace = pod.metadata.labels, pod.metadata.namespace
+    for rule in pod.spec.topology_spread_constraints:
+        if rule.when_unsatisfiable != "DoNotSchedule":
+            continue
+        selection = _selection(rule.label_selector, namespace)
+        keys = [Requirement(key, "In", (labels[key],)) for key in rule.match_label_keys if key in labels]
+        if keys:  # older API servers do not write them into the selector
+            selection = Selection(selection.namespaces, None, _ordered((*(selection.tests or ()), *keys)))
+        yield Spread(
+            selection,
+            rule.topology_key,
+            rule.max_skew,
+            rule.min_domains or 1,
+            rule.node_affinity_policy != "Ignore",
+            rule.node_taints_policy == "Honor",
+        )
+
+
+def _tests(selector: LabelSelector | None) -> Tests:
+    found = selector_from(selector)
+    return None if found is None else _ordered(found.requirements)
+
+
+def _ordered(tests: Iterable[Requirement]) -> tuple[Requirement, ...]:
+    return tuple(sorted(set(tests), key=lambda test: (test.key, test.operator, test.values)))
