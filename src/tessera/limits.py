@@ -230,10 +230,10 @@ NESTING = Limit(
 
 
 CARD_SLOTS = Limit(
-    8,
+    32,
     "memory slots",
     "memory slots of a card in an Instaslice object",
-    "MIG cuts a card's memory into eighths; a forged start of 2,000,000,000 made masks of as many bits",
+    "RTX PRO 6000 Blackwell has the most, 12; a forged start of 2,000,000,000 made masks of as many bits",
 )
 CARD_PROFILES = Limit(
     32,

@@ -1,16 +1,21 @@
 """The Instaslice object reads and writes as in the article."""
 
 import msgspec
+import pytest
 
+from tessera.agent.ondemand.inventory import placements
 from tessera.api.instaslice import (
     AllocationRequest,
     AllocationResult,
     AllocationStatus,
     Instaslice,
+    InstasliceStatus,
+    NodeResources,
     PodRef,
     Position,
     Slice,
 )
+from tessera.mig.models import MODELS, GpuModel
 
 ARTICLE = b"""
 {"metadata": {"name": "host-192-168-11-144", "namespace": "instaslice-system"},
@@ -64,3 +69,10 @@ def test_a_request_names_the_pod_and_every_slice() -> None:
         "podRef": {"kind": "Pod", "namespace": "ns", "name": "p", "uid": "u"},
         "slices": [{"id": "0", "profile": "1g.5gb+me", "gpuUUID": "GPU-1", "start": 3, "size": 1}],
     }
+
+
+@pytest.mark.parametrize("model", [each for each in MODELS if each.table is not None], ids=lambda each: each.short_name)
+def test_the_table_of_every_model_is_within_the_bounds_of_the_object(model: GpuModel) -> None:
+    table = placements(model.geometry)
+    item = Instaslice(status=InstasliceStatus(node_resources=NodeResources(mig_placement=table)))
+    assert msgspec.json.decode(msgspec.json.encode(item), type=Instaslice).status.node_resources.mig_placement == table
