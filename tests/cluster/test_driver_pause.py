@@ -30,7 +30,7 @@ def version(lab: Any, node: str = "node-1") -> str:
 def recorded(folder: Path) -> Any:
     """The MPS daemons that the one agent has noted."""
     (record,) = folder.rglob("mps.json")
-    return json.loads(record.read_bytes())["daemons"]
+    return json.loads(record.read_bytes().splitlines()[0])["daemons"]  # its checksum follows
 
 
 async def agents(lab: Any) -> list[tuple[str, int]]:
