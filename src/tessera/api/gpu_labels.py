@@ -16,18 +16,33 @@ PRESENT_LABELS = (
     "feature.node.kubernetes.io/pci-0300_10de.present",
 )
 #: What cluster autoscalers know node groups with cards by, whatever the value, from registration on (GPULabel of the
-#: cluster autoscaler's providers): of Cluster API and OpenShift, and by the scheme of a node's providerID.
+#: cluster autoscaler's providers): of Cluster API and OpenShift, and by the scheme of a node's providerID. OVHcloud and
+#: Magnum share OpenStack's scheme, under which Cluster API makes nodes, too.
 CAPI_ACCELERATOR = "cluster-api/accelerator"
 PROVIDER_ACCELERATORS: Mapping[str, tuple[str, ...]] = {
     "aws": ("k8s.amazonaws.com/accelerator",),
     "gce": ("cloud.google.com/gke-accelerator",),
     "azure": ("kubernetes.azure.com/accelerator", "accelerator"),
+    "bizflycloud": ("bke.bizflycloud.vn/gpu-node",),
+    "brightbox": ("cloud.brightbox.com/gpu-node",),
+    "cce": ("baidu/nvidia_name",),
+    "cherryservers": ("cherryservers.com/gpu",),
+    "civo": ("civo.com/gpu-node",),
+    "digitalocean": ("cloud.digitalocean.com/gpu-node",),
+    "hcloud": ("hcloud/gpu-node",),
+    "openstack": ("node.kubernetes.ovhcloud.com/gpu", "magnum.openstack.org/gpu", CAPI_ACCELERATOR),
+    "qcloud": ("cloud.tencent.com/tke-accelerator",),
+    "scaleway": ("k8s.scw.cloud/gpu",),
 }
-#: All of them; Alibaba Cloud's providerIDs have no scheme.
-ACCELERATOR_LABELS = (
-    CAPI_ACCELERATOR,
-    *(label for labels in PROVIDER_ACCELERATORS.values() for label in labels),
-    "aliyun.accelerator/nvidia_name",
+#: All of them, each once; Alibaba Cloud's providerIDs have no scheme.
+ACCELERATOR_LABELS = tuple(
+    dict.fromkeys(
+        (
+            CAPI_ACCELERATOR,
+            *(label for labels in PROVIDER_ACCELERATORS.values() for label in labels),
+            "aliyun.accelerator/nvidia_name",
+        )
+    )
 )
 
 

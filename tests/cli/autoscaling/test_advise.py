@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tessera.cli.autoscaling.tables import lines
 from tessera.cli.main import main
+from tessera.provisioning.advise.findings import unmanaged
 from tessera.provisioning.milestones import Milestone, Record
 from tessera.provisioning.records import encode_record
 
@@ -181,6 +183,12 @@ def test_a_bad_file_is_refused(text: str, says: str, tmp_path: Path, capsys: Tol
     told = capsys.readouterr()
     assert told.out == ""
     assert says in told.err
+
+
+def test_what_stops_the_whole_cluster_is_told_where_nothing_was_measured() -> None:
+    told = list(lines([], unmanaged([("n1", "accelerator")])))
+    assert told[0] == "all node groups"
+    assert told[1].startswith("  1. n1: of no autoscaled node group, with accelerator")
 
 
 def test_a_timer_of_another_form_is_refused(rows: str, capsys: Told) -> None:

@@ -127,6 +127,18 @@ def test_a_group_is_labelled_if_all_of_its_nodes_are(looked: Look) -> None:
         ("gce://p/z/n", "cloud.google.com/gke-accelerator", True),
         ("azure:///subscriptions/x", "accelerator", True),
         ("openstack:///x", "cluster-api/accelerator", True),
+        ("openstack:///x", "node.kubernetes.ovhcloud.com/gpu", True),
+        ("openstack:///x", "magnum.openstack.org/gpu", True),
+        ("openstack:///x", "k8s.amazonaws.com/accelerator", False),
+        ("cce://i-1", "baidu/nvidia_name", True),
+        ("qcloud:///100003/ins-1", "cloud.tencent.com/tke-accelerator", True),
+        ("scaleway://instance/fr-par-1/x", "k8s.scw.cloud/gpu", True),
+        ("civo://x", "civo.com/gpu-node", True),
+        ("digitalocean://1", "cloud.digitalocean.com/gpu-node", True),
+        ("hcloud://1", "hcloud/gpu-node", True),
+        ("bizflycloud://x", "bke.bizflycloud.vn/gpu-node", True),
+        ("brightbox://srv-1", "cloud.brightbox.com/gpu-node", True),
+        ("cherryservers://1", "cherryservers.com/gpu", True),
     ],
 )
 def test_only_the_providers_own_label_counts(looked: Look, provider: str, label: str, there: bool) -> None:
@@ -187,3 +199,55 @@ def test_pods_for_which_no_node_is_made_are_found(looked: Look) -> None:
         pod("fine", "nvidia.com/gpu", "right"),
     )
     assert facts.expendable == ("machines/placeholder",)
+
+
+def offering(made: dict[str, Any], **amounts: str) -> dict[str, Any]:
+    """The node with what kubelet gives out: ``mig_1g`` is ``nvidia.com/mig-1g``."""
+    named = {f"nvidia.com/{name.replace('_', '-')}": amount for name, amount in amounts.items()}
+    return {**made, "status": {"allocatable": {"cpu": "8", **named}}}
+
+
+ACCELERATOR = {"cluster-api__accelerator": "a100"}
+DYNAMIC = {"nvidia.com__mig.config": "dynamic"}
+
+
+def test_groups_whose_nodes_offer_slices_or_renamed_shares_are_known(looked: Look) -> None:
+    _, facts = looked(
+        offering(node("a", "whole", **ACCELERATOR), gpu="8"),
+        offering(node("b", "single", **ACCELERATOR, **{"nvidia.com__mig.config": "all-1g.5gb"}), gpu="7"),
+        offering(node("c", "mixed", **ACCELERATOR), gpu="0", **{"mig_1g.5gb": "7"}),
+        offering(node("d", "renamed", **ACCELERATOR), **{"gpu.shared": "4"}),
+        node("e", "coming", **ACCELERATOR, **DYNAMIC),
+        node("f", "tainted", **DYNAMIC),
+        node("g", "starting", **ACCELERATOR),
+        offering(node("h", "", **ACCELERATOR, **{"karpenter.sh__nodepool": "k"}), **{"gpu.shared": "4"}),
+    )
+    assert facts.sliced == {"mixed", "renamed", "coming", "tainted", "k"}
+    assert facts.never_ready() == ("coming", "mixed", "renamed")
+    assert facts.labelled("mixed").sliced
+    assert facts.labelled("tainted") == Labels(there=False, sliced=True)
+    assert not facts.labelled("whole").sliced
+
+
+def test_openshifts_template_tells_before_there_is_a_node(looked: Look) -> None:
+    made = machine_set("machine.openshift.io", "gpu")
+    labels = {"cluster-api/accelerator": "a100", "nvidia.com/mig.config": "dynamic"}
+    made["spec"] = {"template": {"spec": {"metadata": {"labels": labels}}}}
+    _, facts = looked(made)
+    assert facts.never_ready() == ("gpu",)
+
+
+def test_labelled_nodes_of_no_autoscaled_group_are_found(looked: Look) -> None:
+    size = {"cluster.x-k8s.io/cluster-api-autoscaler-node-group-min-size": "0"}
+    bare = {"apiVersion": "v1", "kind": "Node"}
+    _, facts = looked(
+        machine_set("cluster.x-k8s.io", "grows", annotations=size),
+        machine_set("cluster.x-k8s.io", "stays"),
+        node("a", "grows", **ACCELERATOR),
+        node("b", "stays", **ACCELERATOR),
+        offering(node("c", "stays", **ACCELERATOR), gpu="1"),
+        offering({**bare, "metadata": {"name": "d", "labels": {"accelerator": "nvidia"}}}, **{"mig_1g.5gb": "7"}),
+        {**bare, "metadata": {"name": "e", "labels": {"nvidia.com/mig.config": "dynamic"}}},
+        {**bare, "metadata": {"name": "f", "labels": {"kubernetes.azure.com/agentpool": "p", "accelerator": "nvidia"}}},
+    )
+    assert facts.unmanaged == (("b", "cluster-api/accelerator"), ("d", "accelerator"))

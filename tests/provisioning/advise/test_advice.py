@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.api.documents import FileRefused
 from tessera.provisioning.advise import emit
-from tessera.provisioning.advise.findings import Labels, Rank, expendable, findings, span
+from tessera.provisioning.advise.findings import Labels, Rank, expendable, findings, span, unmanaged
 from tessera.provisioning.advise.loop import empty_loop, replace_loop
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.advise.timers import DEFAULTS, LOST, TOO_FEW, Timers, advise
@@ -55,6 +55,34 @@ def test_a_missing_label_is_ranked_above_timers() -> None:
     )
     assert [each.rank for each in told[:3]] == [Rank.LABEL_MISSING, Rank.LOOP, Rank.LOOP]
     assert "unneededTime 5m" in told[2].text
+
+
+def test_slices_with_the_label_are_told_first_as_never_ready() -> None:
+    labels = Labels(there=True, name="cluster-api/accelerator", value="t4", types=("a100",), sliced=True)
+    told = findings(BUILT, advise(BUILT, labelled=labels.starts), Timers(max_node_provision=300), labels=labels)
+    assert told[0].rank is Rank.NEVER_READY
+    assert "carry cluster-api/accelerator" in told[0].text
+    assert "#8095" in told[0].text
+    assert told[0].remedy.startswith("take the label off")
+    assert "startup-taint.cluster-autoscaler.kubernetes.io/tessera-gpu:NoSchedule" in told[0].remedy
+    assert Rank.LABEL_UNMATCHED not in {each.rank for each in told}
+
+
+@pytest.mark.parametrize("there", [False, None])
+def test_slices_are_never_advised_to_have_the_label(there: bool | None) -> None:
+    labels = Labels(there=there, sliced=True)
+    told = findings(BUILT, advise(BUILT, labelled=labels.starts), DEFAULTS, labels=labels)
+    assert not {Rank.LABEL_MISSING, Rank.LABEL_UNKNOWN} & {each.rank for each in told}
+    (alone,) = (each for each in told if each.rank is Rank.TAINT_ALONE)
+    assert alone.remedy.startswith("give them none; give its nodes the taint startup-taint.")
+
+
+def test_nodes_of_no_group_that_can_stop_all_scale_up_are_named() -> None:
+    assert unmanaged(()) == ()
+    (told,) = unmanaged([(f"n{number}", "accelerator") for number in range(5)])
+    assert told.text.startswith("n0, n1, n2 and 2 more: of no autoscaled node group, with accelerator and without")
+    assert "#10301" in told.text
+    assert "kubectl label node n0 accelerator-" in told.remedy
 
 
 def test_openshifts_sample_of_five_minutes_fails_built_drivers_without_a_label_and_not_precompiled_ones() -> None:

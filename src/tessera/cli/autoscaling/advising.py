@@ -77,12 +77,15 @@ def command(
       tessera autoscaler advise -o capi
     """
     from tessera.cli.autoscaling.tables import lines
-    from tessera.provisioning.advise.findings import expendable
+    from tessera.provisioning.advise.findings import expendable, unmanaged
 
     times, facts = times_and_facts(samples, kubeconfig, context)
+    cluster = (*unmanaged(facts.unmanaged), *expendable(facts.expendable, facts.settings.cutoff))
+    if output in {"table", "json"}:
+        times = _with_never_ready(times, facts)
     if groups:
         times = tuple(each for each in times if each.group in groups)
-    if not times:
+    if not times and (groups or not cluster):
         raise Failure(
             "error: no times were measured"
             + (f" of node group {', '.join(groups)}" if groups else "")
@@ -90,7 +93,6 @@ def command(
         )
     of_karpenter = karpenter or output == "karpenter"
     told = [_told(each, facts, timers, labelled, of_karpenter or each.group in facts.karpenter) for each in times]
-    cluster = expendable(facts.expendable, facts.settings.cutoff)
     match output:
         case "table":
             say(*lines(told, cluster))
@@ -117,7 +119,7 @@ def _told(
     current = _current(facts.timers(times.group), given)
     advice = advise(
         times,
-        labelled=True if karpenter else labels.there,
+        labelled=True if karpenter else labels.starts,
         current=current,
         defaults=Timers() if karpenter else DEFAULTS,  # an empty node of Karpenter's goes at once by default
     )
@@ -125,10 +127,18 @@ def _told(
     return joined(times, advice, current, labels, found, karpenter=karpenter)
 
 
+def _with_never_ready(times: "tuple[GroupTimes, ...]", facts: "ClusterFacts") -> "tuple[GroupTimes, ...]":
+    """Also the groups of which nothing is measured since the autoscaler makes no node of them."""
+    from tessera.provisioning.advise.samples import GroupTimes
+
+    measured = {each.group for each in times}
+    return (*times, *(GroupTimes(group=name) for name in facts.never_ready() if name not in measured))
+
+
 def _labels(seen: "Labels", given: bool | None) -> "Labels":
     from tessera.provisioning.advise.findings import Labels
 
-    return seen if given in (None, seen.there) else Labels(there=given)
+    return seen if given in (None, seen.there) else Labels(there=given, sliced=seen.sliced)
 
 
 def _current(seen: "Timers", given: dict[str, float | None]) -> "Timers":

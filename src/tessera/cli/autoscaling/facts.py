@@ -10,27 +10,27 @@ from typing import Any
 
 import msgspec
 
-from tessera.api.gpu_labels import ACCELERATOR_LABELS, CAPI_ACCELERATOR, PROVIDER_ACCELERATORS
+from tessera.api.gpu_labels import CAPI_ACCELERATOR
+from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.cli.autoscaling.durations import parse_duration
+from tessera.cli.autoscaling.offers import accelerator, labels_of_groups, sliced_groups, unmanaged
 from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift
 from tessera.cli.autoscaling.sets import SETS, SetFacts, facts_of_sets
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.meta import Resource
-from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Node, Pod
+from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Pod
 from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
-from tessera.provisioning.groups import KARPENTER_LABEL, group_of
+from tessera.provisioning.groups import KARPENTER_LABEL
 from tessera.provisioning.milestones import Record
 from tessera.provisioning.records import Book
 from tessera.provisioning.store import RECORDS_NAME
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
-#: Annotations of nodes that Cluster API or OpenShift made: there the autoscaler is Cluster API's.
-_MACHINE_ANNOTATIONS = ("cluster.x-k8s.io/machine", "machine.openshift.io/machine")
 #: Records that are read at most.
 _MOST = 100_000
 
@@ -44,6 +44,9 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
         sets: what MachineSets and MachineDeployments say, by node group.
         karpenter: node groups that are Karpenter's: for how long it keeps an empty node, seconds; None if for ever.
         expendable: pods that ask for cards and for which no node is made.
+        sliced: node groups whose nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
+        unmanaged: nodes of no group that is autoscaled, with the accelerator label that they carry, which offer no
+            ``nvidia.com/gpu``.
     """
 
     settings: Settings = Settings()
@@ -51,18 +54,26 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
     sets: Mapping[str, SetFacts] = {}
     karpenter: Mapping[str, float | None] = {}
     expendable: tuple[str, ...] = ()
+    sliced: frozenset[str] = frozenset()
+    unmanaged: tuple[tuple[str, str], ...] = ()
 
     def labelled(self, group: str) -> Labels:
         """The accelerator label of a group. A template counts before nodes: theirs may have come later."""
-        own = self.sets.get(group)
+        own, sliced = self.sets.get(group), group in self.sliced
         if own is not None and own.labels is not None:
             found = accelerator(own.labels, (CAPI_ACCELERATOR,))
+            sliced = sliced or is_on_demand(own.labels.get(MIG_CONFIG_LABEL, ""))
         elif group in self.labels:
             found = self.labels[group]
         else:
-            return Labels()
+            return Labels(sliced=sliced)
         name, value = found or ("", "")
-        return Labels(there=found is not None, name=name, value=value, types=self.settings.gpu_types)
+        return Labels(there=found is not None, name=name, value=value, types=self.settings.gpu_types, sliced=sliced)
+
+    def never_ready(self) -> tuple[str, ...]:
+        """Groups whose nodes the autoscaler waits for without end; Karpenter needs no label and looks at none."""
+        found = {name: self.labelled(name) for name in (*self.sliced, *self.sets) if name not in self.karpenter}
+        return tuple(sorted(name for name, each in found.items() if each.there and each.sliced))
 
     def timers(self, group: str) -> Timers:
         """The timers in force for a group: its own where it has some."""
@@ -82,18 +93,6 @@ class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
 NOTHING = ClusterFacts()
 
 
-def accelerator(labels: Mapping[str, str], names: Iterable[str]) -> tuple[str, str] | None:
-    """Name and value of the first of these labels that is there."""
-    return next(((name, labels[name]) for name in names if name in labels), None)
-
-
-def accelerator_labels(node: Node) -> tuple[str, ...]:
-    """The labels that the autoscaler looks for on a node: another provider's does nothing."""
-    if any(name in node.metadata.annotations for name in _MACHINE_ANNOTATIONS):
-        return (CAPI_ACCELERATOR,)
-    return PROVIDER_ACCELERATORS.get((node.spec.provider_id or "").partition(":")[0], ACCELERATOR_LABELS)
-
-
 async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
     """A cluster's measured times and what is known of its autoscaler."""
     times = from_records(await _records(client))
@@ -106,7 +105,9 @@ async def look(client: Client) -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
     seen = {each.metadata.labels[KARPENTER_LABEL] for each in nodes if each.metadata.labels.get(KARPENTER_LABEL)}
     return times, ClusterFacts(
         settings=settings,
-        labels=_labels(nodes),
+        labels=labels_of_groups(nodes),
+        sliced=sliced_groups(nodes),
+        unmanaged=unmanaged(nodes, sets),
         sets=sets,
         karpenter=dict.fromkeys(seen) | pools,
         expendable=_expendable((await client.list(PODS)).items, settings.cutoff),
@@ -142,16 +143,6 @@ async def _listed(client: Client, resource: Resource[Any]) -> list[dict[str, Any
         return list((await client.list(resource)).items)
     except ApiError:
         return []
-
-
-def _labels(nodes: Iterable[Node]) -> dict[str, tuple[str, str] | None]:
-    found: dict[str, tuple[str, str] | None] = {}
-    for node in nodes:
-        group = group_of(node.metadata.labels, node.metadata.annotations)
-        if group:
-            label = accelerator(node.metadata.labels, accelerator_labels(node))
-            found[group] = label if found.get(group, label) is not None else None
-    return found
 
 
 def _kept_empty(pool: Mapping[str, Any]) -> float | None:

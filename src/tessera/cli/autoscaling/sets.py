@@ -26,6 +26,8 @@ _OPTIONS = {
     "maxnodestartuptime": "max_node_startup",
     "scaledownunneededtime": "unneeded",
 }
+#: Without it the autoscaler leaves a set alone (``nodeGroupMinSizeAnnotationKey``).
+_SIZE = "/cluster-api-autoscaler-node-group-min-size"
 
 #: Label of a MachineDeployment: what the cluster's topology calls it, and what its nodes' group is called after.
 _TOPOLOGY = "topology.cluster.x-k8s.io/deployment-name"
@@ -39,12 +41,14 @@ class SetFacts(msgspec.Struct, frozen=True, kw_only=True):
         timers: the node group's own; None in each that it leaves to the autoscaler.
         labels: of the nodes to come; None where the set does not decide that.
         owner: name of its MachineDeployment; empty for none.
+        autoscaled: the cluster autoscaler manages it: it, or its owner, says how large it may be.
     """
 
     api_group: str
     timers: Timers = Timers()
     labels: Mapping[str, str] | None = None
     owner: str = ""
+    autoscaled: bool = False
 
 
 def facts_of_sets(
@@ -65,7 +69,7 @@ def facts_of_sets(
         found |= {each: facts for each in (name, topology) if each}
         for owned, each in known.items():
             if each.owner == name and each.api_group == api_group:
-                found[owned] = msgspec.structs.replace(each, timers=facts.timers)
+                found[owned] = msgspec.structs.replace(each, timers=facts.timers, autoscaled=facts.autoscaled)
     return found
 
 
@@ -80,6 +84,7 @@ def _facts(item: Mapping[str, Any], api_group: str) -> SetFacts:
             **{timer: annotations.get(f"{api_group}{CAPI_OPTIONS}{name}") for name, timer in _OPTIONS.items()},
         ),
         labels=_template_labels(item) if api_group == OPENSHIFT_GROUP else None,
+        autoscaled=f"{api_group}{_SIZE}" in annotations,
         owner=next((str(each.get("name")) for each in owners if each.get("kind") == "MachineDeployment"), ""),
     )
 

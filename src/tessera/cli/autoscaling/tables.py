@@ -88,7 +88,7 @@ def lines(told: Sequence[GroupAdvice], cluster: Sequence[Finding] = ()) -> Itera
         yield from _loops(each)
         yield from lines_of_findings(each.findings)
     if cluster:
-        yield ""
+        yield from [""] if told else []
         yield "all node groups"
         yield from lines_of_findings(cluster)
 

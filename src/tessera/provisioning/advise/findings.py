@@ -1,7 +1,9 @@
 """What is wrong with a node group's autoscaling, worst first, in sentences.
 
 A missing accelerator label comes before any timer: without it the autoscaler takes a node for ready while it has no
-card yet, so pods that still do not fit cause one more node after the other, and the nodes look empty.
+card yet, so pods that still do not fit cause one more node after the other, and the nodes look empty. Where nodes offer
+slices or renamed shares it is the other way round: with the label they are never ready, and the startup taint alone
+says when they are.
 """
 
 import math
@@ -13,12 +15,14 @@ import msgspec
 from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
+from tessera.provisioning.startup import STARTUP_TAINT
 from tessera.provisioning.statistics import needed
 
 
 class Rank(IntEnum):
     """How bad a finding is; the worst first."""
 
+    NEVER_READY = 0
     LABEL_MISSING = 1
     LOOP = 2
     LOST = 3
@@ -30,6 +34,7 @@ class Rank(IntEnum):
     TOO_FEW = 9
     NO_VALUES = 10
     TIMER_LONG = 11
+    TAINT_ALONE = 12
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, order=True):
@@ -56,12 +61,19 @@ class Labels(msgspec.Struct, frozen=True, kw_only=True):
         name: the label's.
         value: the label's.
         types: types of cards that the autoscaler has limits for: ``--gpu-total``, ClusterAutoscaler ``gpus[].type``.
+        sliced: its nodes offer slices or renamed shares, and no ``nvidia.com/gpu``.
     """
 
     there: bool | None = None
     name: str = ""
     value: str = ""
     types: tuple[str, ...] = ()
+    sliced: bool = False
+
+    @property
+    def starts(self) -> bool | None:
+        """Whether the label tells when a node has started; None if that is not known, or is left to the taint."""
+        return None if self.sliced else self.there
 
 
 def findings(
@@ -76,7 +88,7 @@ def findings(
         labels: the accelerator label.
         karpenter: Karpenter makes the nodes; it needs no label, and has other timers.
     """
-    found = [*_karpenter()] if karpenter else [*_label(labels), *_timers(times, advice, current, labels.there)]
+    found = [*_karpenter()] if karpenter else [*_label(labels), *_timers(times, advice, current, labels.starts)]
     found += [*_lost(times), *_sizes(advice)]
     return tuple(sorted(msgspec.structs.replace(each, group=times.group) for each in found))
 
@@ -96,10 +108,52 @@ def expendable(pods: Sequence[str], cutoff: int) -> tuple[Finding, ...]:
     return (Finding(rank=Rank.EXPENDABLE, group="", text=text, remedy=remedy),)
 
 
+def unmanaged(nodes: Sequence[tuple[str, str]]) -> tuple[Finding, ...]:
+    """What is to be said of nodes of no autoscaled group that carry an accelerator label and offer no card.
+
+    Args:
+        nodes: name and label of each.
+    """
+    if not nodes:
+        return ()
+    named = ", ".join(name for name, _ in nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    labels = ", ".join(sorted({label for _, label in nodes}))
+    text = (
+        f"{named}: of no autoscaled node group, with {labels} and without nvidia.com/gpu; one such node can stop "
+        "scale-up for the whole cluster (kubernetes/autoscaler #10301)"
+    )
+    name, label = nodes[0]
+    remedy = (
+        f"take the label off: kubectl label node {name} {label}-; where the cloud writes it again, keep the cards "
+        "whole, or share them as nvidia.com/gpu"
+    )
+    return (Finding(rank=Rank.NEVER_READY, group="", text=text, remedy=remedy),)
+
+
+def _sliced(labels: Labels) -> Iterator[Finding]:
+    taint = f"give its nodes the taint {STARTUP_TAINT}:NoSchedule from registration on, which Tessera takes off"
+    if labels.there:
+        text = (
+            f"its nodes carry {labels.name or 'the accelerator label'} and offer slices or renamed shares: the "
+            "autoscaler looks for nvidia.com/gpu alone, never counts them as ready, and with too many of them makes no "
+            "node at all (kubernetes/autoscaler #8095); outside an autoscaled group one can stop scale-up for the "
+            "whole cluster (#10301)"
+        )
+        remedy = f"take the label off the group and its nodes, and {taint}"
+        yield Finding(rank=Rank.NEVER_READY, group="", text=text, remedy=remedy)
+    else:
+        text = "its nodes offer slices or renamed shares: an accelerator label would keep them unready for ever"
+        yield Finding(rank=Rank.TAINT_ALONE, group="", text=text, remedy=f"give them none; {taint}")
+
+
 def _label(labels: Labels) -> Iterator[Finding]:
+    if labels.sliced:
+        yield from _sliced(labels)
+        return
     remedy = (
         "put the provider's label on the nodes from registration on, e.g. cluster-api/accelerator in the MachineSet's "
-        "spec.template.spec.metadata.labels, with the type that --gpu-total or ClusterAutoscaler gpus[].type names"
+        "spec.template.spec.metadata.labels, with the type that --gpu-total or ClusterAutoscaler gpus[].type names; "
+        "not where it offers slices or renamed shares: there the startup taint takes its place"
     )
     if labels.there is False:
         text = (
