@@ -86,3 +86,16 @@ def test_a_folder_of_something_else_is_left_alone(lab: Command, tmp_path: Path) 
     assert "choose" in refused.stderr
     assert lab("down", "--dir", str(tmp_path)).returncode == 0
     assert treasure.read_text() == "gold"
+
+
+def test_nodes_run_the_system_that_is_asked_for(lab: Command, lab_folder: Path) -> None:
+    unknown = lab("up", "--os", "ubunto22.04")
+    assert unknown.returncode == 1
+    assert "the lab has ubuntu22.04, ubuntu24.04, rhcos4.13" in unknown.stderr
+    up = lab("up", "--no-tessera", "--nodes", "0,0@rhcos4.13", "--os", "ubuntu22.04", "--kernel", "5.15.0-119-generic")
+    assert (up.returncode, up.stderr) == (0, "")
+    first, second = kubectl(lab_folder, "get", "nodes", "-o", "wide", "--no-headers").splitlines()
+    assert "Ubuntu 22.04.4 LTS" in first
+    assert "5.15.0-119-generic" in first
+    assert "Red Hat Enterprise Linux CoreOS 413.92" in second
+    assert "5.14.0-284.25.1.el9_2.x86_64" in second

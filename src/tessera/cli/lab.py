@@ -32,7 +32,17 @@ def world_options(function: Any) -> Any:
                 show_default=True,
                 metavar="CARDS[,CARDS]...",
                 help="One entry a node: 4xA100-40GB; 2xA30+1xH200 for mixed cards; 10*8xH100-80GB for ten alike; 0 for"
-                " a node without cards.",
+                " a node without cards; 4xA30@rhcos4.15 for another --os.",
+            ),
+            click.option(
+                "--os",
+                "system",
+                default="",
+                metavar="NAME",
+                help="Operating system of the nodes: ubuntu22.04, ubuntu24.04, rhcos4.15 and others.",
+            ),
+            click.option(
+                "--kernel", default="", metavar="NAME", help="Their kernel, `uname -r`.  [default: the --os's]"
             ),
             click.option(
                 "--virtual-time", is_flag=True, help="Leap over simulated waiting: `sleep 3600` ends in no time."
@@ -100,12 +110,15 @@ def up(folder: Path | None, **world: Any) -> None:
     Examples:
       tessera lab up
       tessera lab up --nodes 4xA100-40GB,8xH100-80GB
+      tessera lab up --nodes 4xA30,4xA30@rhcos4.15 --os ubuntu22.04 --kernel 5.15.0-119-generic
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
     from tessera.lab import daemon
     from tessera.lab.nodespec import parse_nodes
+    from tessera.lab.systems import running
 
     parse_nodes(world["nodes"])
+    running(world["system"], world["kernel"])
     state = daemon.start(_folder(folder), _arguments(world))
     say(f"lab is up: {state.server}, simulated nodes {state.nodes}", f"export KUBECONFIG={state.kubeconfig}")
 
@@ -115,6 +128,7 @@ def _arguments(world: dict[str, Any]) -> list[str]:
     flags += ["--drivers"] * world["drivers"]
     pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
     pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
+    pairs += [("--os", world["system"]), ("--kernel", world["kernel"])]
     pairs += [("--mig-config", world["mig_config"]), ("--boot-time", world["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
 

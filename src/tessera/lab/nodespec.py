@@ -1,16 +1,18 @@
 """What ``--nodes`` says: how many simulated nodes there are and which cards each has.
 
 ``4xA100-40GB,8xH100-80GB`` is two nodes, one of four A100s and one of eight H100s. ``2xA30+1xH200`` is one node with
-cards of two models. ``100*8xA100-80GB`` is a hundred nodes alike. ``0`` is a node without cards.
+cards of two models. ``100*8xA100-80GB`` is a hundred nodes alike. ``0`` is a node without cards. ``4xA30@rhcos4.15``
+runs another operating system than the others, and ``4xA30@rhcos4.15:KERNEL`` another kernel as well.
 """
 
 import re
 
 import msgspec
 
+from tessera.lab.systems import running
 from tessera.nvml.machine import parse_spec
 
-_NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>.+)")
+_NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)(?:@(?P<system>[^@:]+)(?::(?P<kernel>[^@:]+))?)?")
 
 #: More nodes than this are refused: each runs a simulated kubelet.
 MAX_NODES = 1000
@@ -47,17 +49,22 @@ def parse_nodes(text: str) -> list[NodeSpec]:
     Raises:
         ValueError: a part is not of the form, names an unknown model or asks for too many; the text says which.
     """
-    cards: list[tuple[str, ...]] = []
+    nodes: list[NodeSpec] = []
     for part in text.split(","):
         match = _NODES.fullmatch(part.strip())
         if match is None:
-            raise ValueError(f"nodes {text!r}: empty part; write for example 4xA100-40GB,8xH100-80GB")
-        cards += [_cards(match["cards"].strip())] * int(match["times"] or 1)
-        if len(cards) > MAX_NODES:
-            raise ValueError(f"nodes {text!r}: more than {MAX_NODES} nodes")
-    if not cards:
-        raise ValueError(f"nodes {text!r}: no node; write for example 4xA100-40GB")
-    return [NodeSpec(name=f"node-{number}", cards=each) for number, each in enumerate(cards, start=1)]
+            raise ValueError(
+                f"nodes {text[:200]!r}: {part.strip()!r} names no node; write for example 4xA30,8xH100-80GB@rhcos4.15"
+            )
+        cards, system = _cards(match["cards"].strip()), running(match["system"] or "", match["kernel"] or "")
+        for _ in range(min(int(match["times"] or 1), MAX_NODES + 1)):
+            name = f"node-{len(nodes) + 1}"
+            nodes.append(NodeSpec(name=name, cards=cards, kernel=system.kernel, os_image=system.os_image))
+        if len(nodes) > MAX_NODES:
+            raise ValueError(f"nodes {text[:200]!r}: more than {MAX_NODES} nodes")
+    if not nodes:
+        raise ValueError(f"nodes {text[:200]!r}: no node; write for example 4xA100-40GB")
+    return nodes
 
 
 def _cards(text: str) -> tuple[str, ...]:

@@ -34,6 +34,7 @@ from tessera.lab.kubelet.node import SHUTDOWN, SimulatedNode
 from tessera.lab.manifests import images, install_manifests
 from tessera.lab.network import taken_block
 from tessera.lab.nodespec import parse_nodes
+from tessera.lab.systems import running
 from tessera.lab.virtualtime import VirtualTimeLoop
 from tessera.nvml.listing import listing
 
@@ -55,6 +56,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     boot_time: float
     mig_config: str
     drivers: bool
+    system: str
+    kernel: str
     port: int
     installed: bool
 
@@ -114,7 +117,9 @@ class Lab:
         return LoopClock(time.time()) if self._world.virtual_time else SystemClock()
 
     def _options(self) -> ClusterOptions:
-        world = self._world
+        world, system = self._world, running(self._world.system, self._world.kernel)
+        given = {"os_image": system.os_image, "kernel": system.kernel}
+        machines = (published() if world.drivers else {}) | {name: value for name, value in given.items() if value}
         return ClusterOptions(
             folder=self._folder,
             # Whoever installs Tessera may run its agent as a process of its own, on the same cards.
@@ -130,7 +135,7 @@ class Lab:
             seed=int.from_bytes(os.urandom(4)),
             leaps=world.virtual_time,
             lease_seconds=LEASE_SECONDS,
-            **(published() if world.drivers else {}),
+            **machines,
         )
 
     async def _until_usable(self, cluster: Cluster, clock: Clock) -> None:
