@@ -95,19 +95,25 @@ TOLERATIONS = Limit(
     200,
     "tolerations",
     "tolerations of a slice pod",
-    "clusters have a few kinds of taints; kept for every pod that waits",
+    "clusters have a few kinds of taints; the controller stores them for every pod that waits",
 )
 POD_CONTAINERS = Limit(
     200,
     "containers",
     "containers of a slice pod, init containers included",
-    "a node runs some hundred containers in all; requests of each are added up",
+    "a node runs a few hundred containers in all; requests of each are added up",
+)
+POD_SLICES = Limit(
+    16 * 8,
+    "slices",
+    "slices that one pod asks for",
+    "a pod runs on one node, and the largest servers have 16 cards of 8 memory slots",
 )
 POD_QUANTITIES = Limit(
     1_000,
     "quantities",
     "quantities in requests and limits of a slice pod, all containers together",
-    "five for each of the most containers; each is parsed, and held against every node",
+    "five for each of 200 containers; each is parsed, and compared with every node",
 )
 POD_AFFINITY_TERMS = Limit(
     20,
@@ -125,49 +131,49 @@ SELECTOR_VALUES = Limit(
     1_000,
     "values",
     "labels and values in all selectors of a slice pod's affinity to pods and of its spread constraints",
-    "dozens for each term; each is held against the labels of pods",
+    "dozens for each term; each is compared with the labels of pods",
 )
 HOST_PORTS = Limit(
     200,
     "ports",
     "ports of a slice pod's containers, all together",
-    "one for each of the most containers; those of the host are held against every node",
+    "one for each of 200 containers; those of the host are compared with every node",
 )
 POD_CLAIMS = Limit(
     100,
     "volumes",
-    "volumes by claim of a slice pod",
-    "nodes attach fewer; each is judged for every node",
+    "PersistentVolumeClaims of a slice pod",
+    "nodes attach fewer volumes; each is judged for every node",
 )
 REMEMBERED_SELECTIONS = Limit(
     4_096,
     "answers",
-    "different selectors of pods whose matches the controller counts along",
-    "more than the slice pods of a large cluster have; the longest unused is forgotten and counted anew",
+    "different selectors of pods for which the controller keeps a count of matching pods",
+    "more than the slice pods of a large cluster have; the longest unused is forgotten, and counted again when needed",
 )
 OPPOSING_TERMS = Limit(
     1_000,
     "terms",
-    "terms of anti-affinity of pods that are there, which one slice pod is held against",
-    "hundreds of applications keep to themselves; those beyond are the scheduler's business",
+    "terms of other pods' anti-affinity that one slice pod is compared with",
+    "a namespace has a few such terms for each application; terms beyond are left to the scheduler",
 )
 NEIGHBOUR_STEPS = Limit(
     200_000,
     "steps",
     "comparisons for rules about other pods in one decision, divided among the namespaces that have such rules",
-    "about 100 ms; pods of a namespace beyond its part are judged without these rules, the scheduler has the last word",
+    "about 100 ms; beyond its part a namespace's pods are placed without these rules, and the scheduler applies them",
 )
 VOLUME_STEPS = Limit(
     20_000,
     "volumes",
     "free volumes that one decision compares with claims",
-    "about 100 ms; claims beyond are judged as if each of them served, the scheduler has the last word",
+    "about 100 ms; claims beyond are taken to fit, and the scheduler judges them",
 )
 REMEMBERED_CONSTRAINTS = Limit(
     4_096,
     "answers",
-    "different constraints of pods whose nodes the controller remembers",
-    "more kinds of pods than wait at once; the longest unused is forgotten and judged anew",
+    "different constraints of pods (selector, affinity, tolerations) whose admitting nodes the controller caches",
+    "more kinds of pods than wait at once; the longest unused is forgotten, and judged again when needed",
 )
 
 
@@ -175,13 +181,13 @@ BATCH_PODS = Limit(
     1_000,
     "pods",
     "waiting pods that one step of the controller plans together",
-    "what is created at once is packed at once; more of them take further steps, each after the other",
+    "pods that are created together are packed together; more of them are planned in further steps",
 )
 DECISION_STEPS = Limit(
     40_000,
     "steps",
-    "work of one step of the controller's planning, a step being one node asked about one pod",
-    "some 100 ms; what is left is planned in the next step, after the lease and all events had their turn",
+    "checks in one step of the controller's planning, a check being one node asked about one pod",
+    "about 100 ms; what is left is planned in the next step, after the lease is renewed and events are read",
 )
 STATE_FILE = Limit(
     4 * 1024 * 1024,
@@ -193,7 +199,7 @@ BAD_FILES = Limit(
     3,
     "files",
     "damaged state files of one name that are preserved as `*.bad`",
-    "the first ones and the newest show what happened; a disk that damages every file must not fill up",
+    "the first ones and the newest show what happened; copies must not fill a disk that damages every file",
 )
 SETTINGS_TEXT = Limit(
     1_048_576,
@@ -210,8 +216,8 @@ SETTINGS_VALUES = Limit(
 SETTINGS_MISTAKES = Limit(
     100,
     "mistakes",
-    "mistakes of one file that are told",
-    "nobody mends more at a time; the others are counted",
+    "mistakes of one file that a message lists",
+    "nobody corrects more at a time; the others are counted",
 )
 MIG_LAYOUTS = Limit(
     500,
@@ -224,7 +230,7 @@ MIG_LAYOUTS = Limit(
 NESTING = Limit(
     128,
     "levels",
-    "an object of the API server that nests deeper than the decoder goes is cut there",
+    "an object of the API server that is too deep to decode; what is deeper is left out",
     "no kind of Kubernetes nests half as deep; an object may have 10,000 levels, the decoder takes some 900",
 )
 
@@ -263,19 +269,19 @@ NAMES = Limit(
     253,
     "characters",
     "names and identifiers in an Instaslice object",
-    "a name of Kubernetes has no more; all that we write are far shorter",
+    "a name of Kubernetes has no more; those that Tessera writes are far shorter",
 )
 CARD_MODELS = Limit(
     256,
     "tables",
-    "different tables of profiles that the controller remembers besides those in use",
-    "a node may show another one with every write; real clusters have a few",
+    "different tables of MIG profiles that the controller caches besides those in use",
+    "a hostile node may write a new table each time; real clusters have a few",
 )
 CARD_STATES = Limit(
     65536,
     "states",
-    "states of a card whose worth is remembered for one table of profiles",
-    "real cards have some hundreds; names that pods and records invent must not fill the memory",
+    "states of a card for which the value of the free slots is cached, for one table of profiles",
+    "real cards have a few hundred; profile names that pods and records invent must not fill the memory",
 )
 
 REVIEW_BODY = Limit(
@@ -288,7 +294,7 @@ REVIEW_TIME = Limit(
     1_000,
     "ms of CPU time",
     "the review of one pod",
-    "the API server waits 5 s, and other pods wait behind this one; what the bounds below leave takes 200 ms at most",
+    "the API server waits 5 s, and other pods wait behind this one; the other limits leave a review 200 ms at most",
 )
 PORT_CONNECTIONS = Limit(
     400,
@@ -301,6 +307,18 @@ PORT_BYTES = Limit(
     "bytes",
     "unfinished bodies that a port of the webhook holds, all connections together",
     "ten of the largest reviews at once; a process has 512 MiB",
+)
+PORT_HEADERS = Limit(
+    32,
+    "headers",
+    "headers of a request to the webhook",
+    "the API server sends about ten",
+)
+PORT_HEADER = Limit(
+    2_048,
+    "bytes",
+    "the request line, or one header, of a request to the webhook",
+    "those of the API server are far shorter; a header is stored before its request is judged",
 )
 PORT_HEADER_TIME = Limit(
     5_000,
@@ -323,20 +341,20 @@ PORT_IDLE_TIME = Limit(
 AUTHORITIES = Limit(
     16,
     "authorities",
-    "certificate authorities that the webhook's bundle keeps",
-    "two overlap at a rotation; the others are of Secrets that were lost, and the newest are preserved",
+    "certificate authorities in the webhook's CA bundle",
+    "two overlap at a rotation; each lost Secret adds one, and the newest stay",
 )
 STANDSTILL = Limit(
     30_000,
     "ms",
-    "how long admission may stand still before its health says so",
-    "no review takes a twentieth of it; kubelet then starts the process again",
+    "time without progress of admission after which `/healthz` fails",
+    "no review takes a twentieth of it; kubelet then restarts the process",
 )
 OWN_ANNOTATIONS = Limit(
     64,
     "annotations",
     "annotations of a pod under tessera.dev/",
-    "there are a dozen; each that is unknown is compared with those that exist, to find a slip of the pen",
+    "there are a dozen; each unknown one is compared with those that exist, to suggest the right name",
 )
 REQUIREMENT = Limit(
     1_024,
@@ -354,7 +372,7 @@ OFFERS = Limit(
     128,
     "offers",
     "entries of a node's annotation tessera.dev/offers",
-    "a node of 16 cards in every MIG profile needs fewer; what one node writes is compared for every pod",
+    "a node of 16 cards in every MIG profile needs fewer; each entry of a node is compared for every pod",
 )
 
 

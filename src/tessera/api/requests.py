@@ -17,11 +17,9 @@ import msgspec
 from tessera.api.names import DEVICE_ENV, GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Container, Pod
+from tessera.limits import POD_SLICES
 from tessera.text import one_line
 
-#: Slices that one pod may ask for. A pod runs on one node, and the largest servers have 16 cards of 8 memory slots. It
-#: bounds what a pod can cost whoever plans it, whatever number its author writes.
-MOST_SLICES = 16 * 8
 #: Digits of an amount that needs no look at its form.
 _SHORT = 10
 
@@ -151,18 +149,18 @@ def pod_slices(containers: Sequence[ContainerSlices]) -> tuple[str, ...]:
         SliceRequestError: they are more than any node has.
     """
     profiles = sorted({profile for container in containers for profile in container.counts})
-    if len(profiles) > MOST_SLICES:
+    if len(profiles) > POD_SLICES:
         raise _too_many(len(profiles))
     taken = {profile: _taken(containers, profile) for profile in profiles}
     total = sum(taken.values())
-    if total > MOST_SLICES:
+    if total > POD_SLICES:
         raise _too_many(total)
     return tuple(profile for profile in profiles for _ in range(taken[profile]))
 
 
 def _too_many(slices: int) -> SliceRequestError:
     return SliceRequestError(
-        f"asks for {slices} slices; all of a pod's slices are on one node, and no node has more than {MOST_SLICES}: "
+        f"asks for {slices} slices; all of a pod's slices are on one node, and no node has more than {POD_SLICES:d}: "
         "ask for fewer, or divide the work among pods"
     )
 

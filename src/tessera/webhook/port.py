@@ -25,7 +25,9 @@ from tessera.limits import (
     PORT_BODY_TIME,
     PORT_BYTES,
     PORT_CONNECTIONS,
+    PORT_HEADER,
     PORT_HEADER_TIME,
+    PORT_HEADERS,
     PORT_IDLE_TIME,
     REVIEW_BODY,
 )
@@ -38,8 +40,6 @@ _REPORT = 60.0
 _NO_SOCKET = 0.1
 #: Bytes that a connection buffers beside what was counted.
 _BUFFER = 16 * 1024
-#: Headers and bytes of each; the API server sends ten short ones.
-_HEADERS, _HEADER = 32, 2048
 
 #: Method, path and body of a request; status, type and body of the answer.
 Answer = Callable[[str, str, bytes], "tuple[int, str, bytes]"]
@@ -125,9 +125,9 @@ class _Server(web.Server):
             keepalive_timeout=2 * PORT_IDLE_TIME / 1000,  # the deadlines here are the shorter ones
             lingering_time=0,
             read_bufsize=_BUFFER,
-            max_headers=_HEADERS,
-            max_field_size=_HEADER,
-            max_line_size=_HEADER,
+            max_headers=PORT_HEADERS,
+            max_field_size=PORT_HEADER,
+            max_line_size=PORT_HEADER,
             auto_decompress=False,
         )
         self._port = port
