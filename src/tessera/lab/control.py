@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 SOCKET = "control.sock"
-#: Longest request, bytes.
-LONGEST = 4096
+#: Longest request, bytes: a question for an image has the names of its pull secrets with it.
+LONGEST = 65536
 
 #: Answers a request's argument; a ``ValueError`` is told to who asked.
 Answer = Callable[[str], str]

@@ -41,6 +41,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         nodes: as given to ``--nodes``.
         virtual_time: whether simulated waiting is leapt over.
         started: RFC 3339.
+        registries: whether it has registries, which are simulated and can be asked (``resolve``).
     """
 
     pid: int
@@ -49,6 +50,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     nodes: str
     virtual_time: bool
     started: str
+    registries: bool = False
 
 
 def default_folder() -> Path:

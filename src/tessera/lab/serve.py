@@ -16,6 +16,7 @@ from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
+from tessera.driver.resolution import ImageQuery
 from tessera.kube.config import ClusterConfig
 from tessera.kube.credentials import Credentials
 from tessera.kube.http import HttpTransport
@@ -26,7 +27,7 @@ from tessera.kube.until import Watched
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
 from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
-from tessera.lab.control import served
+from tessera.lab.control import Answer, served
 from tessera.lab.daemon import LabState, announce, held
 from tessera.lab.drivers.published import published
 from tessera.lab.install import Commands, entrypoint, install
@@ -34,6 +35,7 @@ from tessera.lab.kubelet.node import SHUTDOWN, SimulatedNode
 from tessera.lab.manifests import images, install_manifests
 from tessera.lab.network import taken_block
 from tessera.lab.nodespec import parse_nodes
+from tessera.lab.registry import SimulatedRegistry
 from tessera.lab.systems import running
 from tessera.lab.virtualtime import VirtualTimeLoop
 from tessera.nvml.listing import listing
@@ -105,7 +107,7 @@ class Lab:
         await front.start()
         cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
         try:
-            async with cluster.running(), served(self._folder, {"smi": self._smi, "reboot": self._reboot}):
+            async with cluster.running(), served(self._folder, self._answers(cluster)):
                 await self._until_usable(cluster, clock)
                 self._settled = True
                 self._announce(front.url, authority, clock)
@@ -168,6 +170,13 @@ class Lab:
             if spec.cards
         )
 
+    def _answers(self, cluster: Cluster) -> dict[str, Answer]:
+        answers: dict[str, Answer] = {"smi": self._smi, "reboot": self._reboot}
+        catalogue = cluster.options.catalogue
+        if catalogue is not None:
+            answers["resolve"] = lambda query: _resolved(SimulatedRegistry(catalogue, cluster.clock), query)
+        return answers
+
     def _smi(self, node: str) -> str:
         machine = self._node(node).machine
         return "No devices were found" if machine is None else listing(machine)
@@ -199,8 +208,14 @@ class Lab:
                 nodes=self._world.nodes,
                 virtual_time=self._world.virtual_time,
                 started=rfc3339(clock.now()),
+                registries=self._world.drivers,
             ),
         )
+
+
+def _resolved(registries: SimulatedRegistry, query: str) -> str:
+    """What the lab's registries say to an :class:`ImageQuery`; both are JSON."""
+    return msgspec.json.encode(registries.answer(msgspec.json.decode(query, type=ImageQuery))).decode()
 
 
 def _trusted(hooks: Informer[dict[str, Any]]) -> bool:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tessera.driver.registry.client import RegistryClient
     from tessera.driver.registry.keyring import Keyring
     from tessera.driver.registry.pullsecrets import PullSecrets
-    from tessera.driver.resolver import RegistryResolver, Secrets
+    from tessera.driver.resolution import Resolver
+    from tessera.driver.resolver import Secrets
 
 T = TypeVar("T")
 
@@ -52,13 +53,13 @@ class Registries(msgspec.Struct, frozen=True):
 
     Attributes:
         client: asks them anew each time.
-        resolver: remembers.
+        resolver: remembers; of a lab's simulated registries, asks the lab.
         keyring: credentials of this machine.
         secrets: those, behind the ones in pull secrets of the cluster.
     """
 
     client: "RegistryClient"
-    resolver: "RegistryResolver"
+    resolver: "Resolver"
     keyring: "Keyring"
     secrets: "Secrets"
 
@@ -89,8 +90,12 @@ def registry_options(function: Callable[..., T]) -> Callable[..., T]:
 
 
 @asynccontextmanager
-async def registries(access: Access, secrets: "PullSecrets | None" = None) -> AsyncIterator[Registries]:
+async def registries(
+    access: Access, secrets: "PullSecrets | None" = None, *, lab: "Resolver | None" = None
+) -> AsyncIterator[Registries]:
     """A resolver and its client; with the cluster's pull secrets beside the file's credentials.
+
+    In a lab, ``lab`` resolves instead, from simulated registries.
 
     Raises:
         Failure: the authority's file has no certificates.
@@ -115,6 +120,6 @@ async def registries(access: Access, secrets: "PullSecrets | None" = None) -> As
     client = RegistryClient(wire, clock)
     resolver = RegistryResolver(clock, client=client, secrets=both, rng=random.Random())
     try:
-        yield Registries(client, resolver, keyring, both)
+        yield Registries(client, lab or resolver, keyring, both)
     finally:
         await resolver.close()

@@ -15,6 +15,7 @@ from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
 
 if TYPE_CHECKING:
     from tessera.api.driver.policy import DriverPolicy
+    from tessera.cli.driver.labs import LabRegistries
     from tessera.driver.coverage.kernels import NextKernel
     from tessera.driver.coverage.report import Expected, Report
     from tessera.kube.client import Client
@@ -191,14 +192,24 @@ async def _of_policy(access: Access, kernels: Sequence["NextKernel"], policy: "D
 async def _in_cluster(
     access: Access, kernels: Sequence["NextKernel"], announce: bool, kubeconfig: Path | None, context: str | None
 ) -> "Report":
+    from tessera.cli.driver.labs import lab_registries
+
+    lab = lab_registries(kubeconfig, context)
     async with connected("tessera-driver", kubeconfig, context) as client:
-        return await of_cluster(client, access, kernels, announce=announce)
+        return await of_cluster(client, access, kernels, announce=announce, lab=lab)
 
 
 async def of_cluster(
-    client: "Client", access: Access, kernels: Sequence["NextKernel"], *, announce: bool = False
+    client: "Client",
+    access: Access,
+    kernels: Sequence["NextKernel"],
+    *,
+    announce: bool = False,
+    lab: "LabRegistries | None" = None,
 ) -> "Report":
     """The report for a cluster's nodes and policies, on these kernels and those that it lists.
+
+    In a lab, ``lab`` is asked instead of real registries.
 
     Raises:
         Failure: no policy of the cluster manages drivers.
@@ -207,13 +218,13 @@ async def of_cluster(
     from tessera.driver.coverage.kernels import listed
     from tessera.driver.coverage.report import expected, unlisted
 
-    seen = await in_cluster(client)
+    seen = await in_cluster(client, lab=lab)
     if announce:
         await announced(client, kernels)
     known, problems = listed(await _list(client))
     in_use = [(each.pool, each.policy) for each in seen.subjects]
     awaited, idle = expected(dict.fromkeys([*kernels, *known]), in_use, seen.everywhere)
-    report = await _report(access, awaited, idle, problems=problems, client=client)
+    report = await _report(access, awaited, idle, problems=problems, client=client, lab=lab)
     return msgspec.structs.replace(report, unknown=unlisted((pool for pool, _ in in_use), report.rows))
 
 
@@ -255,12 +266,13 @@ async def _report(
     *,
     problems: tuple[str, ...] = (),
     client: "Client | None" = None,
+    lab: "LabRegistries | None" = None,
 ) -> "Report":
     from tessera.cli.driver.subject import NAMESPACE
     from tessera.driver.coverage.looking import looked
     from tessera.driver.coverage.report import Report
     from tessera.driver.registry.pullsecrets import PullSecrets
 
-    async with registries(access, None if client is None else PullSecrets(client, NAMESPACE)) as there:
+    async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:
         rows = await asyncio.gather(*(looked(each, there.resolver) for each in awaited))
     return Report(rows=tuple(rows), problems=problems, idle=idle)

@@ -48,7 +48,8 @@ def command(
 
     With --kernel, --os and --version: every name that is tried, what the registry answers to it, the image that is
     taken, its digest and size. Without --version: all images for that kernel. With neither: the repository's tags.
-    With --cluster: for every kind of node and the policy that is there.
+    With --cluster: for every kind of node and the policy that is there; of a lab started with --drivers, its
+    simulated registries are asked.
 
     The exit code is 1 if there is no image.
 
@@ -84,14 +85,16 @@ async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str
 
 
 async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
+    from tessera.cli.driver.labs import lab_registries
     from tessera.cli.driver.subject import NAMESPACE, in_cluster
     from tessera.driver.registry.pullsecrets import PullSecrets
 
+    lab = lab_registries(kubeconfig, context)
     async with (
         connected("tessera-driver", kubeconfig, context) as client,
-        registries(access, PullSecrets(client, NAMESPACE)) as there,
+        registries(access, PullSecrets(client, NAMESPACE), lab=lab) as there,
     ):
-        seen = await in_cluster(client)
+        seen = await in_cluster(client, lab=lab)
         found = await asyncio.gather(*(_looked(there, each) for each in seen.subjects))
     return _told(found, seen, output)
 

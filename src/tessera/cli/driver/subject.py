@@ -10,7 +10,7 @@ import msgspec
 from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.cli.checks.source import text_of
 from tessera.cli.connect import Failure
-from tessera.cli.driver.labs import say_where_registries_are
+from tessera.cli.driver.labs import LabRegistries, say_where_registries_are
 from tessera.driver.coverage.kernels import kernel as kernel_line
 from tessera.driver.coverage.kernels import lines
 from tessera.driver.nodes import NodeFacts
@@ -96,12 +96,13 @@ def naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-async def in_cluster(client: Client, *, coming: bool = False) -> Seen:
+async def in_cluster(client: Client, *, coming: bool = False, lab: LabRegistries | None = None) -> Seen:
     """The nodes with cards, by policy and pool. Of a lab it is said where its registries are.
 
     Args:
         client: reads nodes and policies.
         coming: also the kernels of ConfigMap ``driver-next-kernels``, for the policies of nodes of their system.
+        lab: the lab's registries, if they are asked.
 
     Raises:
         Failure: no policy of the cluster manages drivers.
@@ -111,7 +112,7 @@ async def in_cluster(client: Client, *, coming: bool = False) -> Seen:
     from tessera.kube.resources import NODES
 
     found = (await client.list(NODES)).items
-    say_where_registries_are(found)
+    say_where_registries_are(found, lab)
     nodes = [facts for node in found if (facts := node_facts(node)).is_gpu]
     policies, drivers = await _policies(client)
     governed = govern(
