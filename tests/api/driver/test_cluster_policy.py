@@ -13,6 +13,9 @@ from tessera.api.driver.cluster_policy import asks_for_drivers, left_to, read_cl
 from tessera.api.driver.policy import Drain, ImageSource, PodDeletion, UpgradePolicy, WaitForCompletion
 from tessera.api.driver.reading import Read
 from tessera.api.operator.keys import POLICY, Leaf
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import ImageKind, ImageQuery
+from tessera.driver.tags import candidates
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
 
@@ -196,10 +199,46 @@ def test_an_object_that_names_no_image_gets_the_charts_and_says_so() -> None:
     assert "595.91.07 is taken, as in NVIDIA's chart" in notes(found)["spec.driver.image"]
 
 
-def test_an_image_alone_is_a_whole_reference() -> None:
-    found = read("driver: {image: 'registry.local:5000/gpu/driver:580.65.06-ubuntu22.04'}")
-    assert found.policy.source.verbatim
-    assert found.policy.source.image == "registry.local:5000/gpu/driver:580.65.06-ubuntu22.04"
+DIGEST = "sha256:" + "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        ("nvcr.io/nvidia/driver:525.85.03", "nvcr.io/nvidia/driver:525.85.03-ubuntu22.04"),
+        ("registry.local:5000/gpu/driver:580", "registry.local:5000/gpu/driver:580-ubuntu22.04"),
+        ("driver:580", "docker.io/library/driver:580-ubuntu22.04"),
+        (f"nvcr.io/nvidia/driver@{DIGEST}", f"nvcr.io/nvidia/driver@{DIGEST}"),
+        (f"nvcr.io/nvidia/driver:580@{DIGEST}", f"nvcr.io/nvidia/driver:580@{DIGEST}"),
+        ("registry.local:5000/gpu/driver", "registry.local:5000/gpu/driver"),
+    ],
+)
+def test_a_reference_with_a_tag_is_completed_with_the_operating_system(image: str, wanted: str) -> None:
+    source = read(f"driver: {{image: '{image}'}}").policy.source
+    ubuntu = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
+    first, *_ = candidates(ImageQuery(source=source, pool=ubuntu, kind=ImageKind.BUILDER))
+    assert first.reference == wanted
+
+
+def test_a_reference_that_names_the_operating_system_is_found_as_it_is_too() -> None:
+    image = "registry.local:5000/gpu/driver:580.65.06-ubuntu22.04"
+    source = read(f"driver: {{image: '{image}'}}").policy.source
+    ubuntu = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
+    found = candidates(ImageQuery(source=source, pool=ubuntu, kind=ImageKind.BUILDER))
+    assert [each.reference for each in found] == [f"{image}-ubuntu22.04", image]
+
+
+def test_precompiled_images_of_one_reference_have_the_kernel_in_their_tag() -> None:
+    source = read("driver: {usePrecompiled: true, image: 'nvcr.io/nvidia/driver:525'}").policy.source
+    ubuntu = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
+    first, *_ = candidates(ImageQuery(source=source, pool=ubuntu, kind=ImageKind.PRECOMPILED))
+    assert first.reference == "nvcr.io/nvidia/driver:525-5.15.0-69-generic-ubuntu22.04"
+
+
+@pytest.mark.parametrize("image", [f"nvcr.io/nvidia/driver@{DIGEST}", f"nvcr.io/nvidia/driver:525@{DIGEST}"])
+def test_a_digest_in_a_reference_is_none_of_precompiled_images(image: str) -> None:
+    (found,) = problems({"driver": {"image": image, "usePrecompiled": True}})
+    assert found.startswith("spec.driver.image: has a digest, which is one image, while usePrecompiled needs one for")
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
     base,
     component,
+    driver_source,
     folder,
-    image_source,
     judge_precompiled,
     marks_of,
     startup_probe,
@@ -105,7 +105,7 @@ class _Policy:
 
     def _driver(self) -> dict[str, Any]:
         reading, driver, at = self.reading, self.driver, "spec.driver"
-        source = image_source(reading, driver, at, otherwise=chart.DRIVER_SOURCE)
+        source = driver_source(reading, driver, at)
         precompiled = driver.get("usePrecompiled", False)
         if precompiled:
             judge_precompiled(reading, source, at, gds=self.gds, gdrcopy=self.gdrcopy)

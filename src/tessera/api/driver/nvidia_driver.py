@@ -20,7 +20,7 @@ from tessera.api.driver.sections import (
     KERNEL_MODULE_TYPES,
     base,
     component,
-    image_source,
+    driver_source,
     judge_precompiled,
     marks_of,
     startup_probe,
@@ -82,7 +82,7 @@ def _where(reading: Reading, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _what(reading: Reading, fields: Mapping[str, Any], raw: Mapping[str, Any]) -> dict[str, Any]:
     reading.without_effect(_if_on(fields), "spec", UNFOLLOWED)
-    source = image_source(reading, _undefaulted(fields), "spec", otherwise=chart.DRIVER_SOURCE)
+    source = driver_source(reading, _undefaulted(fields), "spec")
     precompiled = fields.get("usePrecompiled", False)
     if precompiled:
         gds, gdrcopy = (fields.get(part, {}).get("enabled") is True for part in ("gds", "gdrcopy"))

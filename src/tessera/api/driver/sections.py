@@ -1,13 +1,15 @@
 """The parts that a ClusterPolicy and an NVIDIADriver have in common: image, probe, upgrade, annotations.
 
 Rules of images (gpu-operator, ``internal/image``): ``repository``, ``image`` and ``version`` belong together; with
-neither repository nor version, ``image`` is a whole reference. A version that is a digest names one image, so it cannot
-be completed by a kernel.
+neither repository nor version, ``image`` is a whole reference, whose tag is a driver's version. A digest names one
+image, so it cannot be completed by a kernel.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from tessera.api.documents import join, shown
 from tessera.api.driver import chart
@@ -41,6 +43,8 @@ _REFERENCE = re.compile(
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONGEST = 512
+#: Where the image of a reference of one word lies.
+_DOCKER_HUB = "docker.io/library"
 
 #: Seconds between two looks at a driver that starts, where nobody wrote another number.
 _PERIOD = 1
@@ -69,6 +73,20 @@ def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, othe
         ),
         pull_secrets=reading.names(fields, "imagePullSecrets", path),
     )
+
+
+def driver_source(reading: Reading, fields: Mapping[str, Any], path: str) -> ImageSource:
+    """A driver's image; one reference with a tag is taken apart, so that kernel and system complete the tag.
+
+    NVIDIA's operator appends ``-ubuntu22.04`` to it as to a version. A digest is one image, and stays as it is; so does
+    a reference without a tag, to which nothing can be appended.
+    """
+    source = image_source(reading, fields, path, otherwise=chart.DRIVER_SOURCE)
+    name, _, tag = source.image.rpartition(":")
+    if not source.verbatim or not name or "/" in tag or "@" in source.image:
+        return source
+    repository, _, image = name.rpartition("/")
+    return msgspec.structs.replace(source, repository=repository or _DOCKER_HUB, image=image, version=tag)
 
 
 def _judge_image(reading: Reading, named: Mapping[str, str], path: str) -> None:
@@ -113,13 +131,16 @@ def version(reading: Reading, fields: Mapping[str, Any], path: str) -> str:
 
 def judge_precompiled(reading: Reading, source: ImageSource, path: str, *, gds: bool, gdrcopy: bool) -> None:
     """What cannot be together with finished kernel modules."""
-    if source.version.startswith("sha256:"):
+    key = "version" if source.version.startswith("sha256:") else "image" if "@sha256:" in source.image else ""
+    if key:
+        verb = "is" if key == "version" else "has"
         text = (
-            "is a digest, which is one image, while usePrecompiled needs one for each kernel; write a version or branch"
+            f"{verb} a digest, which is one image, while usePrecompiled needs one for each kernel; write a version or "
+            "branch"
         )
-        reading.wrong(join(path, "version"), text)
-    if source.verbatim and source.image:
-        text = "is true, and image is a whole reference: it is taken as it is on every node, whatever the kernel"
+        reading.wrong(join(path, key), text)
+    elif source.verbatim and source.image:
+        text = "is true, and image is a reference without a tag: it is taken as it is, whatever the kernel"
         reading.note(join(path, "usePrecompiled"), text)
     for name, on in (("gds", gds), ("gdrcopy", gdrcopy)):
         if on:
