@@ -361,6 +361,13 @@ def test_an_agent_that_waits_for_its_driver_is_not_the_one_to_look_at(reason: st
     assert any(step in each for each in found.help)
 
 
+def test_a_node_whose_kubelet_has_yet_to_publish_the_cards_says_so() -> None:
+    waits = ("GpuNodeReady", "False", "WaitingForKubelet", "what is waited for")
+    found = answer(node(HEALTHY, waits, gives={}), pods=[agent("True")])
+    assert found.verdict == "has given its cards to kubelet, which does not count them yet (WaitingForKubelet)"
+    assert any("publishes with its next status" in each for each in found.help)
+
+
 def test_a_driver_that_is_there_is_not_spoken_of() -> None:
     there = ("GpuNodeReady", "True", "Advertised", "the driver is there")
     assert answer(node(HEALTHY, IN_FORCE, there)) == answer(node(HEALTHY, IN_FORCE))

@@ -4,7 +4,7 @@ import asyncio
 import functools
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +33,15 @@ class DriverScene(Scene):
     Attributes:
         published: at each change of kubelet's device lists: devices that can be had, and whether a validation stood.
         lives: how many processes of the agent were started.
+        status_delay: seconds after which kubelet writes changed device counts into the node's status.
     """
 
     def __init__(self, folder: Path, cards: str = "A100-40GB", *, folders: bool = True, **machine: Any) -> None:
         self.published: list[tuple[int, bool]] = []
         self.lives = 0
+        self.status_delay = 0.0
+        self._counts_changed = asyncio.Event()
+        self._publisher: asyncio.Task[None] | None = None
         super().__init__(folder, cards, **machine)
         self.markers = Markers(folder / "run" / "nvidia" / "validations")
         self.options = msgspec.structs.replace(self.options, markers_dir=self.markers.folder)
@@ -51,6 +55,7 @@ class DriverScene(Scene):
     def _kubelet(self) -> DeviceManager:
         def counted() -> None:
             self.published.append((self.allocatable_now, self.validated_now))
+            self._counts_changed.set()
 
         return DeviceManager(
             clock=self.clock,
@@ -58,6 +63,34 @@ class DriverScene(Scene):
             on_change=counted,
             running_pods=lambda: [(pod, PodUid(pod["metadata"]["uid"])) for pod in self.pods.values()],
         )
+
+    async def begin(self, *, label: str = "dynamic", agent: bool = True) -> None:
+        """See :meth:`.Scene.begin`; kubelet publishes its counts from now on."""
+        await super().begin(label=label, agent=agent)
+        self._publisher = asyncio.create_task(self._publish())
+
+    async def end(self) -> None:
+        """Nothing is left running."""
+        if self._publisher is not None:
+            self._publisher.cancel()
+            await asyncio.gather(self._publisher, return_exceptions=True)
+        await super().end()
+
+    async def _publish(self) -> None:
+        while True:
+            await self._counts_changed.wait()
+            self._counts_changed.clear()
+            await self.clock.sleep(self.status_delay)
+            capacity, allocatable = self.kubelet.ledger.counts()
+            await self.publish(capacity, allocatable)
+
+    async def publish(self, capacity: Mapping[str, int], allocatable: Mapping[str, int]) -> None:
+        """The node's status shows these counts."""
+        status = {
+            "capacity": {name: str(count) for name, count in capacity.items()},
+            "allocatable": {name: str(count) for name, count in allocatable.items()},
+        }
+        await self.client.merge_patch(NODES, NODE, {"status": status}, subresource="status")
 
     @property
     def capacity_now(self) -> int:
@@ -106,6 +139,10 @@ class DriverScene(Scene):
         """The validation ran a program on the cards."""
         for name in (TOOLKIT_READY, CUDA_READY):
             self.markers.write(name, self.markers.about_driver())
+
+    def node_writes(self) -> int:
+        """How many writes of the agent to its Node the server has accepted."""
+        return len(self.server.audit.writes(user="agent", resource="nodes"))
 
     async def label(self, name: str, value: str | None) -> None:
         await self.client.merge_patch(NODES, NODE, {"metadata": {"labels": {name: value}}})

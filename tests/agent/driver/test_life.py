@@ -6,12 +6,13 @@ import functools
 from typing import TYPE_CHECKING
 
 import msgspec
+from tests.agent.conftest import NODE
 from tests.agent.driver.conftest import VERSION
 
 from tessera.agent.driver.facts import Validation
 from tessera.agent.driver.gate import HOST_RECHECK
 from tessera.api.driver.status import CUDA_READY, DRIVER_READY, PAUSE_LABEL, PLUGIN_READY, TOOLKIT_READY
-from tessera.kube.resources import EVENTS
+from tessera.kube.resources import EVENTS, NODES
 from tessera.nvml.errors import Unknown
 
 if TYPE_CHECKING:
@@ -66,6 +67,65 @@ def test_nothing_is_waited_for_by_the_clock(play: Callable[..., None]) -> None:
         assert scene.clock.monotonic() - began < 0.1
 
     play(story, driver=None)
+
+
+def test_a_node_is_ready_once_its_status_shows_the_cards(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        scene.status_delay = 10.0
+        await scene.begin(agent=False)
+        scene.start_life()
+        scene.load()
+        scene.validate()
+        await scene.counts(True)
+        await scene.tells("WaitingForKubelet")
+        assert not scene.markers.present(PLUGIN_READY)
+        began = scene.clock.monotonic()
+        await scene.clock.sleep(9.0)
+        assert await scene.condition() == ("False", "WaitingForKubelet")
+        await scene.tells("Advertised")
+        assert 9.0 <= scene.clock.monotonic() - began < 10.1
+        node = await scene.client.get(NODES, NODE)
+        shown = {name: node.status.allocatable[name] for name in scene.kubelet.ledger.counts()[1]}
+        assert shown == {name: str(count) for name, count in scene.kubelet.ledger.counts()[1].items()}
+        assert scene.allocatable_now > 0
+        assert scene.markers.present(PLUGIN_READY)
+
+    play(story, driver=None)
+
+
+def test_a_card_that_gets_unhealthy_later_leaves_the_node_ready(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        await scene.tells("Advertised")
+        await scene.clock.sleep(5.0)
+        capacity, allocatable = scene.kubelet.ledger.counts()
+        before = scene.node_writes()
+        for shown in (dict.fromkeys(allocatable, 0), allocatable):
+            await scene.publish(capacity, shown)
+            await scene.clock.sleep(60.0)
+            assert await scene.condition() == ("True", "Advertised")
+        assert scene.node_writes() == before
+
+    play(story)
+
+
+def test_a_restarted_agent_leaves_the_node_ready_until_kubelet_counts_again(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        await scene.tells("Advertised")
+        await scene.kill_agent()
+        scene.status_delay = 10.0
+        scene.start_life()
+        await scene.clock.sleep(0.5)
+        assert await scene.condition() == ("True", "Advertised")
+        await scene.clock.sleep(60.0)
+        assert await scene.condition() == ("True", "Advertised")
+        found = [each["reason"] for each in (await scene.client.list(EVENTS.untyped())).items]
+        assert not {"WaitingForKubelet", "WaitingForDriver"} & set(found[found.index("Advertised") + 1 :])
+
+    play(story)
 
 
 def test_the_host_s_driver_is_advertised_without_a_validation(play: Callable[..., None]) -> None:

@@ -197,16 +197,20 @@ def test_pods_elsewhere_with_labels_of_tesseras_say_nothing_and_do_not_stay(app:
     assert [each.stays for each in view.pods] == [False]
 
 
+AN_AGENT = a_pod(labels={"app.kubernetes.io/name": "tessera-agent"}, owner="DaemonSet")
+
+
 @pytest.mark.parametrize(
-    ("status", "pods", "held"),
+    ("status", "reason", "pods", "held"),
     [
-        ("True", [a_pod(labels={"app.kubernetes.io/name": "tessera-agent"}, owner="DaemonSet")], True),
-        ("False", [a_pod(labels={"app.kubernetes.io/name": "tessera-agent"}, owner="DaemonSet")], False),
-        ("True", [], False),  # the agent is gone, and what it said stays
+        ("True", "Advertised", [AN_AGENT], True),
+        ("False", "WaitingForKubelet", [AN_AGENT], True),
+        ("False", "PausedForDriver", [AN_AGENT], False),
+        ("True", "Advertised", [], False),  # the agent is gone, and what it said stays
     ],
 )
-def test_cards_are_held_by_an_agent_that_is_there(status: str, pods: list[Pod], held: bool) -> None:
-    told = Condition(type="GpuNodeReady", status=status)
+def test_cards_are_held_by_an_agent_that_is_there(status: str, reason: str, pods: list[Pod], held: bool) -> None:
+    told = Condition(type="GpuNodeReady", status=status, reason=reason)
     node = a_node()
     node = msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, conditions=(*node.status.conditions, told))

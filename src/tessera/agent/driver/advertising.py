@@ -6,11 +6,12 @@ is given out.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 
 from tessera.agent.wakeup import Changes
 from tessera.clock import Clock
+from tessera.kube.quantity import whole
 from tessera.kubelet.seam import (
     Allocation,
     Device,
@@ -67,6 +68,10 @@ class Advertising:
         """How many devices kubelet has been told of."""
         return sum(served.count or 0 for served in self._served)
 
+    def published(self, allocatable: Mapping[str, str]) -> bool:
+        """Whether a node's allocatable covers the healthy devices of every list that kubelet has taken."""
+        return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
+
     async def close(self) -> None:
         """Empties all lists; returns when kubelet has taken them, or after :data:`PATIENCE`."""
         self._shut.set()
@@ -79,6 +84,7 @@ class _Closable:
 
     Attributes:
         count: devices of the last list that kubelet took; ``None`` while it listens to none.
+        healthy: how many of them are healthy.
     """
 
     def __init__(self, plugin: DevicePlugin, shut: asyncio.Event, changes: Changes) -> None:
@@ -86,6 +92,7 @@ class _Closable:
         self._shut = shut
         self._changes = changes
         self.count: int | None = None
+        self.healthy = 0
 
     @property
     def resource_name(self) -> str:
@@ -103,7 +110,7 @@ class _Closable:
             async with aclosing(_until(self._plugin.list_and_watch(), self._shut)) as lists:
                 async for devices in lists:
                     yield devices
-                    self._took(len(devices))
+                    self._took(len(devices), sum(each.healthy for each in devices))
             yield ()
             self._took(0)
             await asyncio.Event().wait()
@@ -124,15 +131,23 @@ class _Closable:
         self._must_be_open()
         await self._plugin.pre_start_container(device_ids)
 
-    def _took(self, count: int | None) -> None:
+    def _took(self, count: int | None, healthy: int = 0) -> None:
         # Whoever reads a list asks for the next one when it has taken this one.
-        if count != self.count:
-            self.count = count
+        if (count, healthy) != (self.count, self.healthy):
+            self.count, self.healthy = count, healthy
             self._changes.notify()
 
     def _must_be_open(self) -> None:
         if self._shut.is_set():
             raise PluginError(f"{self.resource_name}: nothing is given out while the node's driver is replaced")
+
+
+def _count(text: str) -> int:
+    """A count of the node's status; 0 for what is no quantity, which kubelet corrects with its next status."""
+    try:
+        return whole(text)
+    except ValueError:
+        return 0
 
 
 async def _until(lists: AsyncIterator[Sequence[Device]], shut: asyncio.Event) -> AsyncGenerator[Sequence[Device], None]:

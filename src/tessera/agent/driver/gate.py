@@ -147,9 +147,12 @@ class Gate:
             self._mark(DRIVER_READY, self._driver_text(opened.found))
         return True
 
-    def advertised(self) -> None:
-        """Kubelet has the cards."""
+    def advertised(self, *, published: bool) -> None:
+        """Kubelet has the cards; whether the node's status shows them yet."""
         self._backoff.reset()
+        if not published:
+            self._teller.publishing()
+            return
         self._teller.advertised()
         if not self._markers.present(PLUGIN_READY):
             self._mark(PLUGIN_READY, self._markers.about_driver())

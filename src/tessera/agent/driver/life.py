@@ -158,13 +158,19 @@ class _Life:
         return "" if opened.hardware.gone else trouble
 
     async def _over(self, opened: Opened, parts: Parts, advertising: Advertising) -> None:
-        """Returns when a driver has to be let go of; tells meanwhile when kubelet has the cards."""
-        told = False
+        """Returns when a driver has to be let go of; tells meanwhile when kubelet has published the cards.
+
+        Once it is told, it stays told for as long as this driver is used: what becomes of a card or of kubelet's counts
+        later is told by other conditions.
+        """
+        published = False
         while self._gate.holds(opened):
             seen = self._changes.count
-            if not told and parts.ready and advertising.taken and (advertising.devices or not parts.has_devices):
-                told = True
-                self._gate.advertised()
+            taken = parts.ready and advertising.taken and (advertising.devices or not parts.has_devices)
+            if taken and not published:
+                node = self._node()
+                published = node is not None and advertising.published(node.status.allocatable)
+                self._gate.advertised(published=published)
             await self._changes.wait(seen)
 
     def _made(self, opened: Opened, kubelet: Kubelet) -> Parts:

@@ -14,6 +14,7 @@ from tessera.agent.driver.facts import Waits
 from tessera.agent.telling.conditions import NodeCondition, manifest_of
 from tessera.agent.wakeup import Changes
 from tessera.api.driver.status import ADVERTISED_CONDITION as CONDITION
+from tessera.api.driver.status import WAITING_FOR_KUBELET
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
@@ -31,6 +32,12 @@ FIELD_MANAGER = "tessera-agent-driver"
 REPAIR_PAUSE = 30.0
 
 _WELL = NodeCondition(CONDITION, "True", "Advertised", "the driver is there, and kubelet has the node's cards")
+_TAKEN = NodeCondition(
+    CONDITION,
+    "False",
+    WAITING_FOR_KUBELET,
+    "kubelet has the node's cards, the node's allocatable does not show them yet",
+)
 
 
 class ReadyTeller:
@@ -78,8 +85,18 @@ class ReadyTeller:
         """Something is waited for."""
         self._want(NodeCondition(CONDITION, "False", waits.reason, one_line(waits.message, CONDITION_MESSAGE)))
 
+    def publishing(self) -> None:
+        """Kubelet has the cards, and the node's status does not show them yet.
+
+        An agent that has just started leaves a node ready that is: kubelet counts its devices again in a moment.
+        """
+        node = self._node()
+        shown = _shown(node) if node is not None else None
+        if self._wanted is not None or shown is None or shown.status != "True":
+            self._want(_TAKEN)
+
     def advertised(self) -> None:
-        """Kubelet has the cards."""
+        """The node's status shows the cards."""
         self._want(_WELL)
 
     def _want(self, wanted: NodeCondition) -> None:

@@ -11,8 +11,11 @@ import msgspec
 DRIVER_ANNOTATION = "tessera.dev/driver"
 #: Condition of a node: its driver is what it should be and answers.
 DRIVER_CONDITION = "GpuDriverReady"
-#: Condition of a node, by its agent: the cards are advertised; False while it waits for a driver or lets go of one.
+#: Condition of a node, by its agent: the node's allocatable shows the cards; False while the agent waits for a driver
+#: or lets go of one.
 ADVERTISED_CONDITION = "GpuNodeReady"
+#: Its reason while kubelet has the cards, and its status does not show them yet; the agent has the driver open.
+WAITING_FOR_KUBELET = "WaitingForKubelet"
 #: Seconds that nodes wait for the one build of their kernel's image before they build for themselves, and for which a
 #: startup deadline stands still at most. NVIDIA's CI takes about 19 min for a build.
 BUILD_PATIENCE = 2400.0

@@ -9,6 +9,7 @@ import msgspec
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.api.driver.status import WAITING_FOR_KUBELET
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
@@ -54,6 +55,7 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
         f"{_STACK_LOG}-container-toolkit --prefix",
     ),
     (ADVERTISED, "WaitingForValidation"): (_PODS, f"{_STACK_LOG}-validation --prefix"),
+    (ADVERTISED, WAITING_FOR_KUBELET): ("ask again in a moment: kubelet publishes with its next status", _PODS, _LOG),
     (ADVERTISED, "PausedForDriver"): ("ask again in a moment; how far the replacement is: tessera driver status",),
     (ADVERTISED, "NvmlFailed"): (_DRIVER, _AGAIN, _LOG),
     (HEALTH, "CardUnhealthy"): (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
-from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.driver.status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverStatus, Phase
 from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
@@ -98,9 +98,12 @@ def _without_driver(view: View, node: Node) -> Answer | None:
     told = _condition(node, ADVERTISED)
     if told is None or told.status != "False":
         return None
+    verdict = "gives no card to kubelet"
+    if told.reason == WAITING_FOR_KUBELET:
+        verdict = "has given its cards to kubelet, which does not count them yet"
     return Answer(
         case=_words(told.reason),
-        verdict=f"gives no card to kubelet ({told.reason})",
+        verdict=f"{verdict} ({told.reason})",
         facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when there was a driver last, ")),
         help=help_about(ADVERTISED, told.reason, blanks_of(node, view.agent(node.metadata.name))),
     )

@@ -11,6 +11,7 @@ from tessera.api.driver.status import (
     UPGRADE_SKIP_LABEL,
     UPGRADE_STATE_LABEL,
     VALIDATION_APP,
+    WAITING_FOR_KUBELET,
 )
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.clock import parse_rfc3339
@@ -87,7 +88,10 @@ def node_view(
 
 def _advertised(node: Node) -> bool:
     """Whether an agent says that it has the cards open; it stays said when the agent is gone."""
-    return any(each.type == ADVERTISED_CONDITION and each.status == "True" for each in node.status.conditions)
+    return any(
+        each.type == ADVERTISED_CONDITION and (each.status == "True" or each.reason == WAITING_FOR_KUBELET)
+        for each in node.status.conditions
+    )
 
 
 def live_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:
