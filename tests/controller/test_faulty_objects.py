@@ -48,15 +48,15 @@ def result(**change: Any) -> dict[str, Any]:
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "start": (
         {"podAllocationResults": {"u": result(migPlacement={"size": 1, "start": 2_000_000_000})}},
-        "status.podAllocationResults.u.migPlacement.start is 2000000000: Expected `int` <= 7",
+        "status.podAllocationResults.u.migPlacement.start is 2000000000: Expected `int` <= 31",
     ),
     "size": (
         {"podAllocationResults": {"u": result(migPlacement={"size": 0, "start": 0})}},
         "status.podAllocationResults.u.migPlacement.size is 0: Expected `int` >= 1",
     ),
     "end": (
-        {"podAllocationResults": {"u": result(migPlacement={"size": 4, "start": 6})}},
-        "status.podAllocationResults.u.migPlacement covers the memory slots 6 to 9: a card's slots are 0 to 7",
+        {"podAllocationResults": {"u": result(migPlacement={"size": 4, "start": 30})}},
+        "status.podAllocationResults.u.migPlacement covers the memory slots 30 to 33: a card's slots are 0 to 31",
     ),
     "table": (
         {"nodeResources": {"nodeGpus": [{"gpuUuid": "GPU-n1-0", "gpuName": "A100", "gpuMemory": "1"}]}},

@@ -50,7 +50,7 @@ def test_a_pod_with_12_000_terms_waits_and_is_told_the_limit(world: World) -> No
         assert world.where(one) == []
         (tell,) = told(world, one)
         assert (tell.reason, tell.warning) == ("SliceRefused", True)
-        assert "node affinity has 12,000 terms, at most 100 terms are considered" in tell.message
+        assert "node affinity has 12,000 terms, at most 100 terms are allowed" in tell.message
     assert world.slicer.index.cost < 100
 
 

@@ -71,21 +71,21 @@ def terms(*found: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (pod({"tessera.dev/compute-capability": " " * 16_000}), f"has 16,000 characters, {REQUIREMENT} are read"),
-        (pod({"tessera.dev/product": "|".join(["A1"] * 50)}), f"names 50 models, {PRODUCTS} are read"),
+        (pod({"tessera.dev/compute-capability": " " * 16_000}), f"has 16,000 characters; {REQUIREMENT} are allowed"),
+        (pod({"tessera.dev/product": "|".join(["A1"] * 50)}), f"names 50 models; {PRODUCTS} are allowed"),
         (
             pod({f"tessera.dev/x{n}": "" for n in range(65)}),
-            f"65 annotations under tessera.dev/, {OWN_ANNOTATIONS}",
+            f"65 annotations under tessera.dev/; {OWN_ANNOTATIONS}",
         ),
-        (pod(initContainers=[{}] * 200), f"201 containers, {POD_CONTAINERS} are considered"),
-        (pod(affinity=terms(*[{}] * 12_000)), f"12,000 terms, {NODE_AFFINITY_TERMS} are considered"),
+        (pod(initContainers=[{}] * 200), f"201 containers, {POD_CONTAINERS} are allowed"),
+        (pod(affinity=terms(*[{}] * 12_000)), f"12,000 terms, {NODE_AFFINITY_TERMS} are allowed"),
         (
             pod(affinity=terms({"matchExpressions": [{}] * 501})),
-            f"501 expressions, {NODE_AFFINITY_EXPRESSIONS} are considered",
+            f"501 expressions, {NODE_AFFINITY_EXPRESSIONS} are allowed",
         ),
         (
             pod(affinity=terms({"matchFields": [{"values": ["n"] * 20_000}]})),
-            f"20,000 values, {NODE_AFFINITY_VALUES} are considered",
+            f"20,000 values, {NODE_AFFINITY_VALUES} are allowed",
         ),
     ],
 )
@@ -98,7 +98,7 @@ def test_the_names_of_nodes_that_a_pod_is_restricted_to_are_not_multiplied_witho
     needs = {"tessera.dev/product": "A100", "tessera.dev/nvlink": "true"}
     few, many = (terms(*[{"matchExpressions": [exists]}] * number) for number in (2, 10))
     assert refusal(pod(needs, affinity=few), known) == ""
-    assert f"{NODE_AFFINITY_VALUES} are considered" in refusal(pod(needs, affinity=many), known)
+    assert f"{NODE_AFFINITY_VALUES} are allowed" in refusal(pod(needs, affinity=many), known)
 
 
 def test_a_review_that_has_used_its_time_is_refused_with_the_reason() -> None:

@@ -114,7 +114,7 @@ def _read(path: Path) -> bytes:
             raise OSError(f"{path} is not a regular file")
         content = file.read(STATE_FILE + 1)
     if len(content) > STATE_FILE:
-        raise ValueError(f"the file is too long, it may have {STATE_FILE}")
+        raise ValueError(f"the file is too long; a state file has {STATE_FILE}")
     return content
 
 

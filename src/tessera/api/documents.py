@@ -70,14 +70,14 @@ class Gathered:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self._untold = 0
+        self._unlisted = 0
 
     def add(self, path: str, text: str) -> None:
         """Notes a mistake; reading goes on."""
         if len(self.problems) < SETTINGS_MISTAKES:
             self.problems.append(Problem(path, text))
         else:
-            self._untold += 1
+            self._unlisted += 1
 
     def settle(self) -> None:
         """Ends the reading.
@@ -85,8 +85,8 @@ class Gathered:
         Raises:
             FileRefused: there was a mistake.
         """
-        if self._untold:
-            raise FileRefused([*self.problems, Problem("", f"{self._untold:,} more mistakes are not told one by one")])
+        if self._unlisted:
+            raise FileRefused([*self.problems, Problem("", f"{self._unlisted:,} more mistakes are not listed")])
         if self.problems:
             raise FileRefused(self.problems)
 

@@ -70,7 +70,7 @@ def excess_of(size: PodSize) -> str:
     )
     return next(
         (
-            f"{what} {count:,} {limit.unit}, {limit} are considered: {remedy}"
+            f"{what} {count:,} {limit.unit}, {limit} are allowed: {remedy}"
             for what, count, limit, remedy in counts
             if count > limit
         ),

@@ -60,7 +60,8 @@ def requirements_of(
     """
     own = [key for key in annotations if key.startswith(PREFIX)]
     if len(own) > OWN_ANNOTATIONS:
-        raise RequirementError(f"the pod has {len(own)} annotations under {PREFIX}, {OWN_ANNOTATIONS} are read")
+        allowed = f"{OWN_ANNOTATIONS} are allowed: remove some"
+        raise RequirementError(f"the pod has {len(own)} annotations under {PREFIX}; {allowed}")
     for key in own:
         _refuse_nearly(key)
     if not any(key in annotations for key in KEYS):
@@ -86,7 +87,7 @@ def requirements_of(
 
 def _refuse_long(key: str, text: str) -> None:
     if len(text) > REQUIREMENT:
-        raise RequirementError(f"annotation {key}: has {len(text):,} characters, {REQUIREMENT} are read; shorten it")
+        raise RequirementError(f"annotation {key}: has {len(text):,} characters; {REQUIREMENT} are allowed: shorten it")
 
 
 def _refuse_nearly(key: str) -> None:
@@ -137,7 +138,8 @@ def _comparison(part: str) -> Comparison:
 def _products(text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split("|"))
     if len(names) > PRODUCTS:
-        raise RequirementError(f"annotation {PRODUCT}: names {len(names)} models, {PRODUCTS} are read; name families")
+        allowed = f"{PRODUCTS} are allowed: name families"
+        raise RequirementError(f"annotation {PRODUCT}: names {len(names)} models; {allowed}")
     if not all(re.search("[A-Za-z0-9]", name) for name in names):
         raise RequirementError(
             f'annotation {PRODUCT}: "{one_line(text)}" has an empty name; write models divided by |, for example '

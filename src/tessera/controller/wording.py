@@ -2,6 +2,7 @@
 
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.controller.facts import PodFacts
+from tessera.controller.refused import AVOIDANCE
 from tessera.placement.reasons import Reason
 from tessera.text import one_line
 
@@ -28,19 +29,19 @@ def lost_text(pod: PodFacts, reason: Reason) -> str:
 
 
 def object_text(node: str, fault: str) -> str:
-    """What a node's condition and event say of an Instaslice object that cannot be followed."""
+    """What a node's condition and event say of an Instaslice object that breaks a rule."""
     name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
     return (
-        f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. No slices are promised on the node until "
-        f"that is mended: kubectl edit {name}, or kubectl delete {name}, and the agent makes it anew"
+        f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. The node gets no new slices until the "
+        f"object is right: kubectl edit {name}, or kubectl delete {name}, after which the agent makes it anew"
     )
 
 
 def taken_back_text(pod: PodFacts, node: str) -> str:
     """An event's message for a pod that the scheduler refuses on the node of its slices."""
-    then = "It is evicted, and its owner's next pod avoids the node for a while"
+    then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE / 60:.0f} minutes"
     if not pod.owner:
-        then = "Its slices go to the next pod; delete it and create it anew, so that it is placed anew"
+        then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
     return (
         f"The scheduler refuses the pod on node {node}, where its slices were promised: {one_line(pod.refused)}. {then}"
     )

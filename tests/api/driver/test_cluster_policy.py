@@ -484,7 +484,7 @@ def test_a_file_of_a_runtime_that_cannot_be_mounted_refuses_the_policy(name: str
     found = problems({"driver": {}, "toolkit": {"env": [{"name": name, "value": value}]}})
     assert len(found) == 1
     assert f"spec.toolkit.env.{name}" in found[0]
-    assert "is no file of the host; begin it with /" in found[0]
+    assert "must be an absolute path of a file on the host" in found[0]
 
 
 def test_a_handler_other_than_the_runtime_class_names_is_told_of() -> None:

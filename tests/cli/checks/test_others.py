@@ -185,4 +185,4 @@ def test_the_text_has_a_limit() -> None:
 def test_of_many_mistakes_the_first_are_told() -> None:
     part = only("version: v1\n" + "\n".join(f"key{n}: 1" for n in range(5_000)))
     assert len(part.problems) == SETTINGS_MISTAKES + 1
-    assert part.problems[-1] == "4,900 more mistakes are not told one by one"
+    assert part.problems[-1] == "4,900 more mistakes are not listed"

@@ -28,7 +28,7 @@ def judge_toolkit_env(reading: Reading, env: Mapping[str, str], path: str) -> No
         value = env.get(name, "")
         parts = value.split("/")
         if value and (parts[0] or not parts[-1] or ".." in parts or "\0" in value):
-            text = f"{shown(value)} is no file of the host; begin it with /, end it with a name and write no .."
+            text = f"{shown(value)} must be an absolute path of a file on the host, without .."
             reading.wrong(join(path, name), text)
     if env.get("CONTAINERD_RUNTIME_CLASS", _HANDLER) != _HANDLER:
         text = f"no effect: the handler is {_HANDLER!r}, by which Tessera's RuntimeClass finds it"
