@@ -229,6 +229,24 @@ async def test_an_agent_has_one_instaslice(api: Api, world: World) -> None:
     (await world.agent("DELETE", f"{world.instaslices}/{world.mine}")).ok()
 
 
+async def test_every_expression_fits_the_kinds_that_it_is_for(
+    api: Api, unique: str, cleanup: Callable[[str], None]
+) -> None:
+    """Where the server has the controller that checks types; the lab has none."""
+    for file in ("agent", "driver", "pods"):
+        policy = next(yaml.safe_load_all((DEPLOY / "policies" / f"{file}.yaml").read_text()))
+        policy["metadata"]["name"] = name = f"{unique}-{file}"
+        path = f"{POLICIES}/{name}"
+        cleanup(path)
+        (await api("POST", POLICIES, policy)).ok()
+        try:
+            async with asyncio.timeout(3):
+                checked = await api.until(path, lambda answer: "typeChecking" in answer.body.get("status", {}))
+        except TimeoutError:
+            pytest.skip("this server checks no types of policies")
+        assert checked.body["status"]["typeChecking"] == {}
+
+
 def event(name: str, about: dict[str, str], namespace: str, **more: Any) -> Any:
     return {
         "metadata": {"name": name, "namespace": namespace},
@@ -322,9 +340,10 @@ def pod_with(annotations: Any = None, volumes: Any = None, **container: Any) -> 
     return {"metadata": {"name": "p", "annotations": annotations or {}}, "spec": body}
 
 
-def host(path: str, **mount: Any) -> Any:
+def host(path: str, user: int = 0, **mount: Any) -> Any:
     volumes = [{"name": "v", "hostPath": {"path": path}}]
-    return pod_with(volumes=volumes, volumeMounts=[{"name": "v", "mountPath": "/host", **mount}])
+    mounts = [{"name": "v", "mountPath": "/host", **mount}]
+    return pod_with(volumes=volumes, volumeMounts=mounts, securityContext={"runAsUser": user})
 
 
 async def test_pods_that_take_gpus_past_kubernetes_are_refused(judged: Any) -> None:
@@ -336,6 +355,11 @@ async def test_pods_that_take_gpus_past_kubernetes_are_refused(judged: Any) -> N
         (host("/dev//nvidia0", readOnly=True), "volume v mounts /dev//nvidia0"),
         (host("/var/lib/kubelet/device-plugins"), "volume v mounts /var/lib/kubelet/device-plugins"),
         (host("/"), "container main may write to a folder of the node"),
+        (pod_with(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "has the capability SYS_ADMIN"),
+        (host("/proc/1/root/dev/nvidia0", readOnly=True), "volume v mounts /proc/1/root/dev/nvidia0"),
+        (host("dev/nvidia0", readOnly=True), "volume v mounts dev/nvidia0"),
+        (host("/run/cdi/a\nb.json"), "variables.hostFolders"),
+        (host("/var/lib/kubelet", readOnly=True), "container main may run as root"),
     ):
         denied(await judged(sent), words)
 
@@ -346,7 +370,7 @@ async def test_other_pods_are_admitted(judged: Any) -> None:
         pod_with(env=[{**VISIBLE, "value": "none"}, {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}]),
         pod_with(resources={"limits": {"nvidia.com/gpu": "1"}}),
         pod_with({"example.com/note": "x"}, securityContext={"privileged": False}),
-        host("/", readOnly=True),
+        host("/", readOnly=True, user=65534),
         host("/etc/cni/net.d"),
         host("/var/lib/kubelet/pods"),
     ):

@@ -85,7 +85,21 @@ def pod(*containers: Obj, annotations: Mapping[str, str] | None = None, **spec: 
 
 def mounts(path: str, *, read_only: bool = False, at: str = "/host") -> Obj:
     mount = {"name": "v", "mountPath": at, **({"readOnly": True} if read_only else {})}
-    return pod(container(volumeMounts=[mount]), volumes=[{"name": "v", "hostPath": {"path": path, "type": ""}}])
+    return pod(container(volumeMounts=[mount]), volumes=[volume(path)])
+
+
+NOBODY = {"runAsNonRoot": True, "runAsUser": 65534}
+MOUNT = {"name": "v", "mountPath": "/host"}
+
+
+def volume(path: str) -> Obj:
+    return {"name": "v", "hostPath": {"path": path, "type": ""}}
+
+
+def reader(path: str, **security: Any) -> Obj:
+    """A pod that reads a folder of the node."""
+    mount = {**MOUNT, "readOnly": True}
+    return pod(container(volumeMounts=[mount]), volumes=[volume(path)], securityContext=security)
 
 
 REFERENCE = {"valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}
@@ -111,6 +125,31 @@ REFUSED: dict[str, tuple[Obj, str]] = (
         "a privileged init container": (
             pod(initContainers=[container("i", securityContext={"privileged": True})]),
             "container i is privileged",
+        ),
+        "what NVIDIA's runtime takes for privileged": (
+            pod(container(securityContext={"capabilities": {"add": ["NET_ADMIN", "SYS_ADMIN"]}})),
+            "has the capability SYS_ADMIN",
+        ),
+        "all capabilities": (pod(container(securityContext={"capabilities": {"add": ["all"]}})), "SYS_ADMIN"),
+        "kubelet's sockets, reading as root": (
+            mounts("/var/lib/kubelet", read_only=True),
+            "could connect; set securityContext.runAsNonRoot",
+        ),
+        "the same, where the pod is another user": (
+            pod(
+                container(volumeMounts=[MOUNT | {"readOnly": True}], securityContext={"runAsNonRoot": False}),
+                volumes=[volume("/")],
+                securityContext={"runAsNonRoot": True},
+            ),
+            "may run as root",
+        ),
+        "a device below a folder that is read": (
+            pod(
+                container(volumeMounts=[MOUNT | {"readOnly": True, "subPath": "dev/nvidia0"}]),
+                volumes=[volume("/")],
+                securityContext=NOBODY,
+            ),
+            "without subPath",
         ),
         "CDI by annotation": (pod(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=all"}), "annotation cdi.k8s.io/x"),
         "NVIDIA's prefix": (
@@ -138,6 +177,13 @@ REFUSED: dict[str, tuple[Obj, str]] = (
             "/dev/nvidia-caps/nvidia-cap1",
             "/dev/dri",
             "/dev/dri/card0",
+            "/dev/char/195:0",
+            "/dev/fd/9",
+            "dev/nvidia0",
+            "./dev",
+            "/proc/1/root/dev/nvidia0",
+            "//proc//self/./root",
+            "/proc/1/task/1/cwd/etc/cdi",
             "/etc/cdi",
             "/var/run/cdi",
             "/var//run/./cdi/",
@@ -181,7 +227,12 @@ ADMITTED: dict[str, Obj] = {
     "a GPU by its resource": pod(container() | GPU),
     "not privileged": pod(container(securityContext={"privileged": False, "runAsUser": 0})),
     "other annotations": pod(annotations={"example.com/cdi": "x", "tessera.dev/memory": "10Gi"}),
-    "a node exporter": mounts("/", read_only=True),
+    "a node exporter": reader("/", **NOBODY),
+    "another user": reader("/var/lib", runAsUser=1000),
+    "processes of the node": mounts("/proc", read_only=True),
+    "settings of the kernel": mounts("/proc/sys/net"),
+    "sockets of the node": mounts("/var/run", read_only=True),
+    "a capability": pod(container(securityContext={"capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]}})),
     "logs of the node": mounts("/var/log"),
     "the container runtime's socket": mounts("/run/containerd/containerd.sock", read_only=True),
     "CNI": mounts("/etc/cni/net.d"),
@@ -210,6 +261,11 @@ def test_what_takes_gpus_past_kubernetes_is_refused_with_the_way_out(server: Api
     assert "label the namespace tessera.dev/device-access=allowed" in said
 
 
+def test_a_path_of_several_lines_hides_nothing(server: ApiServer) -> None:
+    """With ``FileOrCreate`` it would be a CDI file; Kubernetes leaves a message of several lines out."""
+    assert judged(server, mounts("/run/cdi/a\nb.json")).startswith("403: ")
+
+
 @pytest.mark.parametrize("name", ADMITTED)
 def test_everything_else_is_admitted(server: ApiServer, name: str) -> None:
     assert judged(server, ADMITTED[name]) == ""
@@ -228,6 +284,18 @@ def test_debug_containers_are_judged_when_they_come(server: ApiServer) -> None:
     assert "container debugger" in judged(server, new, old=old, subresource="ephemeralcontainers")
     harmless = pod(*old["spec"]["containers"], ephemeralContainers=[container("debugger")])
     assert judged(server, harmless, old=old, subresource="ephemeralcontainers") == ""
+
+
+def test_debug_containers_mount_no_volume_that_waited_for_them(server: ApiServer) -> None:
+    old = pod(volumes=[volume("/")])
+    assert judged(server, old) == ""
+    new = pod(ephemeralContainers=[container("debugger", volumeMounts=[MOUNT])], volumes=[volume("/")])
+    assert "container debugger may write" in judged(server, new, old=old, subresource="ephemeralcontainers")
+    devices = [volume("/dev")]
+    new = pod(ephemeralContainers=[container("debugger", volumeMounts=[MOUNT])], volumes=devices)
+    assert "mounts /dev of the node" in judged(server, new, old=new, subresource="ephemeralcontainers")
+    other = pod(ephemeralContainers=[container("debugger")], volumes=devices)
+    assert judged(server, other, old=other, subresource="ephemeralcontainers") == ""
 
 
 def test_a_pod_that_was_there_before_may_still_be_changed(server: ApiServer) -> None:
