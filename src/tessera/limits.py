@@ -57,7 +57,7 @@ FACT_SHOWN = Limit(
 CONDITION_MESSAGE = Limit(
     1_000,
     "characters",
-    "message of a condition that Tessera writes on a Node",
+    "message of a condition that Tessera writes on a Node or a pod",
     "each write of the Node carries it; a file with many mistakes lists them all in `tessera config check`",
 )
 LOG_LINE = Limit(

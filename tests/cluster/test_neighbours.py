@@ -173,6 +173,13 @@ def test_a_pod_waits_for_its_claim_and_says_so(in_lab: InLab) -> None:
     in_lab(scenario, nodes="1xA100-40GB")
 
 
+def slice_condition(lab: Any, name: str) -> tuple[str, str] | None:
+    """Status and reason of a pod's condition about its slices."""
+    pod = lab.pod(name)
+    found = [each for each in pod.status.conditions if each.type == "tessera.dev/SliceAvailable"] if pod else []
+    return (found[0].status, found[0].reason) if found else None
+
+
 def unjudged() -> dict[str, Any]:
     """Terms of anti-affinity of which the controller considers the first; the scheduler reads them all."""
     harmless = [{"labelSelector": {"matchLabels": {"none": str(number)}}, "topologyKey": HOST} for number in range(20)]
@@ -210,10 +217,13 @@ def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_l
         await lab.create("second", {"nvidia.com/mig-7g.40gb": 1}, terminationGracePeriodSeconds=1)
         await lab.running("second")
         assert lab.events_of("first", "SliceTakenBack")
+        assert slice_condition(lab, "first") == ("False", "SliceTakenBack")
         assert not lab.pod("first").spec.node_name
         await lab.client.delete(PODS, "holder", "default")
         await lab.client.delete(PODS, "second", "default")
         await lab.running("first")
+        await lab.until(lambda: slice_condition(lab, "first") == ("True", "SlicePromised"), "it says so")
+        assert slice_condition(lab, "second") is None
         assert len(lab.hardware()) == 1
 
     in_lab(scenario, nodes="1xA100-40GB")

@@ -10,9 +10,9 @@ from tests.cluster.driverlab import COSTS, K1, K2, NEWER, REPOSITORY, Drivers, b
 
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.driver.coverage.kernels import CONFIG_MAP
-from tessera.kube.resources import CAPI_MACHINES, CRDS, NODECLAIMS, NODES, OPENSHIFT_MACHINES, SECRETS, Resource
+from tessera.kube.resources import CAPI_MACHINES, CRDS, NODECLAIMS, NODES, OPENSHIFT_MACHINES, PODS, SECRETS, Resource
 from tessera.lab.drivers.containers import broken
 from tessera.lab.drivers.world import driver_image
 from tessera.lab.manifests import install_manifests
@@ -111,6 +111,17 @@ def used_for_drivers(folder: Path) -> set[Right]:
     return found
 
 
+async def refused_by_its_scheduler(lab: Any, name: str) -> None:
+    """A pod of another scheduler, which finds no node for it, until its slices are taken back."""
+    await lab.create(name, {"nvidia.com/mig-1g.5gb": 1}, schedulerName="other")
+    await lab.until(lambda: lab.pod(name) and not lab.pod(name).spec.scheduling_gates, "it is pinned")
+    says = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
+    await lab.client.merge_patch(PODS, name, {"status": {"conditions": [says]}}, "default", subresource="status")
+    await lab.until(
+        lambda: any(each.type == SLICE_CONDITION for each in lab.pod(name).status.conditions), "it is told so"
+    )
+
+
 @pytest.mark.parametrize("account", ACCOUNTS)
 def test_every_right_is_used_and_every_use_is_granted(
     in_lab: Callable[..., None], tmp_path: Path, account: str
@@ -142,6 +153,8 @@ def test_every_right_is_used_and_every_use_is_granted(
         machine.heal()
         await lab.running("third")
         await lab.delete("third")
+        await refused_by_its_scheduler(lab, "fourth")
+        await lab.delete("fourth")
         await lab.empty()
         await lab.leave("node-1")
         await lab.join("node-1")

@@ -15,6 +15,7 @@ from tessera.controller.instructions import (
     PatchRequests,
     PatchResults,
     ReportObject,
+    ReportPod,
     Tell,
     Ungate,
     Write,
@@ -139,6 +140,10 @@ class World:
                     self.put(_replace(pod, gates=(), hostname=write.hostname))
             case ReportObject():
                 self.node_says(write.node, write.text)
+            case ReportPod():
+                pod = self.pods.get(write.uid)
+                if pod is not None:
+                    self.put(_replace(pod, taken_back=bool(write.text)))
             case DeleteObject():
                 self.objects.pop(write.node, None)
                 self.slicer.lose_object(write.node)

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 
 from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
-from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.clock import Clock, rfc3339
 from tessera.controller.facts import pod_facts
 from tessera.controller.instructions import (
@@ -23,6 +23,7 @@ from tessera.controller.instructions import (
     PatchRequests,
     PatchResults,
     ReportObject,
+    ReportPod,
     Tell,
     Ungate,
     Write,
@@ -34,11 +35,13 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.pace import rest_after
-from tessera.kube.resources import NODES, PODS
+from tessera.kube.resources import NODES, PODS, Pod
+from tessera.limits import CONDITION_MESSAGE
+from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: Who owns the condition that tells of a node's Instaslice object.
+#: Who owns the conditions that tell of a node's Instaslice object, and of a pod's slices.
 CONDITION_MANAGER = "tessera-instaslices"
 #: Pods patched at the same time; nodes are few by comparison and not limited.
 _PODS_AT_ONCE = 64
@@ -183,6 +186,11 @@ class Actor:
                     self._slicer.see_pod(pod_facts(pod))
             case ReportObject():
                 await self._report(write)
+            case ReportPod():
+                async with self._slots:
+                    pod = await self._report_pod(write)
+                if write.uid in self._slicer.pods:
+                    self._slicer.see_pod(pod_facts(pod))
             case Evict():
                 self._check()
                 version = str(write.version) if write.version else None
@@ -208,6 +216,20 @@ class Actor:
         node = await self._client.under(CONDITION_MANAGER).apply(NODES, write.node, body, subresource="status")
         about = reference_to(NODES, write.node, uid=node.metadata.uid)
         self._events.record(about, reason, message, type="Warning" if write.text else "Normal", action="Placing")
+
+    async def _report_pod(self, write: ReportPod) -> Pod:
+        """Applies the condition to that life of the pod: kubelet and the scheduler own the others."""
+        self._check()
+        condition = {
+            "type": SLICE_CONDITION,
+            "status": "False" if write.text else "True",
+            "reason": "SliceTakenBack" if write.text else "SlicePromised",
+            "message": one_line(write.text, CONDITION_MESSAGE) or "the pod is promised slices again",
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        body = {"metadata": {"uid": write.uid}, "status": {"conditions": [condition]}}
+        client = self._client.under(CONDITION_MANAGER)
+        return await client.apply(PODS, write.name, body, write.namespace, subresource="status")
 
     def _check(self) -> None:
         if not self._may_act():

@@ -16,6 +16,7 @@ from tessera.api.names import (
     MIG_CONFIG_FAILED,
     MIG_CONFIG_LABEL,
     MIG_CONFIG_STATE_LABEL,
+    SLICE_CONDITION,
     NodeName,
     PodUid,
     is_on_demand,
@@ -76,6 +77,7 @@ class PodFacts:
         claims: the claims that it uses, as ``namespace/name``.
         owner: UID of the controller that makes it anew when it goes; empty without.
         refused: why the scheduler finds no node for it, once its gates are open; empty while it does not say so.
+        taken_back: it says that its slices were taken back (condition ``tessera.dev/SliceAvailable``).
         finished: it has ended and will not run again.
         leaving: its deletion was asked for.
         fault: why it cannot be placed whatever room there is; empty if it can.
@@ -100,6 +102,7 @@ class PodFacts:
     claims: tuple[str, ...] = ()
     owner: str = ""
     refused: str = ""
+    taken_back: bool = False
     finished: bool = False
     leaving: bool = False
     fault: str = ""
@@ -205,6 +208,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         claims=claims_of(pod),
         owner=next((each.uid for each in meta.owner_references if each.controller), ""),
         refused=_refused(pod),
+        taken_back=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
         leaving=meta.deletion_timestamp is not None,
         fault=fault,

@@ -12,7 +12,7 @@ from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import HOSTNAME_LABEL, NodeName, PodUid
 
 #: What is never written by two requests at a time: a half of a node's object, or a pod.
-Key = tuple[Literal["spec", "status", "pod", "object", "condition"], str]
+Key = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-condition"], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +144,28 @@ class ReportObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportPod:
+    """Says on a pod, by a condition, whether the slices that it was promised are there for it.
+
+    Attributes:
+        uid: the pod.
+        namespace: where it is.
+        name: its name.
+        text: why its slices were taken back and what to do; empty once it is promised slices again.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    text: str
+
+    @property
+    def key(self) -> Key:
+        """The pod's condition."""
+        return ("pod-condition", self.uid)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
     """An Event on a pod. Best effort: it is not answered."""
 
@@ -155,5 +177,5 @@ class Tell:
     warning: bool = False
 
 
-Write = PatchRequests | PatchResults | Ungate | Evict | DeleteObject | ReportObject
+Write = PatchRequests | PatchResults | Ungate | Evict | DeleteObject | ReportObject | ReportPod
 Instruction = Write | Tell

@@ -25,7 +25,17 @@ from tessera.controller.amounts import Amounts, add
 from tessera.controller.charges import Charges
 from tessera.controller.due import Due, collect
 from tessera.controller.facts import PodFacts
-from tessera.controller.instructions import Evict, Instruction, Key, PatchRequests, ReportObject, Tell, Ungate, Write
+from tessera.controller.instructions import (
+    Evict,
+    Instruction,
+    Key,
+    PatchRequests,
+    ReportObject,
+    ReportPod,
+    Tell,
+    Ungate,
+    Write,
+)
 from tessera.controller.inventory import Inventory
 from tessera.controller.judges import AvoidedNodes, FreeAmounts, FreeDevices, Judge, OfferedDevices
 from tessera.controller.ledger import Ledger
@@ -80,7 +90,8 @@ class Slicer(Observed):
         self.refused_pods: set[PodUid] = set()
         self.avoidance = Avoidance()
         self._dependent: set[PodUid] = set()
-        self._withdrawn: set[PodUid] = set()
+        self._withdrawn: dict[PodUid, str] = {}
+        self._reports: set[PodUid] = set()
         self._evict: dict[PodUid, Evict] = {}
 
     @property
@@ -142,8 +153,9 @@ class Slicer(Observed):
     def take_back(self, uid: PodUid, avoid_until: float) -> None:
         """Gives the slices of a refused pod to somebody else, if it is refused still.
 
-        A pod that somebody makes anew is evicted; the promise ends with it. Any other one stays, without slices. Should
-        the scheduler bind it after all, it is planned like any pod that is bound: it gets slices if there is room.
+        A pod that somebody makes anew is evicted; the promise ends with it. Any other one stays, without slices, and
+        has a condition that says so. Should the scheduler bind it after all, it is planned like any pod that is bound:
+        it gets slices if there is room.
 
         Args:
             uid: the pod.
@@ -152,12 +164,14 @@ class Slicer(Observed):
         pod, allocation = self.pods.get(uid), self.ledger.live(uid)
         if pod is None or allocation is None or uid not in self.refused_pods or ("pod", uid) in self._busy:
             return
-        self._say(pod, "SliceTakenBack", taken_back_text(pod, allocation.node), warning=True)
+        text = taken_back_text(pod, allocation.node)
+        self._say(pod, "SliceTakenBack", text, warning=True)
         if pod.owner:
             self.avoidance.add(pod.owner, allocation.node, avoid_until)
             self._evict[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
         else:
-            self._withdrawn.add(uid)
+            self._withdrawn[uid] = text
+            self._reports.add(uid)
             self._give_up(allocation)
 
     def end_avoidance(self, now: float) -> None:
@@ -168,7 +182,9 @@ class Slicer(Observed):
     def _touch(self, write: Write) -> None:
         if isinstance(write, Evict):
             return
-        if isinstance(write, Ungate):
+        if isinstance(write, ReportPod):
+            self._reports.add(write.uid)
+        elif isinstance(write, Ungate):
             self._changed_pods.add(write.uid)  # nobody reviewed the promise while the write was under way
             allocation = self.ledger.live(write.uid)
             if allocation is not None:
@@ -289,6 +305,8 @@ class Slicer(Observed):
         self.ledger.add(allocation)
         self._leave(pod.uid)
         self._told.pop(pod.uid, None)
+        self._withdrawn.pop(pod.uid, None)
+        self._reports.add(pod.uid)
         self._charge(pod.uid)
         self._due.add(placed.node)
         self.decisions += 1
@@ -418,6 +436,7 @@ class Slicer(Observed):
             self._due.add(allocation.node)
             self._review(allocation)
         self._note_refusal(uid, pod)
+        self._reports.add(uid)
         self.growth.forget(uid)
         self._queue(uid)
         self._charge(uid)
@@ -449,7 +468,12 @@ class Slicer(Observed):
     def _review(self, allocation: Allocation) -> None:
         """Gives a promise up while its pod is still ours, if the pod could not run there any more."""
         pod = self.pods.get(allocation.uid)
-        if pod is None or not pod.gated or allocation.given_up or ("pod", pod.uid) in self._busy:
+        if pod is None or allocation.given_up:
+            return
+        if self._is_withdrawn(pod):
+            self._give_up(allocation)  # what a process before this one began
+            return
+        if not pod.gated or ("pod", pod.uid) in self._busy:
             return
         able = self.index.open_to(pod.constraints) & self.index.bit(allocation.node)
         if pod.leaving or not allocation.slices or not able or allocation.node in self.faults:
@@ -482,7 +506,7 @@ class Slicer(Observed):
             self._leave(uid)
             if pod is None:
                 self._told.pop(uid, None)
-                self._withdrawn.discard(uid)
+                self._withdrawn.pop(uid, None)
         elif uid not in self.waiting:
             self.waiting[uid] = None
 
@@ -495,13 +519,17 @@ class Slicer(Observed):
     def _waits(self, pod: PodFacts) -> bool:
         if self.ledger.live(pod.uid) is not None or pod.uid in self._denied:
             return False
-        if pod.uid in self._withdrawn and not pod.node:
+        if self._is_withdrawn(pod):
             return False
         if pod.ready_to_place:
             return True
         ours = bool(pod.profiles) and not pod.finished and not pod.leaving
         home = self.home_of(pod)
         return ours and home is not None and home in self._cards
+
+    def _is_withdrawn(self, pod: PodFacts) -> bool:
+        """Whether slices of a pod were taken back, and the scheduler has not bound it after all."""
+        return not pod.gated and not pod.node and (pod.taken_back or pod.uid in self._withdrawn)
 
     def _charge(self, uid: PodUid) -> None:
         """Counts what a pod holds on its node: where it is bound, else where it was promised a place."""
@@ -534,7 +562,7 @@ class Slicer(Observed):
     def take(self) -> Sequence[Instruction]:
         """What to do now. Each write is in flight from here on."""
         evictions = [each for each in self._evict.values() if each.key not in self._busy]
-        found: list[Instruction] = [*self._openings(), *self._tell, *self._orphans, *evictions]
+        found: list[Instruction] = [*self._openings(), *self._tell, *self._orphans, *evictions, *self._pod_reports()]
         self._tell, self._orphans, self._evict = [], [], {}
         due, self._due = self._due, set()
         for node in sorted(due):
@@ -577,6 +605,18 @@ class Slicer(Observed):
         if text == self._reported.get(node, facts.refused_object) or ("condition", node) in self._busy:
             return ()
         return (ReportObject(node=node, text=text),)
+
+    def _pod_reports(self) -> Iterator[ReportPod]:
+        """What pods do not say yet of slices that were taken back. A pod says nothing before the first time."""
+        due, self._reports = self._reports, set()
+        for uid in sorted(due):
+            pod = self.pods.get(uid)
+            if pod is None or pod.finished or pod.leaving or ("pod-condition", uid) in self._busy:
+                continue
+            text = self._withdrawn.get(uid, "")
+            again = bool(pod.node) and self.ledger.live(uid) is not None
+            if (text and not pod.taken_back) or (again and pod.taken_back):
+                yield ReportPod(uid=uid, namespace=pod.namespace, name=pod.name, text=text)
 
     def _openings(self) -> Sequence[Ungate]:
         """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""
