@@ -18,7 +18,8 @@ from tessera.api.names import INSTASLICE_NAMESPACE, QUOTA_RESOURCE, resource_of
 DEPLOY = Path(__file__).parents[2] / "deploy"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 GROUP = "conformance.tessera.dev"
-WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+WEBHOOKS = ADMISSION + "/mutatingwebhookconfigurations"
 PATHS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Service": "/api/v1/namespaces/{}/services",
@@ -31,6 +32,8 @@ PATHS = {
     "ClusterRole": RBAC + "/clusterroles",
     "ClusterRoleBinding": RBAC + "/clusterrolebindings",
     "MutatingWebhookConfiguration": WEBHOOKS,
+    "ValidatingAdmissionPolicy": ADMISSION + "/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": ADMISSION + "/validatingadmissionpolicybindings",
 }
 
 
@@ -62,6 +65,10 @@ def own(document: Obj, namespace: str, unique: str) -> tuple[str, Obj]:
         document["spec"]["replicas"] = 0
     if document["kind"] == "DaemonSet":
         document["spec"]["template"]["spec"]["nodeSelector"] = {unique: "no-such-node"}
+    if document["kind"] == "ValidatingAdmissionPolicyBinding":
+        document["spec"]["policyName"] = f"{unique}-{document['spec']['policyName']}"
+        resources = document["spec"].setdefault("matchResources", {})
+        resources["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
     for hook in document.get("webhooks", []):
         hook["namespaceSelector"] = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
         hook["clientConfig"]["service"]["namespace"] = namespace
