@@ -16,6 +16,7 @@ from tessera.cli.main import COMMANDS
 from tessera.controller.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
 from tessera.driver.imagememory import CONFIG_MAP as IMAGES_CONFIG_MAP
+from tessera.driver.manifests.proxy import CLUSTER_PROXY
 from tessera.driver.policymemory import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
 from tessera.provisioning.store import RECORDS_NAME
@@ -148,6 +149,7 @@ def test_rights_name_the_objects_that_the_processes_use(installation: Installati
     assert named == {
         ("secrets", webhook_.secret),
         ("mutatingwebhookconfigurations", webhook_.configuration),
+        ("proxies", CLUSTER_PROXY),
         ("leases", controller_.lease_name),
         ("configmaps", RECORDS_NAME),
         ("configmaps", FAILURES_CONFIG_MAP),

@@ -3,7 +3,11 @@
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import pytest
+
+from tessera.api.driver.policy import Component, DriverPolicy
 from tessera.api.driver.status import (
     DRIVER_ANNOTATION,
     DRIVER_CONDITION,
@@ -14,9 +18,13 @@ from tessera.api.driver.status import (
 )
 from tessera.clock import LoopClock
 from tessera.driver.acting import SEEN_SECONDS, Acting
-from tessera.driver.instructions import Instruction, Label, Show, Tell
+from tessera.driver.instructions import CreateSet, Instruction, Label, Show, Tell
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.pool import PoolKey
+from tessera.driver.sets import make_set
 from tessera.kube.client import Client
-from tessera.kube.resources import NODES, Node
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
 from tessera.kube.transport import Request, Response
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
@@ -77,6 +85,86 @@ class Desk:
 
     def label(self, node: Node, driver_set: str = "one") -> Label:
         return Label(node="a", uid=node.metadata.uid, version=node.metadata.resource_version, set=driver_set)
+
+
+PROXY = {
+    "metadata": {"name": "cluster"},
+    "spec": {
+        "httpProxy": "http://proxy:3128",
+        "httpsProxy": "http://proxy:3129",
+        "noProxy": "example.com",
+        "trustedCA": {"name": "user-ca-bundle"},
+    },
+    "status": {"noProxy": ".cluster.local,172.30.0.0/16,example.com"},
+}
+VARIABLES = {
+    "HTTP_PROXY": "http://proxy:3128",
+    "HTTPS_PROXY": "http://proxy:3129",
+    "NO_PROXY": ".cluster.local,172.30.0.0/16,example.com",
+}
+RHCOS = PoolKey(
+    os_id="rhcos", os_version="4.15", kernel="5.14.0-284.54.1.el9_2.x86_64", architecture="amd64", ostree="415.92.2"
+)
+
+
+async def made_set(desk: Desk, pool: PoolKey, proxy: dict[str, Any] | None) -> dict[str, Any]:
+    """The pod of a driver set's DaemonSet in a cluster with, or without, OpenShift's proxy."""
+    if proxy is not None:
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        names = {"plural": "proxies", "singular": "proxy", "kind": "Proxy", "listKind": "ProxyList"}
+        spec = {"group": "config.openshift.io", "scope": "Cluster", "names": names, "versions": [version]}
+        await desk.client.create(CRDS.untyped(), {"metadata": {"name": "proxies.config.openshift.io"}, "spec": spec})
+        await desk.client.create(OPENSHIFT_PROXIES, proxy)
+    await desk.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+    policy = DriverPolicy(kind="ClusterPolicy", name="p", manager=Component(enabled=False))
+    driver_set = make_set(policy, pool, Strategy.BUILT, "nvcr.io/nvidia/driver@sha256:" + "a" * 64)
+    await desk.do(CreateSet(set=driver_set, policy=policy))
+    assert desk.acting.problems == {}
+    found = await desk.client.get(DAEMONSETS.untyped(), driver_set.name, NAMESPACE)
+    return found["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+
+
+def proxied(pod: dict[str, Any]) -> dict[str, str]:
+    """Variables of the driver container that name a proxy."""
+    (driver,) = (each for each in pod["containers"] if each["name"] == "nvidia-driver-ctr")
+    return {each["name"]: each["value"] for each in driver["env"] if each["name"].upper().endswith("_PROXY")}
+
+
+def test_openshifts_proxy_and_its_certificates_reach_the_driver_container() -> None:
+    async def story(desk: Desk) -> None:
+        pod = await made_set(desk, RHCOS, PROXY)
+        assert proxied(pod) == VARIABLES | {name.lower(): text for name, text in VARIABLES.items()}
+        (volume,) = (each for each in pod["volumes"] if each["name"] == "gpu-operator-trusted-ca")
+        assert volume["configMap"]["items"] == [{"key": "ca-bundle.crt", "path": "tls-ca-bundle.pem"}]
+        mounts = [(c["name"], m) for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == volume["name"]]
+        assert [(name, each["mountPath"], each["readOnly"]) for name, each in mounts] == [
+            ("nvidia-driver-ctr", "/etc/pki/ca-trust/extracted/pem", True)
+        ]
+        bundle = await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
+        assert bundle.metadata.labels["config.openshift.io/inject-trusted-cabundle"] == "true"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("pool", "proxy"),
+    [
+        (RHCOS, None),
+        (RHCOS, {"metadata": {"name": "cluster"}, "spec": {"trustedCA": {"name": ""}}}),
+        (RHCOS, {"metadata": {"name": "cluster"}, "spec": {"httpProxy": 5, "trustedCA": []}, "status": "x"}),
+        (PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64"), PROXY),
+    ],
+)
+def test_without_a_proxy_of_openshift_there_is_nothing_of_it(pool: PoolKey, proxy: dict[str, Any] | None) -> None:
+    async def story(desk: Desk) -> None:
+        pod = await made_set(desk, pool, proxy)
+        assert proxied(pod) == {}
+        assert "gpu-operator-trusted-ca" not in {each["name"] for each in pod["volumes"]}
+        with pytest.raises(NotFound):
+            await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
+
+    play(story)
 
 
 def play(story: Callable[[Desk], Awaitable[None]]) -> None:

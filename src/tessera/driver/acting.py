@@ -6,6 +6,7 @@ anew decides from what is seen.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import random
@@ -35,12 +36,13 @@ from tessera.driver.manifests.configs import ConfigError, needed_config_maps
 from tessera.driver.manifests.driver import driver_daemonset
 from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
 from tessera.driver.manifests.pods import validation_pod
+from tessera.driver.manifests.proxy import CLUSTER_PROXY, NO_PROXY, Proxy, read_proxy, trusted_ca
 from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
 from tessera.driver.told import status_text
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
-from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, PODS, RUNTIME_CLASSES
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
 
 _log = logging.getLogger(__name__)
 
@@ -224,14 +226,28 @@ class Acting:
 
     async def _create_set(self, instruction: CreateSet) -> None:
         made = instruction.set
-        keys = await self._config_keys(instruction)
-        body = driver_daemonset(instruction.policy, made, keys)
+        keys, proxy = await self._config_keys(instruction), await self._proxy(instruction)
+        body = driver_daemonset(instruction.policy, made, keys, proxy)
         try:
             await self._client.create(DAEMONSETS.untyped(), body, NAMESPACE)
         except AlreadyExists:
             # Of that name but not recognised: somebody took away what says what it is for.
             metadata = {key: body["metadata"][key] for key in ("labels", "annotations")}
             await self._client.merge_patch(DAEMONSETS, made.name, {"metadata": metadata}, NAMESPACE)
+
+    async def _proxy(self, instruction: CreateSet) -> Proxy:
+        """OpenShift's, for nodes of RHCOS; others have none."""
+        if not instruction.set.pool.ostree:
+            return NO_PROXY
+        try:
+            found = await self._client.get(OPENSHIFT_PROXIES, CLUSTER_PROXY)
+        except NotFound:
+            return NO_PROXY
+        proxy = read_proxy(found)
+        if proxy.trusted_ca:
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(CONFIGMAPS.untyped(), trusted_ca(), NAMESPACE)
+        return proxy
 
     async def _config_keys(self, instruction: CreateSet) -> Mapping[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}

@@ -4,6 +4,8 @@ The one place to import structs and :class:`Resource` constants from. Structs ar
 :mod:`tessera.kube.meta` for what follows from that.
 """
 
+from typing import Any
+
 from tessera.kube.extensions import (
     CustomResourceDefinition,
     CustomResourceDefinitionStatus,
@@ -117,6 +119,7 @@ __all__ = [
     "NODECLAIMS",
     "NODES",
     "OPENSHIFT_MACHINES",
+    "OPENSHIFT_PROXIES",
     "PERSISTENT_VOLUMES",
     "PERSISTENT_VOLUME_CLAIMS",
     "PODS",
@@ -263,6 +266,7 @@ CRDS = Resource(
     False,
     CustomResourceDefinition,
 )
+OPENSHIFT_PROXIES = Resource("config.openshift.io", "v1", "proxies", "Proxy", False, dict[str, Any])
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False, PartialObject)
 # Of autoscalers; newer versions of the same group are read as well where the server prefers them.
 CAPI_MACHINES = Resource("cluster.x-k8s.io", "v1beta1", "machines", "Machine", True, Machine)

@@ -23,6 +23,7 @@ from tessera.driver.manifests.names import (
     set_text,
 )
 from tessera.driver.manifests.probes import driver_startup, driver_stop
+from tessera.driver.manifests.proxy import NO_PROXY, Proxy
 from tessera.driver.sets import DriverSet
 
 Json = dict[str, Any]
@@ -34,13 +35,14 @@ _SHARED_FOLDER = f"/mnt/{_SHARED}"
 _OURS = ("NVIDIA_VISIBLE_DEVICES", "NODE_NAME", "NODE_IP", "OPERATOR_NAMESPACE", "DRIVER_CONFIG_DIGEST")
 
 
-def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
+def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: Proxy = NO_PROXY) -> Json:
     """The DaemonSet.
 
     Args:
         policy: what governs its nodes.
         made: the set.
         keys: keys of the ConfigMaps that the policy names.
+        proxy: the cluster's.
 
     Raises:
         ConfigError: what the policy names cannot be mounted.
@@ -68,15 +70,16 @@ def driver_daemonset(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
                         "kubectl.kubernetes.io/default-container": DRIVER_CONTAINER,
                     },
                 },
-                "spec": _pod(policy, made, keys),
+                "spec": _pod(policy, made, keys, proxy),
             },
         },
     }
 
 
-def _pod(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
+def _pod(policy: DriverPolicy, made: DriverSet, keys: Keys, proxy: Proxy) -> Json:
     added = extras(policy, made, keys)
-    containers = [_driver(policy, made, [mount for extra in added for mount in extra.mounts])]
+    mounts = [*proxy.mounts(), *(mount for extra in added for mount in extra.mounts)]
+    containers = [_driver(policy, made, mounts, proxy)]
     groups = [host.driver_mounts(policy)]
     if policy.rdma:
         containers.append(_peermem(policy, made))
@@ -98,11 +101,11 @@ def _pod(policy: DriverPolicy, made: DriverSet, keys: Keys) -> Json:
         **secrets(*policy.source.pull_secrets, *policy.manager.source.pull_secrets),
         **({"initContainers": [_manager(policy, made)]} if _has_manager(policy.manager) else {}),
         "containers": containers,
-        "volumes": [*host.volumes(*groups), *(extra.volume for extra in added), *shared],
+        "volumes": [*host.volumes(*groups), *(extra.volume for extra in added), *shared, *proxy.volumes()],
     }
 
 
-def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json]) -> Json:
+def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json], proxy: Proxy) -> Json:
     apart = _builds_apart(made)
     command, args = (["ocp_dtk_entrypoint"], ["nv-ctr-run-with-dtk"]) if apart else (["nvidia-driver"], ["init"])
     shared = [{"name": _SHARED, "mountPath": _SHARED_FOLDER}] if apart else []
@@ -112,7 +115,7 @@ def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json]) -> Json:
         "imagePullPolicy": policy.source.pull_policy,
         "command": command,
         "args": [*args, *(() if apart else policy.args)],
-        "env": _environment(policy, made),
+        "env": _environment(policy, made, proxy),
         **({"envFrom": [{"secretRef": {"name": policy.secret_env}}]} if policy.secret_env else {}),
         "securityContext": _PRIVILEGED,
         "volumeMounts": [*_mounts(host.driver_mounts(policy)), *mounts, *shared],
@@ -122,7 +125,7 @@ def _driver(policy: DriverPolicy, made: DriverSet, mounts: list[Json]) -> Json:
     }
 
 
-def _environment(policy: DriverPolicy, made: DriverSet) -> list[Json]:
+def _environment(policy: DriverPolicy, made: DriverSet, proxy: Proxy) -> list[Json]:
     ours = [
         # The nvidia runtime, where it is the default one, must leave this container alone.
         _value("NVIDIA_VISIBLE_DEVICES", "void"),
@@ -138,7 +141,7 @@ def _environment(policy: DriverPolicy, made: DriverSet) -> list[Json]:
         ours += [_value("RHCOS_IMAGE_MISSING", "true"), _value("RHCOS_VERSION", made.pool.ostree)]
     written = [dict(each) for each in policy.env if each.get("name") not in _OURS]
     names = {each["name"] for each in written}
-    return [*(each for each in [*ours, *_rdma(policy)] if each["name"] not in names), *written]
+    return [*(each for each in [*ours, *_rdma(policy), *proxy.environment()] if each["name"] not in names), *written]
 
 
 def _rdma(policy: DriverPolicy) -> list[Json]:
