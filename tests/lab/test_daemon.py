@@ -72,8 +72,8 @@ def test_without_a_name_the_lab_of_the_kubeconfig_in_use_is_meant(
 
 
 def test_a_path_that_sockets_do_not_fit_in_is_refused() -> None:
-    daemon.check_folder(Path("/" + "x" * 56))
-    with pytest.raises(LabError, match="longer than 57 bytes, unix sockets would not fit; choose a shorter --dir"):
+    daemon.check_folder(Path("/" + "x" * 51))
+    with pytest.raises(LabError, match="longer than 52 bytes, unix sockets would not fit; choose a shorter --dir"):
         daemon.check_folder(Path("/" + "x" * 57))
 
 

@@ -1,12 +1,15 @@
 """``tessera lab``: a simulated cluster on this machine, in the background."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tessera.cli.connect import reported
 from tessera.cli.console import say, say_document, say_json
+
+if TYPE_CHECKING:
+    from tessera.lab.daemon import LabState
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
@@ -45,6 +48,21 @@ def world_options(function: Any) -> Any:
                 "--kernel", default="", metavar="NAME", help="Their kernel, `uname -r`.  [default: the --os's]"
             ),
             click.option(
+                "--group",
+                "groups",
+                multiple=True,
+                metavar="NAME=CARDS[:MIN-MAX]",
+                help="A node group with a simulated cluster autoscaler, for pods that ask for nvidia.com/gpu:"
+                " gpu=4xA100-40GB:0-3. A node comes after --boot-time.",
+            ),
+            click.option(
+                "--idle-time",
+                type=click.FloatRange(0),
+                default=600.0,
+                show_default=True,
+                help="Seconds after which the autoscaler takes an idle node of a group away.",
+            ),
+            click.option(
                 "--virtual-time", is_flag=True, help="Leap over simulated waiting: `sleep 3600` ends in no time."
             ),
             click.option(
@@ -64,7 +82,7 @@ def world_options(function: Any) -> Any:
                 type=click.FloatRange(0),
                 default=30.0,
                 show_default=True,
-                help="Seconds that a node is away when it reboots.",
+                help="Seconds that a node is away when it reboots, and that one of a --group takes to come.",
             ),
             click.option(
                 "--mig-config",
@@ -110,17 +128,25 @@ def up(folder: Path | None, **world: Any) -> None:
     Examples:
       tessera lab up
       tessera lab up --nodes 4xA100-40GB,8xH100-80GB
+      tessera lab up --nodes 0 --group gpu=4xA100-40GB:0-3 --virtual-time
       tessera lab up --nodes 4xA30,4xA30@rhcos4.15 --os ubuntu22.04 --kernel 5.15.0-119-generic
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
     from tessera.lab import daemon
+    from tessera.lab.cloud.standing import parse_groups
     from tessera.lab.nodespec import parse_nodes
     from tessera.lab.systems import running
 
     parse_nodes(world["nodes"])
     running(world["system"], world["kernel"])
+    parse_groups(world["groups"])
     state = daemon.start(_folder(folder), _arguments(world))
-    say(f"lab is up: {state.server}, simulated nodes {state.nodes}", f"export KUBECONFIG={state.kubeconfig}")
+    say(f"lab is up: {state.server}, {_simulated(state)}", f"export KUBECONFIG={state.kubeconfig}")
+
+
+def _simulated(state: "LabState") -> str:
+    groups = f", simulated node groups {' '.join(state.groups)}" if state.groups else ""
+    return f"simulated nodes {state.nodes}{groups}"
 
 
 def _arguments(world: dict[str, Any]) -> list[str]:
@@ -128,6 +154,7 @@ def _arguments(world: dict[str, Any]) -> list[str]:
     flags += ["--drivers"] * world["drivers"]
     pairs = [("--nodes", world["nodes"]), ("--port", world["port"]), ("--publish-every", world["publish_every"])]
     pairs += [("--image-pull", world["image_pull"]), ("--slice-latency", world["slice_latency"])]
+    pairs += [("--group", each) for each in world["groups"]] + [("--idle-time", world["idle_time"])]
     pairs += [("--os", world["system"]), ("--kernel", world["kernel"])]
     pairs += [("--mig-config", world["mig_config"]), ("--boot-time", world["boot_time"])]
     return flags + [str(part) for pair in pairs if pair[1] is not None for part in pair]
@@ -165,7 +192,7 @@ def status(folder: Path | None, output: str) -> int:
         case _:
             time = "virtual" if state.virtual_time else "real"
             say(f"lab is up since {state.started}: {state.server}, process {state.pid}, {time} time")
-            say(f"simulated nodes {state.nodes}", f"export KUBECONFIG={state.kubeconfig}")
+            say(_simulated(state), f"export KUBECONFIG={state.kubeconfig}")
     return 0
 
 

@@ -23,7 +23,7 @@ import msgspec
 PATIENCE = 60.0
 
 #: The longest name of a socket below a lab's folder; Linux allows 107 bytes in all.
-_LONGEST_SOCKET = len("/n/node-1000/dp/tessera-mig-1g.24gb.me.all-00.sock")
+_LONGEST_SOCKET = len("/n/gpugroup-abcde/dp/tessera-mig-1g.24gb.me.all-00.sock")
 _SOCKET_LIMIT = 107
 
 
@@ -42,6 +42,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         virtual_time: whether simulated waiting is leapt over.
         started: RFC 3339.
         registries: whether it has registries, which are simulated and can be asked (``resolve``).
+        groups: as given to ``--group``.
     """
 
     pid: int
@@ -51,6 +52,7 @@ class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     virtual_time: bool
     started: str
     registries: bool = False
+    groups: tuple[str, ...] = ()
 
 
 def default_folder() -> Path:

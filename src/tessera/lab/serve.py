@@ -26,6 +26,7 @@ from tessera.kube.transport import Transport
 from tessera.kube.until import Watched
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
+from tessera.lab.cloud.standing import autoscaled, parse_groups
 from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
 from tessera.lab.control import Answer, served
 from tessera.lab.daemon import LabState, announce, held
@@ -60,6 +61,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     drivers: bool
     system: str
     kernel: str
+    groups: tuple[str, ...]
+    idle_time: float
     port: int
     installed: bool
 
@@ -86,6 +89,7 @@ class Lab:
         self._network = network
         self._world = world
         self._nodes = parse_nodes(world.nodes)
+        self._groups = parse_groups(world.groups)
         self._commands = commands
         self._cluster: Cluster | None = None
         self._settled = False
@@ -110,8 +114,14 @@ class Lab:
             async with cluster.running(), served(self._folder, self._answers(cluster)):
                 await self._until_usable(cluster, clock)
                 self._settled = True
-                self._announce(front.url, authority, clock)
-                await _signal()
+                async with autoscaled(
+                    cluster,
+                    self._groups,
+                    machine_seconds=self._world.boot_time,
+                    idle_seconds=self._world.idle_time,
+                ):
+                    self._announce(front.url, authority, clock)
+                    await _signal()
         finally:
             await front.close()
 
@@ -209,6 +219,7 @@ class Lab:
                 virtual_time=self._world.virtual_time,
                 started=rfc3339(clock.now()),
                 registries=self._world.drivers,
+                groups=self._world.groups,
             ),
         )
 

@@ -29,3 +29,7 @@ class CountedClock:
             await self._clock.sleep(seconds)
         finally:
             self.pending -= 1
+
+    async def rest(self, seconds: float) -> None:
+        """Sleeps without being counted: nothing comes of this wait by itself."""
+        await self._clock.sleep(seconds)

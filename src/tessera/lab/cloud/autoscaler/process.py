@@ -2,12 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tessera.clock import parse_rfc3339
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Informer
+from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.lab.cloud.autoscaler.rules import (
     Deed,
@@ -18,6 +19,7 @@ from tessera.lab.cloud.autoscaler.rules import (
     PendingView,
     Timers,
     World,
+    awaits,
     scan,
 )
 from tessera.lab.cloud.cloud import Cloud
@@ -36,7 +38,7 @@ class ClusterAutoscaler:
 
     Args:
         client: its calls.
-        clock: the time; its waits are counted, so that a lab on virtual time leaps from scan to scan.
+        clock: the time; waits are counted while a deed is due, so that a lab on virtual time leaps from scan to scan.
         cloud: whose groups it scales.
         timers: its flags.
         told: called with each deed and its moment, seconds since 1970.
@@ -76,9 +78,11 @@ class ClusterAutoscaler:
             for informer in (self._nodes, self._pods):
                 await informer.wait_synced()
             while True:
-                for deed in scan(self.world(), self._memory, self._timers):
+                world = self.world()
+                for deed in scan(world, self._memory, self._timers):
                     await self._do(deed)
-                await self._clock.sleep(self._timers.scan)
+                pause = self._clock.sleep if awaits(world, self._memory, self._timers) else self._clock.rest
+                await pause(self._timers.scan)
 
     def world(self) -> World:
         """What a scan sees now."""
@@ -103,7 +107,7 @@ class ClusterAutoscaler:
         if instance is None or instance.state is not InstanceState.JOINED:
             return None
         own = [pod for pod in pods if pod.spec.node_name == node.metadata.name]
-        cards = int(node.status.allocatable.get(RESOURCE, "0"))
+        cards = _amount(node.status.allocatable)
         ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
         starting = any(taint.key.startswith(_STARTUP) for taint in node.spec.taints)
         return NodeView(
@@ -153,4 +157,9 @@ def _pending(pod: Pod) -> PendingView:
 
 
 def _cards(pod: Pod) -> int:
-    return sum(int(each.resources.limits.get(RESOURCE, "0")) for each in pod.spec.containers)
+    return sum(_amount(each.resources.limits) for each in pod.spec.containers)
+
+
+def _amount(quantities: Mapping[str, str]) -> int:
+    """Whole cards; the API server has refused what is no quantity, but 1k is one."""
+    return int(parse_quantity(quantities.get(RESOURCE, "0")))

@@ -156,6 +156,14 @@ def scan(world: World, memory: Memory, timers: Timers) -> list[Deed]:
     return deeds + (more or _scale_down(world, memory, timers, spare))
 
 
+def awaits(world: World, memory: Memory, timers: Timers) -> bool:
+    """Whether time alone brings the next deed: of a young pod, of machines on their way or of an idle node."""
+    young = any(pod.cards and world.now - pod.created < timers.gpu_buffer for pod in world.pending)
+    spare = {view.group.name for view in world.groups if view.target > view.group.minimum}
+    idle = {*memory.unneeded, *memory.unready}
+    return young or bool(memory.requests) or any(node.name in idle and node.group in spare for node in world.nodes)
+
+
 def started(node: NodeView) -> bool:
     """Whether a node is taken for ready: with the label only once it offers a card."""
     return node.ready and not (node.labelled and node.cards == 0)
