@@ -3,6 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+import yaml
+
+from tessera.cli.main import main
 from tessera.kube.meta import Resource
 from tessera.kube.resources import (
     DEPLOYMENTS,
@@ -14,7 +18,6 @@ from tessera.kube.resources import (
     STORAGE_CLASSES,
 )
 from tessera.lab.workloads.provisioner import PROVISIONER
-from tessera.provisioning.advise.warm import placeholders
 
 PRIORITIES: Resource[dict[str, Any]] = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, dict
@@ -229,17 +232,21 @@ def test_the_slice_of_a_refused_pod_that_nobody_makes_anew_goes_to_the_next(in_l
     in_lab(scenario, nodes="1xA100-40GB")
 
 
-def test_a_pod_pushes_a_placeholder_of_a_warm_pool_aside(in_lab: InLab) -> None:
+def test_a_pod_pushes_a_placeholder_of_the_printed_manifest_aside(
+    in_lab: InLab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = ["--per-hour", "1", "--time-to-gpu", "9m", "--priority", "-10", "-o", "yaml"]
+    assert main(["autoscaler", "warm", *wanted]) == 0
+    priority_class, deployment = yaml.safe_load_all(capsys.readouterr().out)
+
     async def scenario(lab: Any) -> None:
         for node in lab.cluster.nodes:
             await lab.becomes({"nvidia.com/gpu": 1}, node)
-        priority_class, deployment = placeholders("warm", 2)
         await lab.client.create(PRIORITIES, priority_class)
-        deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
         await lab.client.create(DEPLOYMENTS.untyped(), deployment, "default")
 
         def warm() -> list[str]:
-            pods = [pod for pod in lab.pods.cache.values() if pod.spec.priority_class_name == "warm"]
+            pods = [pod for pod in lab.pods.cache.values() if pod.spec.priority_class_name == "tessera-warm"]
             return sorted(pod.spec.node_name for pod in pods if lab._ready(pod.metadata.name))
 
         await lab.until(lambda: warm() == ["node-1", "node-2"], "a placeholder keeps each node")

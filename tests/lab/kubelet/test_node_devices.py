@@ -102,6 +102,21 @@ def test_too_few_devices_reject_the_pod_in_kubelets_words(in_lab: InLab, slices:
     in_lab(story)
 
 
+def test_a_pod_that_is_deleted_by_force_holds_nothing_while_its_containers_stop(in_lab: InLab, slices: Plugin) -> None:
+    """Kubelet admits beside the pods that the API server has; containers of others are still being stopped."""
+
+    async def story(lab: Any) -> None:
+        await joined(lab, slices("a"))
+        port = {"ports": [{"containerPort": 80, "hostPort": 8080}]}
+        await bound(lab, "first", {**asks(1), **port})
+        await lab.api.delete(PODS, "first", "default", grace_seconds=0)
+        await bound(lab, "second", {**asks(1), **port})
+        await lab.clock.sleep(5)
+        assert await lab.phase("second") == "Running"
+
+    in_lab(story)
+
+
 def test_a_refused_allocation_rejects_the_pod(in_lab: InLab, slices: Plugin) -> None:
     async def story(lab: Any) -> None:
         plugin = slices("a")

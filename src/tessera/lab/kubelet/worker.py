@@ -128,8 +128,13 @@ class PodWorker:
             self._deleted.set()
 
     def gone(self) -> None:
-        """The API object is not there any more: stop at once and say nothing."""
+        """The API object is not there any more: stop at once and say nothing.
+
+        Kubelet admits others beside the pods that the API server has (``GetActivePods`` in ``pkg/kubelet``). So the pod
+        holds neither devices nor ports from now on, although its containers take a moment to stop.
+        """
         self._gone = True
+        self._release()
         self._deleted.set()
 
     def went_down(self) -> None:
@@ -234,13 +239,17 @@ class PodWorker:
         containers.stopped(exit_code)
 
     def _free(self) -> None:
-        """Returns what the pod holds of the node."""
-        self.active = False
-        if not self._down:
-            self._node.devices.release(self._uid)
+        """Returns what the pod holds of the node, its address too."""
+        self._release()
         if self._own_address is not None:
             self._node.put_back_address(self._own_address)
             self._own_address = None
+
+    def _release(self) -> None:
+        """Returns what admission counts."""
+        self.active = False
+        if not self._down:
+            self._node.devices.release(self._uid)
 
     async def _confirm(self) -> None:
         while not self._gone and not await self._try_confirm():
