@@ -118,7 +118,7 @@ ENUMS = {
     "io.k8s.api.admissionregistration.v1.MatchResources": {"matchPolicy": ["Equivalent", "Exact"]},
     "io.k8s.api.admissionregistration.v1.ValidatingAdmissionPolicySpec": {"failurePolicy": ["Fail", "Ignore"]},
     "io.k8s.api.admissionregistration.v1.Validation": {
-        "reason": ["Forbidden", "Invalid", "RequestEntityTooLarge", "Unauthorized"],
+        "reason": ["Forbidden", "Invalid", "RequestEntityTooLarge"],
     },
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec": {
         "scope": ["Cluster", "Namespaced"],

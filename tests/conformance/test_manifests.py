@@ -79,7 +79,7 @@ def settled(answer: Answer) -> Obj:
     """What was applied, without what the cluster's controllers add meanwhile."""
     obj: Obj = dict(answer.ok())
     meta = dict(obj["metadata"])
-    mine = [each for each in meta.pop("managedFields", []) if each["operation"] == "Apply"]
+    mine = [each for each in meta.pop("managedFields", []) if each["manager"] == "installer"]
     meta.pop("resourceVersion")
     meta.pop("annotations", None)
     obj.pop("status", None)

@@ -85,9 +85,7 @@ async def test_a_refusal_names_policy_binding_and_message(api: Api, core: str, u
     assert answer.body["details"]["causes"] == [{"message": why}]
 
 
-@pytest.mark.parametrize(
-    ("reason", "code"), [("Forbidden", 403), ("Unauthorized", 401), ("RequestEntityTooLarge", 413), ("Invalid", 422)]
-)
+@pytest.mark.parametrize(("reason", "code"), [("Forbidden", 403), ("RequestEntityTooLarge", 413), ("Invalid", 422)])
 async def test_reasons_are_statuses(api: Api, core: str, enforced: Any, reason: str, code: int) -> None:
     await enforced({"expression": "!('bad' in object.data)", "reason": reason})
     text = (await create(api, core, "a", bad="x")).refused(code, reason)

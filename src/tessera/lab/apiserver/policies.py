@@ -26,7 +26,7 @@ Part = Mapping[str, Any]
 POLICIES = GroupResource(ADMISSION, "validatingadmissionpolicies")
 BINDINGS = GroupResource(ADMISSION, "validatingadmissionpolicybindings")
 #: HTTP status of each reason that a validation may give.
-CODES = {"Unauthorized": 401, "Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
+CODES = {"Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
 #: Longest message that an expression may make, bytes; ``MaxEvaluatedMessageExpressionSizeBytes``.
 LONGEST_MESSAGE = 5 * 1024
 _FAILURE = "validation.policy.admission.k8s.io/validation_failure"

@@ -136,16 +136,8 @@ def class_causes(item: Read) -> Sequence[Cause]:
 
 def class_update(item: Read, old: Read) -> Sequence[Cause]:
     """What a StorageClass makes never changes."""
-    found = []
-    if (item.get("parameters") or {}) != (old.get("parameters") or {}):
-        found.append(forbidden("parameters", "updates to parameters are forbidden."))
-    if item.get("provisioner") != old.get("provisioner"):
-        found.append(forbidden("provisioner", "updates to provisioner are forbidden."))
-    if item.get("reclaimPolicy") != old.get("reclaimPolicy"):
-        found.append(forbidden("reclaimPolicy", "updates to reclaimPolicy are forbidden."))
-    if item.get("volumeBindingMode") != old.get("volumeBindingMode"):
-        found.append(_immutable("volumeBindingMode", item.get("volumeBindingMode")))
-    return found
+    fields = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
+    return [_immutable(field, item.get(field)) for field in fields if (item.get(field) or {}) != (old.get(field) or {})]
 
 
 def _modes(spec: Read, path: str, why: str) -> Iterator[Cause]:
