@@ -127,6 +127,12 @@ def _size(value: Any) -> int:
     raise EvaluationError(f"no such overload: size({type_name(value)})")
 
 
+def _sum(value: Any) -> Any:
+    if not isinstance(value, list) or not all(map(_numeric, value)):
+        raise EvaluationError(f"no such overload: sum() of {type_name(value)}")
+    return _bounded(sum(value))
+
+
 def _text(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of strings only; integers may follow."""
 
@@ -233,6 +239,7 @@ METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
     "contains": ((1,), _text(operator.contains)),
     "matches": ((1,), _text(_matches)),
     "size": ((0,), _size),
+    "sum": ((0,), _sum),
     "lowerAscii": ((0,), _text(str.lower)),
     "upperAscii": ((0,), _text(str.upper)),
     "trim": ((0,), _text(str.strip)),
