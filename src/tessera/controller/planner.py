@@ -1,0 +1,104 @@
+"""Where pods could go: what was observed, what is promised, and the rules for one batch of pods. Decides nothing."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.amounts import Amounts, add
+from tessera.controller.charges import Charges
+from tessera.controller.facts import PodFacts
+from tessera.controller.inventory import Inventory
+from tessera.controller.judges import AvoidedNodes, FreeAmounts, FreeDevices, Judge, OfferedDevices
+from tessera.controller.ledger import Ledger
+from tessera.controller.neighbours import HostPorts, Neighbours
+from tessera.controller.objections import objections
+from tessera.controller.observed import Observed
+from tessera.controller.placing import Placed, Surroundings, Unplaced, place
+from tessera.controller.refused import Avoidance
+from tessera.controller.relations import NONE
+from tessera.controller.volumes import Volumes
+from tessera.limits import OPPOSING_TERMS
+from tessera.placement.work import Work
+
+
+class Planner(Observed):
+    """Observations beside promises, and the questions about room that planning and ``tessera why`` ask.
+
+    Attributes:
+        ledger: promises, by node and by pod.
+        inventory: the cards and what stands on them.
+        avoidance: nodes that owners of refused pods avoid.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.inventory = Inventory()
+        self.avoidance = Avoidance()
+        self._charges = Charges()
+
+    @property
+    def used(self) -> Mapping[NodeName, Amounts]:
+        """What pods and promises hold of each node besides slices."""
+        return self._charges.used
+
+    def _used_without_slices(self, node: NodeName) -> Amounts:
+        """What pods hold of a node that have no slices there."""
+        left = dict(self.used.get(node, {}))
+        for allocation in self.ledger.on(node):
+            pod = self.pods.get(allocation.uid)
+            if pod is not None and not pod.finished and not allocation.given_up:
+                add(left, pod.amounts, sign=-1)
+        return left
+
+    def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
+        """Where these pods would go now, together, if they waited alone; nothing is promised."""
+        with self._judging(pods) as judges:
+            return place(pods, self._surroundings({}, judges), Work(sys.maxsize))
+
+    def objections(self, pod: PodFacts) -> Mapping[NodeName, tuple[str, ...]]:
+        """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
+        nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
+        with self._judging((pod,)) as judges:
+            return {
+                node.name: objections(pod, node, judges=judges, used=self.used.get(node.name, {}), ledger=self.ledger)
+                for node in nodes
+            }
+
+    def _surroundings(
+        self, since: Mapping[PodUid, frozenset[NodeName] | None], judges: Sequence[Judge]
+    ) -> Surroundings:
+        return Surroundings(
+            fleet=self.inventory.fleet,
+            nodes=self.nodes,
+            index=self.index,
+            judges=judges,
+            ledger=self.ledger,
+            home_of=self.home_of,
+            grown_since=since,
+        )
+
+    @contextmanager
+    def _judging(self, pods: Sequence[PodFacts]) -> Iterator[Sequence[Judge]]:
+        """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
+        neighbours = Neighbours(self.neighbours, self.index, pods)
+        volumes = (Volumes(self.storage, self.neighbours, self.index),) if self.storage_listed else ()
+        try:
+            yield (
+                AvoidedNodes(self.avoidance),
+                HostPorts(self.neighbours),
+                FreeAmounts(self.nodes, self.used),
+                OfferedDevices(self.nodes, self.used, self._used_without_slices),
+                FreeDevices(self.nodes, self.used),
+                *volumes,
+                neighbours,
+            )
+        finally:
+            neighbours.end()
+
+    def _depends(self, pod: PodFacts) -> bool:
+        """Whether other pods or volumes decide where a pod may run."""
+        if pod.relations != NONE or pod.ports or pod.claims:
+            return True
+        return any(True for _ in self.neighbours.opposed(pod.namespace, pod.labels, OPPOSING_TERMS))
