@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tessera.kube.resources import REPLICASETS
 from tessera.lab.cluster import Cluster
 from tessera.lab.kubelet.context import ContainerContext, Entrypoint
 
@@ -70,5 +71,38 @@ def test_six_new_pods_go_to_the_other_node_until_the_agent_is_back(in_lab: Calla
         failing.turn("")
         await lab.running("large")
         assert homes(lab, ["large"]) == {home}
+
+    in_lab(scenario, nodes="A100-40GB,A100-40GB", cluster_type=failing.cluster)
+
+
+def test_a_bound_pod_whose_agent_dies_before_it_starts_is_made_anew_elsewhere(in_lab: Callable[..., None]) -> None:
+    failing = Failing()
+
+    async def scenario(lab: Any) -> None:
+        limits = {"limits": {MIG: 1}}
+        first = {"name": "first", "image": "busybox", "command": ["sleep", "60"]}
+        main = {"name": "c0", "image": "busybox", "command": ["sleep", "infinity"], "resources": limits}
+        settings = {"terminationGracePeriodSeconds": 1, "initContainers": [first], "containers": [main]}
+        template = {"metadata": {"labels": {"app": "late"}}, "spec": settings}
+        body = {
+            "metadata": {"name": "late"},
+            "spec": {"selector": {"matchLabels": {"app": "late"}}, "template": template},
+        }
+        await lab.client.create(REPLICASETS.untyped(), body, "default")
+
+        def pods() -> list[Any]:
+            return [pod for pod in lab.pods.cache.values() if pod.metadata.labels.get("app") == "late"]
+
+        await lab.until(
+            lambda: any(each.state and each.state.running for pod in pods() for each in pod.status.containers),
+            "its init container runs",
+        )
+        (before,) = pods()
+        failing.turn(before.spec.node_name)
+        await lab.until(lambda: lab.ready_of("late"), "the owner's next pod runs", 600.0)
+        after = lab.pod(lab.ready_of("late"))
+        assert after.metadata.uid != before.metadata.uid
+        assert after.spec.node_name != before.spec.node_name
+        assert lab.events_of(before.metadata.name, "SliceTakenBack")
 
     in_lab(scenario, nodes="A100-40GB,A100-40GB", cluster_type=failing.cluster)

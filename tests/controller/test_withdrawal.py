@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.controller.test_agents import agent_pod
 
 from tessera.api.names import NodeName
 from tessera.controller.facts import PodFacts
-from tessera.controller.instructions import ReportPod
+from tessera.controller.instructions import Evict, ReportPod
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
@@ -103,3 +104,47 @@ def test_a_pod_that_is_bound_while_its_slices_are_taken_back_gets_them_again(wor
     assert world.overlaps() == []
     assert world.states(pod) == ("ungated", "created")
     assert reports(world)[-1:] in ([], [True])
+
+
+def test_a_bound_pod_whose_agent_dies_before_it_starts_is_evicted_and_its_node_is_not_avoided(world: World) -> None:
+    pod = bound(world, owner="set")
+    world.put(agent_pod("n1", ready=False))
+    world.slicer.decide()
+    assert world.slicer.refused_pods == {pod.uid}
+    world.slicer.take_back(pod.uid, 600.0)
+    assert [each.uid for each in world.slicer.take() if isinstance(each, Evict)] == [pod.uid]
+    assert not world.slicer.avoidance.of("set")
+
+
+def test_a_bound_pod_without_an_owner_keeps_its_slices_and_is_told_until_its_agent_is_back(world: World) -> None:
+    pod = bound(world)
+    world.put(agent_pod("n1", ready=False))
+    for _ in range(3):
+        withdraw(world, pod)
+        world.settle()
+    assert [tell.reason for tell in world.told] == ["AgentNotReady"]
+    assert reports(world) == [False]
+    assert world.where(pod)
+    world.put(agent_pod("n1"))
+    world.settle()
+    assert reports(world) == [False, True]
+    assert world.states(pod) == ("ungated", "created")
+
+
+def test_a_pod_that_has_started_stays_where_its_agent_died(world: World) -> None:
+    pod = bound(world)
+    world.put(replace(world.pods[pod.uid], unstarted=False, version=10))
+    world.put(agent_pod("n1", ready=False))
+    world.settle()
+    assert world.slicer.refused_pods == set()
+
+
+def bound(world: World, **facts: Any) -> PodFacts:
+    """A pod that is bound to the node of its slices, and has not started."""
+    world.node("n1")
+    world.put(agent_pod("n1"))
+    pod = world.pod("a", "7g.40gb", **facts)
+    world.settle()
+    changed: PodFacts = world.put(replace(world.pods[pod.uid], node=NodeName("n1"), unstarted=True, version=9))
+    world.settle()
+    return changed

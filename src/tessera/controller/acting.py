@@ -223,7 +223,7 @@ class Actor:
         condition = {
             "type": SLICE_CONDITION,
             "status": "False" if write.text else "True",
-            "reason": "SliceTakenBack" if write.text else "SlicePromised",
+            "reason": write.reason,
             "message": one_line(write.text, CONDITION_MESSAGE) or "the pod is promised slices again",
             "lastTransitionTime": rfc3339(self._clock.now()),
         }

@@ -16,6 +16,7 @@ from tessera.api.names import (
     MIG_CONFIG_FAILED,
     MIG_CONFIG_LABEL,
     MIG_CONFIG_STATE_LABEL,
+    MIG_RESOURCE_PREFIX,
     SLICE_CONDITION,
     NodeName,
     PodUid,
@@ -78,6 +79,7 @@ class PodFacts:
         owner: UID of the controller that makes it anew when it goes; empty without.
         refused: why the scheduler finds no node for it, once its gates are open; empty while it does not say so.
         taken_back: it says that its slices were taken back (condition ``tessera.dev/SliceAvailable``).
+        unstarted: it is on a node, and kubelet has never started one of its containers with slices.
         finished: it has ended and will not run again.
         leaving: its deletion was asked for.
         fault: why it cannot be placed whatever room there is; empty if it can.
@@ -103,6 +105,7 @@ class PodFacts:
     owner: str = ""
     refused: str = ""
     taken_back: bool = False
+    unstarted: bool = False
     finished: bool = False
     leaving: bool = False
     fault: str = ""
@@ -208,6 +211,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         claims=claims_of(pod),
         owner=next((each.uid for each in meta.owner_references if each.controller), ""),
         refused=_refused(pod),
+        unstarted=bool(profiles) and bool(spec.node_name) and not _started(pod),
         taken_back=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
         finished=pod.status.phase in FINISHED,
         leaving=meta.deletion_timestamp is not None,
@@ -240,6 +244,19 @@ def _refused(pod: Pod) -> str:
     if said is None or (said.status, said.reason) != ("False", "Unschedulable"):
         return ""
     return said.message or said.reason
+
+
+def _started(pod: Pod) -> bool:
+    """Whether kubelet has ever started a container that has slices."""
+    started = {
+        each.name
+        for each in pod.status.containers
+        if each.restart_count or (each.state is not None and (each.state.running or each.state.terminated))
+    }
+    return any(
+        each.name in started and any(name.startswith(MIG_RESOURCE_PREFIX) for name in each.resources.limits)
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
+    )
 
 
 def node_facts(node: Node) -> NodeFacts:

@@ -92,7 +92,7 @@ class Ungate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evict:
-    """Ends a pod that the scheduler refuses where it was pinned, so that its owner makes it anew.
+    """Ends a pod that cannot start where it was pinned, so that its owner makes it anew.
 
     Attributes:
         uid: the pod.
@@ -151,12 +151,14 @@ class ReportPod:
         uid: the pod.
         namespace: where it is.
         name: its name.
-        text: why its slices were taken back and what to do; empty once it is promised slices again.
+        reason: of the condition.
+        text: why the slices are not there for it and what to do; empty once they are again.
     """
 
     uid: PodUid
     namespace: str
     name: str
+    reason: str
     text: str
 
     @property

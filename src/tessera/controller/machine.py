@@ -101,7 +101,9 @@ class Slicer(Promises):
 
         A pod that somebody makes anew is evicted; the promise ends with it. Any other one stays, without slices, and
         has a condition that says so. Should the scheduler bind it after all, it is planned like any pod that is bound:
-        it gets slices if there is room.
+        it gets slices if there is room. One that is bound already keeps its slices: it starts once the agent serves.
+
+        No owner avoids a node because its agent is gone: nothing is promised there until the agent serves again.
 
         Args:
             uid: the pod.
@@ -110,15 +112,21 @@ class Slicer(Promises):
         pod, allocation = self.pods.get(uid), self.ledger.live(uid)
         if pod is None or allocation is None or uid not in self.refused_pods or ("pod", uid) in self._busy:
             return
-        text = taken_back_text(pod, allocation.node)
-        self._say(pod, "SliceTakenBack", text, warning=True)
+        if pod.node and uid in self._withdrawn:
+            return
+        served = not self._agent_down(allocation.node)
+        text = taken_back_text(pod, allocation.node, avoided=served)
+        stays = bool(pod.node) and not pod.owner
+        self._say(pod, "AgentNotReady" if stays else "SliceTakenBack", text, warning=True)
         if pod.owner:
-            self.avoidance.add(pod.owner, allocation.node, avoid_until)
+            if served:
+                self.avoidance.add(pod.owner, allocation.node, avoid_until)
             self._evict[uid] = Evict(uid=uid, namespace=pod.namespace, name=pod.name, version=pod.version)
         else:
             self._withdrawn[uid] = text
             self._reports.add(uid)
-            self._give_up(allocation)
+            if not stays:
+                self._give_up(allocation)
 
     def end_avoidance(self, now: float) -> None:
         """Nodes that were avoided long enough are open again."""
@@ -300,9 +308,10 @@ class Slicer(Promises):
             if pod is None or pod.finished or pod.leaving or ("pod-condition", uid) in self._busy:
                 continue
             text = self._withdrawn.get(uid, "")
-            again = bool(pod.node) and self.ledger.live(uid) is not None
+            again = bool(pod.node) and self.ledger.live(uid) is not None and uid not in self.refused_pods
             if (text and not pod.taken_back) or (again and pod.taken_back):
-                yield ReportPod(uid=uid, namespace=pod.namespace, name=pod.name, text=text)
+                reason = "SlicePromised" if not text else "AgentNotReady" if pod.node else "SliceTakenBack"
+                yield ReportPod(uid=uid, namespace=pod.namespace, name=pod.name, reason=reason, text=text)
 
     def _openings(self) -> Sequence[Ungate]:
         """The pods that are left to the scheduler. One whose write is under way comes again when that is answered."""

@@ -10,7 +10,7 @@ Two rules:
 from tessera.api.instaslice import Instaslice, NodeResources, misfit
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.allocation import Allocation, adopted, observe, recorded_uids, wanted
-from tessera.controller.facts import PodFacts
+from tessera.controller.facts import Agent, PodFacts
 from tessera.controller.instructions import Key, Tell
 from tessera.controller.planner import Planner
 from tessera.placement.reasons import Reason
@@ -21,7 +21,8 @@ class Promises(Planner):
 
     Attributes:
         waiting: pods that wait for a place, with the reason once planning refused them.
-        refused_pods: pods that the scheduler refuses where they are pinned to promised slices.
+        refused_pods: pods that cannot start where they have promised slices: the scheduler refuses them there, or they
+            are bound, and the node's agent is gone.
         faults: nodes whose Instaslice object breaks a rule, with what is wrong. Such a node gets no promises and
             nothing is written about those that it has; the last state without a fault counts until the object is right.
     """
@@ -65,6 +66,7 @@ class Promises(Planner):
         self._due.add(node)
         for allocation in self.ledger.on(node):
             self._review(allocation)
+            self._note_refusal(allocation.uid, self.pods.get(allocation.uid))
 
     def _fault(self, node: NodeName, item: Instaslice | None) -> str:
         """The rule that a node's object breaks; empty if it breaks none, or there is none."""
@@ -138,10 +140,17 @@ class Promises(Planner):
 
     def _note_refusal(self, uid: PodUid, pod: PodFacts | None) -> None:
         promised = pod is not None and not pod.leaving and self.ledger.live(uid) is not None
-        if pod is not None and pod.refused and promised:
+        if pod is not None and promised and (pod.refused or (pod.unstarted and self._agent_down(pod.node))):
             self.refused_pods.add(uid)
-        else:
-            self.refused_pods.discard(uid)
+        elif uid in self.refused_pods:
+            self.refused_pods.remove(uid)
+            if pod is not None and pod.node:
+                self._withdrawn.pop(uid, None)
+                self._reports.add(uid)
+
+    def _agent_down(self, node: NodeName) -> bool:
+        facts = self.nodes.get(node)
+        return facts is not None and facts.agent is Agent.DOWN
 
     def _report_fault(self, pod: PodFacts) -> None:
         if pod.fault and pod.gated and self._told.get(pod.uid) != pod.fault:

@@ -1,15 +1,16 @@
-"""Pods that the scheduler refuses where they were pinned: for how long, and which nodes their owners avoid then.
+"""Pods that cannot start where they were pinned: for how long, and which nodes their owners avoid then.
 
-The scheduler has the last word about much that the controller cannot judge. A pod that it refuses for too long is taken
-back. Its owner's next pod avoids the node for a while, or it would be pinned there again. Both live in memory only: a
-controller that starts anew counts from there.
+The scheduler has the last word about much that the controller cannot judge, and an agent may die before a bound pod's
+containers start. A pod that is refused for too long is taken back. After a refusal by the scheduler, its
+owner's next pod avoids the node for a while, or it would be pinned there again. Both live in memory only: a controller
+that starts anew counts from there.
 """
 
 from collections.abc import Set as AbstractSet
 
 from tessera.api.names import NodeName, PodUid
 
-#: Seconds after which a pinned pod that the scheduler refuses is taken back. A node's kubelet publishes what an agent
+#: Seconds after which a pod that is refused is taken back. A node's kubelet publishes what an agent
 #: offers within 10 s, a restarted agent within half a minute.
 PATIENCE = 60.0
 #: Seconds for which an owner's pods avoid a node that one of them was refused on.

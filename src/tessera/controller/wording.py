@@ -37,14 +37,18 @@ def object_text(node: str, fault: str) -> str:
     )
 
 
-def taken_back_text(pod: PodFacts, node: str) -> str:
-    """An event's message for a pod that the scheduler refuses on the node of its slices."""
-    then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE / 60:.0f} minutes"
-    if not pod.owner:
-        then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
-    return (
-        f"The scheduler refuses the pod on node {node}, where its slices were promised: {one_line(pod.refused)}. {then}"
-    )
+def taken_back_text(pod: PodFacts, node: str, *, avoided: bool) -> str:
+    """An event's message for a pod that cannot start on the node of its slices, which its owner may avoid then."""
+    why = f"The scheduler refuses the pod on node {node}, where its slices were promised: {one_line(pod.refused)}"
+    then = "Its slices go to the next pod. Delete the pod and create it again, so that it gets another place"
+    if pod.node:
+        why = f"The agent of node {node} is not ready, so the pod's containers with slices cannot start there"
+        then = "They start once the agent is ready. Delete the pod and create it again, so that it gets another place"
+    if pod.owner:
+        then = "It is evicted, so that its owner makes it anew"
+    if pod.owner and avoided:
+        then = f"It is evicted, and its owner's next pod avoids the node for {AVOIDANCE / 60:.0f} minutes"
+    return f"{why}. {then}"
 
 
 def wanted_text(pod: PodFacts) -> str:
