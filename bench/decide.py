@@ -4,7 +4,8 @@
     python bench/decide.py --nodes 5000 --json decide.json
 
 Every case makes pods wait that are as costly to judge as the API server lets them be, on nodes that are half full, and
-then frees one slot again and again. *worst* is the longest single ``decide()`` in CPU time of this
+then frees one slot again and again. Pods that are bound already are absorbed before the clock runs. *worst* is the
+longest single ``decide()`` in CPU time of this
 process: for that long nothing else happens in the controller. *steps* is how many it took until everybody was judged,
 *all* their time together, *innocent* the step in which a plain pod that came last got its slice.
 
@@ -63,7 +64,10 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
     _decide(slicer)
     pods = list(case())
     reading = []
-    for pod in pods:
+    for pod in [each for each in pods if each.spec.node_name]:
+        slicer.see_pod(pod_facts(pod))
+    _decide(slicer)
+    for pod in [each for each in pods if not each.spec.node_name]:
         began = time.process_time()
         facts = pod_facts(pod)
         reading.append(time.process_time() - began)
@@ -263,6 +267,88 @@ def _plain() -> Iterator[Pod]:
         yield pod_of(f"p{number:04}", slices={"1g.5gb" if number % 3 else "2g.10gb": 1}, requests={"cpu": "1"})
 
 
+# Rules about other pods, each at the limits of tessera.limits
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_KEYS = (HOSTNAME_LABEL, "zone")
+
+
+def _neighbours(count: int = 3_000) -> Iterator[Pod]:
+    """Pods without GPUs that are there: labels, anti-affinity and host ports of their own."""
+    for number in range(count):
+        term = {"labelSelector": {"matchLabels": {"app": f"other-{number}"}}, "topologyKey": HOSTNAME_LABEL}
+        container = {"name": "c", "ports": [{"hostPort": 1024 + number}, {"hostPort": 20_000 + number}]}
+        body = {
+            "metadata": {
+                "name": f"there-{number}",
+                "namespace": "tenant",
+                "uid": f"u-there-{number}",
+                "labels": {"app": f"a{number % 50}", **{f"l{i}": f"v{number % (i + 2)}" for i in range(20)}},
+            },
+            "spec": {
+                "nodeName": f"n{number % 1_000}",
+                "containers": [container],
+                "affinity": {"podAntiAffinity": {_REQUIRED: [term]}},
+            },
+        }
+        yield msgspec.convert(body, Pod)
+
+
+def _selector(number: int, index: int, values: int) -> dict[str, Any]:
+    """A selector that no other pod has, which looks at every group of pods."""
+    tests = [{"key": f"l{i % 20}", "operator": "NotIn", "values": [f"x{number}-{index}-{i}"]} for i in range(values)]
+    return {"labelSelector": {"matchExpressions": tests}}
+
+
+def _terms(number: int, kind: int) -> list[dict[str, Any]]:
+    return [{**_selector(number, 100 * kind + i, 8), "topologyKey": _KEYS[i % 2]} for i in range(20)]
+
+
+def _pods_of_rules(kinds: str, namespaces: int = 1) -> Iterator[Pod]:
+    """Pods with all the rules of these kinds that the limits let through."""
+    yield from _neighbours()
+    for number in range(300):
+        affinity: dict[str, Any] = {}
+        spec: dict[str, Any] = {}
+        if "near" in kinds:
+            affinity["podAffinity"] = {_REQUIRED: _terms(number, 1)}
+        if "apart" in kinds:
+            affinity["podAntiAffinity"] = {_REQUIRED: _terms(number, 2)}
+        if "spread" in kinds:
+            settings = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+            spec["topologySpreadConstraints"] = [{**term, **settings} for term in _terms(number, 3)]
+        body = msgspec.to_builtins(pod_of(f"p{number:03}", slices={"1g.5gb": 1}, affinity=affinity, **spec))
+        labels = {"app": f"other-{number}", **{f"l{i}": f"{number}" for i in range(20)}}
+        body["metadata"] |= {"namespace": f"tenant-{number % namespaces}", "labels": labels}
+        yield msgspec.convert(body, Pod)
+
+
+def _near() -> Iterator[Pod]:
+    yield from _pods_of_rules("near")
+
+
+def _apart() -> Iterator[Pod]:
+    yield from _pods_of_rules("apart")
+
+
+def _spread() -> Iterator[Pod]:
+    yield from _pods_of_rules("spread")
+
+
+def _all_rules() -> Iterator[Pod]:
+    yield from _pods_of_rules("near apart spread", namespaces=10)
+
+
+def _ports() -> Iterator[Pod]:
+    """Every pod asks for as many ports as it may, the last of which is taken where it is looked for."""
+    yield from _neighbours()
+    for number in range(300):
+        body = msgspec.to_builtins(pod_of(f"p{number:03}", slices={"1g.5gb": 1}))
+        free = [{"hostPort": 40_000 + (number * 7 + i) % 20_000} for i in range(199)]
+        body["spec"]["containers"][0]["ports"] = [*free, {"hostPort": 1024 + number}]
+        yield msgspec.convert(body, Pod)
+
+
 CASES: dict[str, Callable[[], Iterator[Pod]]] = {
     "plain": _plain,
     "terms-12000": _few_pods_of_many_terms,
@@ -277,6 +363,11 @@ CASES: dict[str, Callable[[], Iterator[Pod]]] = {
     "containers": _containers,
     "slices": _slices,
     "distinct-nodes": _distinct_nodes,
+    "affinity": _near,
+    "anti-affinity": _apart,
+    "spread": _spread,
+    "all-rules": _all_rules,
+    "host-ports": _ports,
 }
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ POD_CLAIMS = Limit(
     "nodes attach fewer volumes; each is judged for every node",
 )
 REMEMBERED_SELECTIONS = Limit(
-    4_096,
+    128,
     "answers",
     "different selectors of pods for which the controller keeps a count of matching pods",
     "more than the slice pods of a large cluster have; the longest unused is forgotten, and counted again when needed",
@@ -158,7 +158,7 @@ OPPOSING_TERMS = Limit(
     "a namespace has a few such terms for each application; terms beyond are left to the scheduler",
 )
 NEIGHBOUR_STEPS = Limit(
-    200_000,
+    100_000,
     "steps",
     "comparisons for rules about other pods in one decision, divided among the namespaces that have such rules",
     "about 100 ms; beyond its part a namespace's pods are placed without these rules, and the scheduler applies them",
@@ -182,6 +182,12 @@ BATCH_PODS = Limit(
     "pods",
     "waiting pods that one step of the controller plans together",
     "pods that are created together are packed together; more of them are planned in further steps",
+)
+BATCH_RULES = Limit(
+    400,
+    "rules",
+    "rules about other pods and host ports of the pods that one step of the controller plans together",
+    "each pod's are counted several times; pods beyond it are planned in further steps, one pod at least in each",
 )
 DECISION_STEPS = Limit(
     40_000,

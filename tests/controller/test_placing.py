@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from tessera.api.names import PodUid
+from tessera.controller.facts import PodFacts
+from tessera.controller.placing import first_batch
+
 World = Any  # the class lives in conftest.py, which tests cannot import
 
 #: What one A100-40GB can hold at most, or nearly.
@@ -104,3 +108,10 @@ def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world
     waits = world.pod("waits", "7g.40gb")
     world.settle()
     assert world.states(runs) == world.states(waits) == ("ungated", "created")
+
+
+def test_a_batch_ends_where_the_rules_about_other_pods_are_too_many() -> None:
+    ports = frozenset(("TCP", "0.0.0.0", number) for number in range(200))
+    pods = [PodFacts(uid=PodUid(f"u{i}"), namespace="d", name=f"p{i}", ports=ports) for i in range(9)]
+    assert [pod.name for pod in first_batch(pods)] == ["p0", "p1"]
+    assert len(first_batch(pods[:1])) == 1

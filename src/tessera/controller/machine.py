@@ -12,7 +12,6 @@ Rules:
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import nsmallest
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.allocation import Allocation, Step, next_step
@@ -28,10 +27,10 @@ from tessera.controller.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.placing import Placed, place, rank
+from tessera.controller.placing import Placed, first_batch, place
 from tessera.controller.promises import Promises
 from tessera.controller.wording import fixed_text, lost_text, object_text, taken_back_text, waiting_text
-from tessera.limits import BATCH_PODS, DECISION_STEPS
+from tessera.limits import DECISION_STEPS
 from tessera.placement.reasons import Reason
 from tessera.placement.work import Work
 
@@ -172,7 +171,7 @@ class Slicer(Promises):
         self._follow_neighbours()
         candidates = [self.pods[uid] for uid in self.growth.candidates(self.waiting)]
         if candidates:
-            self._plan(nsmallest(BATCH_PODS, candidates, key=rank))
+            self._plan(first_batch(candidates))
 
     def _sweep(self) -> None:
         """Once, at the start: objects of nodes that went away while nobody looked."""

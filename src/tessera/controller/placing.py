@@ -4,8 +4,9 @@ Turns pods into demands, answers placement's question which node takes whom, and
 promises. Nothing is changed here but a scratch count of what the batch would use of each node.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from tessera.api.instaslice import Slice
 from tessera.api.names import NodeName, PodUid, device_id
@@ -16,6 +17,7 @@ from tessera.controller.facts import NodeFacts, PodFacts
 from tessera.controller.judges import Judge
 from tessera.controller.ledger import Ledger
 from tessera.controller.node_index import NodeIndex
+from tessera.limits import BATCH_PODS, BATCH_RULES
 from tessera.placement.demand import Demand
 from tessera.placement.fleet import CardPlacement, Fleet
 from tessera.placement.plan import Plan, plan
@@ -71,6 +73,18 @@ class Surroundings:
 def rank(pod: PodFacts) -> tuple[int, str, str]:
     """Who goes first: higher priority, then the older, then by name."""
     return (-pod.priority, pod.created, pod.key)
+
+
+def first_batch(pods: Iterable[PodFacts]) -> list[PodFacts]:
+    """Those who go first, as many as one step plans together."""
+    batch: list[PodFacts] = []
+    rules = 0
+    for pod in nsmallest(BATCH_PODS, pods, key=rank):
+        rules += pod.relations.count + len(pod.ports)
+        if batch and rules > BATCH_RULES:
+            break
+        batch.append(pod)
+    return batch
 
 
 def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequence[Placed | Unplaced]:

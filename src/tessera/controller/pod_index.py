@@ -48,7 +48,7 @@ class PodIndex:
 
     Attributes:
         changes: grows with every change that may alter an answer about other pods.
-        cost: groups and terms compared since it was made.
+        cost: groups and terms compared since it was made, and tests on labels.
         ports: host ports in use, by node; the port of any address is counted under an empty address too.
         claims: claims in use, by node.
         claim_users: pods that use a claim, on any node.
@@ -183,7 +183,7 @@ class PodIndex:
         self._questions.add(selection, selection.tests)
         for key in self._candidates(selection):
             group = self._groups[key]
-            self.cost += 1
+            self.cost += 1 + len(selection.tests or ())
             if self._means(selection, group.namespace, group.labels):
                 self._link(selection, key, group)
                 found.all.update(group.all)
@@ -217,7 +217,7 @@ class PodIndex:
             if most <= 0:
                 return
             most -= 1
-            self.cost += 1
+            self.cost += 1 + len(term.selection.tests or ())
             if self._means(term.selection, namespace, own):
                 yield term, self._holders[term]
 

@@ -90,6 +90,11 @@ class Relations:
     apart: tuple[Term, ...] = ()
     spread: tuple[Spread, ...] = ()
 
+    @property
+    def count(self) -> int:
+        """How many rules these are."""
+        return len(self.near) + len(self.apart) + len(self.spread)
+
 
 #: Of a pod that says nothing about others.
 NONE = Relations()
