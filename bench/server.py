@@ -125,7 +125,7 @@ async def run_nodes(given: argparse.Namespace) -> None:
     """Kubelets, agents and a scheduler, until this process is ended."""
     clock = SystemClock()
     access = Access(given.kubeconfig, clock)
-    options = ClusterOptions(cdi=Path(given.folder), publish_every=None)
+    options = ClusterOptions(cdi=Path(given.folder), publish_every=None, lease_seconds=10.0)
     maker = NodeMaker(options, client=access, clock=clock, rng=_chance, entrypoint=None)
     arguments = _agent_arguments()
     async with asyncio.TaskGroup() as group:
@@ -134,9 +134,7 @@ async def run_nodes(given: argparse.Namespace) -> None:
             group.create_task(scheduler.run())
         for spec in parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"):
             name = f"tessera-bench-{spec.name}"
-            node = maker.made(
-                msgspec.structs.replace(spec, name=name), labels={FAKE: "true"}, taints=(TAINT,), lease_seconds=10.0
-            )
+            node = maker.made(msgspec.structs.replace(spec, name=name), labels={FAKE: "true"}, taints=(TAINT,))
             group.create_task(node.run())
             group.create_task(run_agent(node, access, arguments, Path(given.folder), clock))
 

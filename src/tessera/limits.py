@@ -149,7 +149,7 @@ REMEMBERED_SELECTIONS = Limit(
     128,
     "answers",
     "different selectors of pods for which the controller keeps a count of matching pods",
-    "more than the slice pods of a large cluster have; the longest unused is forgotten, and counted again when needed",
+    "each is compared with every new set of labels; the longest unused is forgotten, and counted again when needed",
 )
 OPPOSING_TERMS = Limit(
     1_000,
@@ -161,7 +161,7 @@ NEIGHBOUR_STEPS = Limit(
     100_000,
     "steps",
     "comparisons for rules about other pods in one decision, divided among the namespaces that have such rules",
-    "about 100 ms; beyond its part a namespace's pods are placed without these rules, and the scheduler applies them",
+    "some 100 ms; beyond its part a namespace's pods are placed without these rules, and the scheduler applies them",
 )
 VOLUME_STEPS = Limit(
     20_000,

@@ -80,6 +80,8 @@ def served(kind: Resource[Any]) -> dict[str, Any]:
 
 #: Asked for only where registries are real, and not the lab's catalogue: see tests/driver/registry.
 WITH_REAL_REGISTRIES = {("get", "secrets", "tessera-system")}
+#: Asked for only before drivers of OpenShift's nodes are made: see tests/driver/test_acting.py.
+ON_OPENSHIFT = {("get", "proxies.config.openshift.io", "")}
 
 
 def used_for_drivers(folder: Path) -> set[Right]:
@@ -170,6 +172,6 @@ def test_every_right_is_used_and_every_use_is_granted(
     found = set[Right]()
     in_lab(scenario, nodes="1xA100-40GB,1xA30")
     if account == "tessera-controller":
-        found |= used_for_drivers(tmp_path) | WITH_REAL_REGISTRIES
+        found |= used_for_drivers(tmp_path) | WITH_REAL_REGISTRIES | ON_OPENSHIFT
     assert sorted(found - granted(account)) == []
     assert sorted(granted(account) - found) == []

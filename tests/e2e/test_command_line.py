@@ -79,7 +79,7 @@ def test_without_a_command_the_overview_is_shown() -> None:
             ["lab", "up", "--nodes", "4xA100-40"],
             'error: no GPU model "A100-40"; did you mean "A100-40GB"? The models are',
         ),
-        (["lab", "up", "--nodes", "4xA30,,0"], "error: nodes '4xA30,,0': empty part; write for example"),
+        (["lab", "up", "--nodes", "4xA30,,0"], "error: nodes '4xA30,,0': '' names no node; write for example"),
         (["lab", "up", "--dir", "/tmp/" + "x" * 60], "error: lab folder /tmp/xxx"),
         (
             ["lab", "smi", "node-1", "--dir", "/nonexistent"],

@@ -20,14 +20,14 @@ GEOMETRIES = [A100, model_by_short_name("A30").geometry, RTX]
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda one: one.family)
 def test_every_feasible_multiset_has_a_plan(geometry: Geometry) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     every = multisets(geometry)
     for wanted in every:
         placed = plan_layout(geometry, dict(wanted))
         assert not isinstance(placed, Infeasible)
         assert sorted(one.profile for one in placed) == sorted(name for name, n in wanted for _ in range(n))
         occupancy_of(geometry, placed)
-    assert (time.perf_counter() - began) / len(every) < 0.01
+    assert (time.process_time() - began) / len(every) < 0.01
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES[:2], ids=lambda one: one.family)
