@@ -217,6 +217,12 @@ def live(places: Places) -> None:
     run_virtual(story())
 
 
+#: A fault in what makes a task of a coroutine leaves the coroutine behind; Python warns of it when it is collected.
+UNAWAITED = pytest.mark.filterwarnings(
+    "ignore:coroutine .* was never awaited:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+
 @pytest.fixture(scope="module")
 def passed() -> list[CodeType]:
     places = Places()
@@ -228,10 +234,12 @@ def test_a_life_passes_most_of_the_program(passed: list[CodeType]) -> None:
     assert len(passed) > 300
 
 
+@UNAWAITED
 def test_whatever_fails_the_lab_goes_on(passed: list[CodeType]) -> None:
     spoil(passed[:: max(1, len(passed) // SAMPLE)])
 
 
+@UNAWAITED
 @pytest.mark.soak
 def test_everything_fails_once_and_the_lab_goes_on(passed: list[CodeType]) -> None:
     spoil(passed)
