@@ -218,9 +218,7 @@ def live(places: Places) -> None:
 
 
 #: A fault in what makes a task of a coroutine leaves the coroutine behind; Python warns of it when it is collected.
-UNAWAITED = pytest.mark.filterwarnings(
-    "ignore:coroutine .* was never awaited:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+UNAWAITED = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 
 @pytest.fixture(scope="module")
