@@ -44,7 +44,7 @@ class KeptFile(Generic[T]):
         self._saved: bytes | None = None
 
     def load(self) -> T | None:
-        """What was last saved; ``None`` if there is no file, or one that does not read, which is set aside."""
+        """The value last saved; ``None`` without a file. A damaged file is set aside and counts as none."""
         try:
             value = self._decoder.decode(_verified(_read(self._path)))
             self.check(value)

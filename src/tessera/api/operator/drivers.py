@@ -176,7 +176,7 @@ def _rendered(values: Mapping[str, Any]) -> Iterator[Manifest]:
 
 
 def _nri(values: Mapping[str, Any]) -> Manifest:
-    """What the toolkit is told by ``cdi``; the rest of it is about agents, and they have it as options."""
+    """Toolkit variables that ``cdi`` sets; agents take the rest of ``cdi`` as options."""
     cdi = values.get("cdi")
     asked = isinstance(cdi, Mapping) and cdi.get("nriPluginEnabled") is True
     return {"cdi": {"nriPluginEnabled": True}} if asked else {}

@@ -1,4 +1,4 @@
-"""What is no file of settings that Tessera reads, told by its content: whose it is, and what to do instead.
+"""Names files that are no settings of Tessera by their content, and says what to do with them instead.
 
 kubectl's messages and an empty text come from a pipe whose first command failed. The formats are those of NVIDIA's
 mig-parted (hooks, clients of the MIG manager), of its device-plugin chart, and of gpu-operator 26.7 (GPUCluster).
