@@ -46,11 +46,12 @@ def test_the_first_sample_need_not_have_pulled_anything(serving: Serving, capsys
 
 
 def test_where_no_node_comes_the_scheduler_is_heard_and_patience_ends(serving: Serving, capsys: Told) -> None:
-    assert main([*AUTOSCALE, "--timeout", "500ms", "--kubeconfig", serving(scales=False)]) == 1
+    """The scheduler may speak before the wait begins or after."""
+    assert main([*AUTOSCALE, "--timeout", "2s", "--kubeconfig", serving(scales=False)]) == 1
     told = capsys.readouterr()
-    waits, obstacle, *_, failed = told.err.splitlines()
-    assert waits == "theirs: waits until pod default/tessera-bench runs"
-    assert obstacle == f"theirs: no node fits: {UNSCHEDULABLE}"
+    first, second, *_, failed = told.err.splitlines()
+    waits = "theirs: waits until pod default/tessera-bench runs"
+    assert {first, second} == {waits, f"theirs: no node fits: {UNSCHEDULABLE}"}
     assert failed.startswith("error: pod default/tessera-bench runs: not within ")
     assert failed.endswith(UNSCHEDULABLE)
     assert told.out == ""
@@ -68,7 +69,7 @@ def test_what_was_measured_before_a_failure_is_kept(serving: Serving, tmp_path: 
 
 def test_a_first_sample_after_which_nothing_came_is_kept(serving: Serving, tmp_path: Path, capsys: Told) -> None:
     file = tmp_path / "results.json"
-    run = [*RESET, "--timeout", "1s", "--json", str(file)]
+    run = [*RESET, "--timeout", "3s", "--json", str(file)]
     assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
     (written,) = json.loads(file.read_bytes())["results"]
     assert (written["first"] >= 0, written["samples"]) == (True, [])
@@ -88,7 +89,7 @@ def test_a_scenario_of_which_only_the_first_sample_came_is_compared_with_none() 
 def test_why_an_experiment_failed_is_said_last_also_where_its_samples_cannot_be_written(
     serving: Serving, capsys: Told
 ) -> None:
-    run = [*RESET, "--timeout", "1s", "--json", "/dev/full"]
+    run = [*RESET, "--timeout", "3s", "--json", "/dev/full"]
     assert main([*run, "--kubeconfig", serving(follows=1)]) == 1
     told = capsys.readouterr()
     assert json.loads(told.out[told.out.index("{") :])["results"][0]["first"] >= 0
