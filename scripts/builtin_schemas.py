@@ -34,6 +34,7 @@ KINDS = {
     ("coordination.k8s.io", "v1"): ("io.k8s.api.coordination.v1.", "Lease"),
     ("discovery.k8s.io", "v1"): ("io.k8s.api.discovery.v1.", "EndpointSlice"),
     ("events.k8s.io", "v1"): ("io.k8s.api.events.v1.", "Event"),
+    ("networking.k8s.io", "v1"): ("io.k8s.api.networking.v1.", "NetworkPolicy"),
     ("node.k8s.io", "v1"): ("io.k8s.api.node.v1.", "RuntimeClass"),
     ("policy", "v1"): ("io.k8s.api.policy.v1.", "Eviction PodDisruptionBudget"),
     ("scheduling.k8s.io", "v1"): ("io.k8s.api.scheduling.v1.", "PriorityClass"),
@@ -87,6 +88,7 @@ ENUMS = {
         "persistentVolumeReclaimPolicy": ["Delete", "Recycle", "Retain"],
         "volumeMode": ["Block", "Filesystem"],
     },
+    "io.k8s.api.networking.v1.NetworkPolicyPort": {"protocol": ["TCP", "UDP", "SCTP"]},
     "io.k8s.api.storage.v1.StorageClass": {
         "reclaimPolicy": ["Delete", "Retain"],
         "volumeBindingMode": ["Immediate", "WaitForFirstConsumer"],
@@ -141,6 +143,7 @@ DEFAULTS = {
     CORE + "ServiceSpec": {"sessionAffinity": "None", "type": "ClusterIP"},
     CORE + "PersistentVolumeClaimSpec": {"volumeMode": "Filesystem"},
     CORE + "PersistentVolumeSpec": {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"},
+    "io.k8s.api.networking.v1.NetworkPolicyPort": {"protocol": "TCP"},
     "io.k8s.api.storage.v1.StorageClass": {"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"},
     CORE + "Secret": {"type": "Opaque"},
     "io.k8s.api.apps.v1.DeploymentSpec": {

@@ -259,6 +259,7 @@ _OTHERS = (
     ),
     _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False),
     _type("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False, short=("sc",)),
+    _type("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",), generation=True),
     _type("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", generation=True),
     _type(

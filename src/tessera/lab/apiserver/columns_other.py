@@ -1,4 +1,4 @@
-"""Columns of leases, RBAC, admission, CRDs, priority classes, endpoint slices; and those that a CRD defines."""
+"""Columns of leases, RBAC, admission, CRDs, priority classes, endpoint slices and network policies; and a CRD's own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,6 +7,7 @@ import msgspec
 
 from tessera.lab.apiserver.ages import age
 from tessera.lab.apiserver.columns_core import age_of, event_cells, name_of
+from tessera.lab.apiserver.columns_workloads import selector
 from tessera.lab.apiserver.jsonpath import find, parse
 from tessera.lab.apiserver.seams import Obj
 
@@ -61,6 +62,10 @@ def _slice(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), obj.get("addressType", ""), ports or "<unset>", where, age_of(obj, now)]
 
 
+def _network_policy(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), selector((obj.get("spec") or {}).get("podSelector")), age_of(obj, now)]
+
+
 def _runtime(obj: Part, now: float) -> Sequence[Any]:
     return [name_of(obj), obj.get("handler", ""), age_of(obj, now)]
 
@@ -101,6 +106,7 @@ COLUMNS = {
         _priority,
     ),
     ("discovery.k8s.io", "EndpointSlice"): (("Name", "AddressType", "Ports", "Endpoints", "Age"), _slice),
+    ("networking.k8s.io", "NetworkPolicy"): (("Name", "Pod-Selector", "Age"), _network_policy),
     ("node.k8s.io", "RuntimeClass"): (("Name", "Handler", "Age"), _runtime),
     ("events.k8s.io", "Event"): (
         ("Last Seen", "Type", "Reason", "Object", "+Subobject", "+Source", "Message", "+First Seen", "+Count", "+Name"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from tessera.lab.apiserver import defaults
+from tessera.lab.apiserver import defaults, network_rules
 from tessera.lab.apiserver import volume_rules as volumes
 from tessera.lab.apiserver.crd_schema import check_crd
 from tessera.lab.apiserver.data_rules import config_map_causes, data_update, secret_causes, secret_update
@@ -101,6 +101,9 @@ _BY_KIND: Mapping[GroupResource, Strategy] = {
         validate=volumes.class_causes, validate_update=volumes.class_update, returns_deleted=True
     ),
     GroupResource("storage.k8s.io", "csinodes"): Strategy(returns_deleted=True),
+    GroupResource("networking.k8s.io", "networkpolicies"): Strategy(
+        default=network_rules.default_policy, validate=network_rules.policy_causes
+    ),
     GroupResource("policy", "poddisruptionbudgets"): _CONDITIONAL,
     GroupResource(_RBAC, "rolebindings"): _BINDING,
     GroupResource(_RBAC, "clusterrolebindings"): _BINDING,
