@@ -104,6 +104,21 @@ def test_cards_that_nobody_can_simulate_are_refused(arguments_: list[str], capsy
     assert 'no GPU model "A10-40GB"; did you mean "A100-40GB"?' in told.err
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("192.0.2.1", "is one address; write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32"),
+        ("192.0.2.1/24", '"192.0.2.1/24" is no network; write a CIDR'),
+        ("the-api-server", '"the-api-server" is no network; write a CIDR'),
+    ],
+)
+def test_addresses_that_are_no_network_are_refused(text: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["install", "-o", "yaml", "--api-server", text]) != 0
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert words in " ".join(told.err.split())
+
+
 def test_the_help_says_that_nothing_is_kept_of_the_run_before(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())

@@ -11,6 +11,7 @@ from tessera.cli import building, site
 from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.console import say, say_document
 from tessera.cli.simulate import known_cards
+from tessera.text import one_line
 
 if TYPE_CHECKING:
     from tessera.api.documents import Notice
@@ -18,7 +19,26 @@ if TYPE_CHECKING:
     from tessera.cli.installation.manifests import Choices, Manifest
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+_NETWORK = "write a CIDR, as in 192.0.2.0/28, or 192.0.2.7/32 for one address"
 _LIMITS = ["off", "observe", "warn", "evict", "kill"]
+
+
+def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """The networks as they are.
+
+    Raises:
+        click.BadParameter: one is of another form, or names one address of a network.
+    """
+    import ipaddress
+
+    for each in texts:
+        try:
+            ipaddress.ip_network(each)
+        except ValueError as error:
+            raise click.BadParameter(f'"{one_line(each, 100)}" is no network; {_NETWORK}') from error
+        if "/" not in each:
+            raise click.BadParameter(f'"{each}" is one address; {_NETWORK}')
+    return texts
 
 
 @click.command()
@@ -78,6 +98,15 @@ _LIMITS = ["off", "observe", "warn", "evict", "kill"]
     help="An image pull secret in tessera-system that the controller may read, besides those that FILE names."
     " Repeatable.",
 )
+@click.option(
+    "--api-server",
+    "api_servers",
+    multiple=True,
+    callback=_networks,
+    metavar="CIDR",
+    help="Addresses from which API servers ask the webhook; a NetworkPolicy refuses all others. Pods with slices are"
+    " refused if one is missing. Repeatable.  [default: everybody]",
+)
 @site.site_options
 @building.build_options
 @click.option("--dry-run", is_flag=True, help="Say what would become of each object; write nothing.")
@@ -97,6 +126,7 @@ def command(
     device_access: str,
     device_namespaces: tuple[str, ...],
     pull_secrets: tuple[str, ...],
+    api_servers: tuple[str, ...],
     dry_run: bool,
     output: str | None,
     kubeconfig: Path | None,
@@ -149,6 +179,7 @@ def command(
         device_access=device_access,
         device_namespaces=device_namespaces,
         pull_secrets=pull_secrets,
+        api_servers=api_servers,
         **_of_controller(controllers),
     )
     objects = _manifests(choices)

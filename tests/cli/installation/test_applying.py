@@ -25,6 +25,8 @@ ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devic
 HEALTH = 'devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13"}]}'
 CONFIG_ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"namespace": ""}}
 
+NETWORK_POLICY = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"namespace": ""}}
+
 
 def objects(values: str | None = None, **choices: Any) -> list[Manifest]:
     settings = None if values is None else settings_from(load(values))
@@ -118,6 +120,22 @@ def test_the_right_to_evict_goes_with_the_option(place: Any) -> None:
         assert "--mig-evict" in (await agent(place))["args"]
         assert results(await install(place))["deleted"] == 2
         assert "--mig-evict" not in (await agent(place))["args"]
+
+    asyncio.run(scenario())
+
+
+def test_addresses_of_api_servers_are_told_in_a_trial_and_go_with_their_option(place: Any) -> None:
+    policy = "networkpolicy.networking.k8s.io/tessera-webhook in tessera-system"
+
+    async def scenario() -> None:
+        await install(place)
+        tried = await install(place, api_servers=["192.0.2.0/28"], dry=True)
+        assert [(each.name, each.result) for each in tried if each.result != "unchanged"] == [(policy, "configured")]
+        assert results(await install(place))["configured"] == 0
+        assert results(await install(place, api_servers=["192.0.2.0/28"]))["configured"] == 1
+        assert results(await install(place))["configured"] == 1
+        found = await place.client().get(resource_of(NETWORK_POLICY), "tessera-webhook", "tessera-system")
+        assert [rule.get("from") for rule in found["spec"]["ingress"]] == [None, None]
 
     asyncio.run(scenario())
 

@@ -217,3 +217,16 @@ def test_the_controller_reads_the_pull_secrets_that_are_named_and_no_others() ->
         if each["kind"] in {"Role", "ClusterRole"} and "tessera-webhook" not in each["metadata"]["name"]:
             for rule in each["rules"]:
                 assert "secrets" not in rule["resources"] or rule.get("resourceNames")
+
+
+def reviewers(objects: Sequence[Manifest]) -> list[Any]:
+    """Who may connect to each port of the webhook."""
+    (policy,) = named(objects, "NetworkPolicy", "tessera-webhook")
+    return [(rule["ports"][0]["port"], rule.get("from")) for rule in policy["spec"]["ingress"]]
+
+
+def test_reviews_come_from_everybody_or_from_the_addresses_that_are_named() -> None:
+    assert reviewers(made()) == [(9443, None), (8081, None)]
+    addresses = ("192.0.2.0/28", "2001:db8::/64")
+    blocks = [{"ipBlock": {"cidr": each}} for each in addresses]
+    assert reviewers(made(api_servers=addresses)) == [(9443, blocks), (8081, None)]

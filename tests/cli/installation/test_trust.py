@@ -17,7 +17,9 @@ def made(authorities: str, **choices: Any) -> list[Manifest]:
 
 
 def template(objects: list[Manifest]) -> Any:
-    (found,) = (each for each in objects if each["metadata"]["name"] == "tessera-controller" and "spec" in each)
+    (found,) = (
+        each for each in objects if (each["kind"], each["metadata"]["name"]) == ("Deployment", "tessera-controller")
+    )
     return found["spec"]["template"]
 
 

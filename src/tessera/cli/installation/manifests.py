@@ -8,6 +8,7 @@ Rules:
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
 - they may ask for evictions only where that is chosen;
 - pods that take GPUs past Kubernetes are refused, or warned about, or neither; namespaces may be left out of that;
+- the webhook's port is open to everybody, or to the addresses of the API servers alone;
 - the controller is told what a site says of its registries, its new nodes and builds, and has its authorities;
 - the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
   for drivers they say that Tessera is in charge, whoever wrote their status before.
@@ -31,6 +32,7 @@ Manifest = dict[str, Any]
 
 AGENT = "tessera-agent"
 CONTROLLER = "tessera-controller"
+WEBHOOK = "tessera-webhook"
 #: The Role, and its binding, that let the agents read the ConfigMaps that they follow.
 CONFIG_ROLE = "tessera-agent-config"
 #: The Role that lets the controller read image pull secrets, by name.
@@ -67,6 +69,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         device_access: what becomes of pods that take GPUs past Kubernetes: ``deny``, ``warn`` or ``off``.
         device_namespaces: namespaces in which pods may, besides those of ``deploy/``.
         pull_secrets: image pull secrets that the controller may read besides those that ``drivers`` name.
+        api_servers: addresses from which reviews come, as CIDRs; none leaves the webhook's port open to everybody.
     """
 
     settings: OperatorSettings | None = None
@@ -83,6 +86,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     device_access: str = "deny"
     device_namespaces: Sequence[str] = ()
     pull_secrets: Sequence[str] = ()
+    api_servers: Sequence[str] = ()
 
     @property
     def may_evict(self) -> bool:
@@ -136,6 +140,8 @@ def manifests(
             rule["resourceNames"] = sorted({*rule["resourceNames"], *_pull_secrets(choices)})
         if (each["kind"], each["metadata"]["name"]) == (BINDING_KIND, DEVICE_ACCESS_POLICY):
             _set_device_binding(each["spec"], choices)
+        if choices.api_servers and (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", WEBHOOK):
+            _open_to(each["spec"], choices.api_servers)
         if each["kind"] == "DaemonSet" and each["metadata"]["name"] == AGENT:
             _set_agent(each["spec"]["template"]["spec"], choices)
         if each["kind"] == "Deployment" and each["metadata"]["name"] == CONTROLLER:
@@ -167,6 +173,11 @@ def _set_device_binding(spec: Manifest, choices: Choices) -> None:
         if each["key"] == "kubernetes.io/metadata.name"
     )
     names["values"] = sorted({*names["values"], *choices.device_namespaces})
+
+
+def _open_to(spec: Manifest, addresses: Sequence[str]) -> None:
+    """Narrows the rule for reviews, the first one; the other is for kubelet's probes."""
+    spec["ingress"][0]["from"] = [{"ipBlock": {"cidr": each}} for each in addresses]
 
 
 def _in_charge(manifest: Manifest) -> Manifest:
