@@ -381,6 +381,480 @@ OFFERS = Limit(
     "a node of 16 cards in every MIG profile needs fewer; each entry of a node is compared for every pod",
 )
 
+# Text that is shown.
+
+EVENT_SHOWN = Limit(
+    300,
+    "characters",
+    "an event's text in `tessera why`",
+    "kubectl shows all of it; three events stay on one screen",
+)
+KEY_SHOWN = Limit(
+    320,
+    "characters",
+    "a key of a file in a message",
+    "Kubernetes' longest keys, a prefix of 253 and a name of 63 characters, fit",
+)
+VALUE_SHOWN = Limit(
+    60,
+    "characters",
+    "a value of a file in a message",
+    "the path beside it says where the value is",
+)
+YAML_FAULT_SHOWN = Limit(
+    1_000,
+    "characters",
+    "what the YAML reader says about a file, in a message",
+    "a reader's longest explanation fits; it repeats lines of the file",
+)
+ANSWER_SHOWN = Limit(
+    300,
+    "characters",
+    "an answer of an API server that is no Status, in a message",
+    "the title of a proxy's error page fits",
+)
+KUBELET_WORDS = Limit(
+    300,
+    "characters",
+    "what kubelet says of a driver pod's container, in a status",
+    "kubelet's messages fit; an image's name in them is the tenant's",
+)
+BUILD_WORDS = Limit(
+    600,
+    "characters",
+    "last words of a build's pod, in a status",
+    "the last lines of a failed build fit",
+)
+COPY_WORDS = Limit(
+    500,
+    "characters",
+    "what skopeo says of a failed copy, in a message",
+    "its last line fits",
+)
+
+# Pods of all kinds.
+
+POLICY_ENTRIES = Limit(
+    2_000,
+    "entries",
+    "environment variables, mounts, volumes and capabilities of a pod, which the policy `tessera-device-access` judges",
+    "each costs the API server some tens of microseconds; a pod of 100 containers with 20 each fits",
+)
+
+# Files and numbers that people write.
+
+SETTINGS_REPEATED = Limit(
+    1_000_000,
+    "characters and values",
+    "what aliases of a YAML file stand for, all of them together",
+    "Kubernetes' largest object has as many; ten lines of aliases can stand for billions",
+)
+NAMES_COMPARED = Limit(
+    2_000,
+    "names",
+    "names of a cluster that a mistyped one is compared with",
+    "these comparisons take some 25 ms; names beyond are not suggested",
+)
+QUANTITY = Limit(
+    64,
+    "characters",
+    "a quantity, such as `500m` or `10Gi`",
+    "more digits than any amount has; reading takes the square of their number",
+)
+SHARING_REPLICAS = Limit(
+    10_000,
+    "replicas",
+    "replicas of one device in a sharing profile",
+    "more is a slip of the finger; kubelet keeps each in memory",
+)
+RESOURCE_ENTRIES = Limit(
+    50_000,
+    "entries",
+    "devices of one resource that an agent announces",
+    "kubelet takes the list in one message of 4 MiB, and an entry has up to 75 bytes",
+)
+REPORT_TEXT = Limit(
+    16 * 2**20,
+    "characters",
+    "a file of provisioning records or results",
+    "more than 10,000 nodes with a record each",
+)
+REPORT_RECORD = Limit(
+    10_000,
+    "values and characters",
+    "one record of such a file",
+    "a full record has less than a tenth of it",
+)
+REPORT_BARS = Limit(
+    30,
+    "bars",
+    "bars in a chart of the report; those of the most nodes are drawn",
+    "more cannot be told apart",
+)
+REPORT_TABLES = Limit(
+    200,
+    "tables",
+    "tables in the page of the report; those of the most nodes stay",
+    "a page of more is too long to read; `--group` and `--by` choose",
+)
+SAMPLE_ROWS = Limit(
+    100_000,
+    "rows",
+    "rows of a file of start times for `advise`, and records that are read of a cluster",
+    "years of an autoscaler's work; each is sorted",
+)
+SAMPLE_TIME = Limit(
+    7 * 86_400,
+    "seconds",
+    "a start time in such a file",
+    "no node takes a week to start; a larger number was in another unit",
+)
+WARM_NODES = Limit(
+    1_000,
+    "nodes",
+    "warm nodes that `advise` reckons with",
+    "more is a cluster of its own; each number up to the answer is tried",
+)
+
+# Planning.
+
+EXPLAINED_SETS = Limit(
+    20_000,
+    "sets",
+    "sets of pods that the search for what would free room tries for one pod",
+    "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
+)
+EXPLAINED_DIVISIONS = Limit(
+    400,
+    "divisions",
+    "divisions of a pod's slices among cards that this search tries",
+    "their number grows with every pod that runs; beyond it the reason says that several pods would have to end",
+)
+EXPLAINED_STEPS = Limit(
+    40_000,
+    "steps",
+    "steps of this search",
+    "the search may not take longer than the decision; beyond it the reason says that several pods would have to end",
+)
+DIVISION_STEPS = Limit(
+    4_000,
+    "steps",
+    "trials that divide one pod's slices among the cards of a node",
+    "about 50 ms; beyond them the node counts as full for this pod",
+)
+REMEMBERED_LABEL_KEYS = Limit(
+    10_000,
+    "keys",
+    "keys of node labels whose last change the controller remembers",
+    "clusters have a few hundred; beyond it all keys are forgotten, and every pod is judged again",
+)
+REMEMBERED_EVENTS = Limit(
+    4_096,
+    "events",
+    "events that a process remembers to count repeats",
+    "client-go remembers as many; the oldest is forgotten, and a repeat of it becomes a new event",
+)
+
+# Nodes and agents.
+
+OFFERS_TEXT = Limit(
+    64 * 1024,
+    "bytes",
+    "a node's annotation tessera.dev/offers",
+    "a quarter of what Kubernetes allows for all annotations of an object",
+)
+REQUIRED_MEMORY = Limit(
+    2**60,
+    "bytes",
+    "a pod's tessera.dev/memory",
+    "more than any GPU will have, and short enough to write in a message",
+)
+MARKER_FILE = Limit(
+    4_096,
+    "characters",
+    "a marker file of a driver container; the rest is not read",
+    "NVIDIA's have a few lines; the folder belongs to the host",
+)
+REMEMBERED_SETTINGS = Limit(
+    32,
+    "files",
+    "texts of sharing profiles, and of MIG layouts, that an agent remembers as read",
+    "those of a ConfigMap before and after a change; the longest unused is forgotten",
+)
+KUBELET_MESSAGE = Limit(
+    16 * 2**20,
+    "bytes",
+    "a message between an agent and kubelet",
+    "kubelet's own server of pod resources allows as many",
+)
+OS_IMAGE = Limit(
+    200,
+    "characters",
+    "a node's osImage; the rest is not read",
+    "kubelet's are below 100; regular expressions read it",
+)
+
+# Driver policies and their state.
+
+POLICY_TEXT = Limit(
+    1_024,
+    "characters",
+    "a text in a ClusterPolicy or NVIDIADriver, but for values of environment variables",
+    "names, paths and versions are far shorter; they are written into driver pods",
+)
+IMAGE_REFERENCE = Limit(
+    512,
+    "characters",
+    "the name of an image, with registry, tag and digest",
+    "255 of a name, 128 of a tag and a digest fit",
+)
+IMAGE_MIRRORS = Limit(
+    8,
+    "repositories",
+    "mirrors that a policy's annotation names",
+    "each is asked for every image",
+)
+POLICY_MESSAGE = Limit(
+    4_096,
+    "characters",
+    "message of a condition of a ClusterPolicy or NVIDIADriver",
+    "a line for each of 20 faults; definitions allow 32,768",
+)
+DRIVER_STATUS = Limit(
+    32_768,
+    "characters",
+    "a node's annotation with the state of its driver",
+    "the longest that the controller writes stays below",
+)
+ROLLOUT_RECORD = Limit(
+    4_096,
+    "characters",
+    "a node's annotation with the record of a driver change",
+    "a record with the longest cause has a fourth of it",
+)
+FAILURE_CAUSE = Limit(
+    500,
+    "characters",
+    "cause of a failed driver change, in a record and in a status",
+    "a sentence with a container's last words fits",
+)
+FAILED_SETS = Limit(
+    32,
+    "driver sets",
+    "driver sets whose failures the controller keeps; the latest stay",
+    "clusters roll out one or two at a time; a ConfigMap holds 1 MiB",
+)
+FAILED_NODES = Limit(
+    20,
+    "nodes",
+    "nodes with their failures that are kept of each set; the latest stay",
+    "a roll-out stops at a few failures",
+)
+FAILURES_TEXT = Limit(
+    64 * 1024,
+    "characters",
+    "failures of one set in their ConfigMap; a longer entry is ignored",
+    "twenty nodes with the longest causes have a fifth of it",
+)
+REMEMBERED_IMAGES = Limit(
+    500,
+    "images",
+    "images that the controller keeps in a ConfigMap for its next start; the newest stay",
+    "one has half a kilobyte of JSON, and a ConfigMap holds 1 MiB",
+)
+DRIVER_MEMORY = Limit(
+    512 * 1024,
+    "characters",
+    "a ConfigMap in which the controller keeps driver images or policies",
+    "half of what a ConfigMap holds; a longer one is ignored, and made anew",
+)
+REMEMBERED_REFERENCES = Limit(
+    4_096,
+    "references",
+    "images for which the controller remembers what the registry said",
+    "one for each pool, strategy and mirror; the longest unused is forgotten, and asked for again",
+)
+
+# Next kernels.
+
+NEXT_KERNELS = Limit(
+    200,
+    "kernels",
+    "kernels that are expected next, of all systems together; the first count",
+    "each is looked for in registries and has a metric",
+)
+KERNEL_LIST = Limit(
+    64 * 1024,
+    "characters",
+    "one system's list of next kernels; the rest is not read",
+    "a line has less than 150 characters, and 200 lines count",
+)
+COVERAGE_TEXT = Limit(
+    4_096,
+    "characters",
+    "a policy's annotation on the coverage of next kernels",
+    "people read it; the metric has each kernel",
+)
+RELEASE_DOCUMENT = Limit(
+    32 * 2**20,
+    "bytes",
+    "OpenShift's description of a release",
+    "a release's list of images has some hundred kilobytes",
+)
+APT_INDEX = Limit(
+    256 * 2**20,
+    "bytes",
+    "what an index of Ubuntu's packages unpacks to",
+    "the largest (noble, universe, amd64) has less than 90 MB",
+)
+
+# Registries.
+
+REGISTRY_ANSWER = Limit(
+    4 * 2**20,
+    "bytes",
+    "an answer of a registry",
+    "the OCI distribution specification has registries take manifests of 4 MiB",
+)
+REGISTRY_REDIRECTS = Limit(
+    5,
+    "redirects",
+    "redirects of one request to a registry",
+    "a blob's to where it is stored needs one",
+)
+CHALLENGE = Limit(
+    8_192,
+    "characters",
+    "a registry's header WWW-Authenticate; the rest is not read",
+    "real ones have some hundred",
+)
+TOKEN_ANSWER = Limit(
+    256 * 1024,
+    "bytes",
+    "an answer with a registry's token",
+    "tokens have some kilobytes",
+)
+TOKEN_LIFE = Limit(
+    3_600,
+    "seconds",
+    "time for which a registry's token is used, whatever its server says",
+    "a token that was withdrawn is replaced within the hour",
+)
+REGISTRY_TOKENS = Limit(
+    512,
+    "tokens",
+    "tokens of registries that a process holds",
+    "one for each repository and login; the oldest is forgotten, and asked for again",
+)
+REPOSITORY_TAGS = Limit(
+    100_000,
+    "tags",
+    "tags of one repository",
+    "NVIDIA's drivers have several thousand",
+)
+TAG_PAGES = Limit(
+    1_000,
+    "pages",
+    "pages of a repository's tags",
+    "registries give 1,000 tags a page or fewer",
+)
+IMAGES_LISTED = Limit(
+    100,
+    "images",
+    "images of a repository that `tessera driver images` looks at",
+    "each is a request; a repository has thousands of tags for a system",
+)
+REGISTRY_AUTHORITIES = Limit(
+    512 * 1024,
+    "bytes",
+    "a file of certificate authorities for registries",
+    "a system's own bundle has about 220 KiB",
+)
+PULL_SECRET = Limit(
+    2**20,
+    "bytes",
+    "credentials for registries, from a Secret or a file",
+    "a Secret holds no more",
+)
+
+# Provisioning records.
+
+PROVISIONING_RECORD = Limit(
+    4_096,
+    "characters",
+    "a node's annotation with the record of its start, and one line of the records in a ConfigMap",
+    "a full record has less than 1 KiB",
+)
+PROVISIONING_BOOK = Limit(
+    512 * 1024,
+    "bytes",
+    "the ConfigMap of such records; the newest stay",
+    "half of what a ConfigMap holds, so that there is room for what cannot be read",
+)
+PROVISIONING_BROKEN = Limit(
+    64 * 1024,
+    "bytes",
+    "lines of that ConfigMap that cannot be read and are preserved; the rest is dropped",
+    "enough to see what happened",
+)
+RECORD_TEXT = Limit(
+    512,
+    "characters",
+    "a name or an image in a record; what a node or a pod says is cut",
+    "a whole image reference fits",
+)
+WAITING_RECORDS = Limit(
+    200,
+    "records",
+    "records of pods that wait to be written",
+    "a write takes all that wait; of more, the oldest are dropped",
+)
+METRIC_COMBINATIONS = Limit(
+    64,
+    "combinations",
+    "combinations of pool, strategy and image in provisioning metrics; others count as `other`",
+    "each has a histogram for every phase; the names come from others",
+)
+METRIC_LABEL = Limit(
+    80,
+    "characters",
+    "a label's value in provisioning metrics; the rest is cut",
+    "tells pools and images apart",
+)
+
+# The lab.
+
+LAB_NESTING = Limit(
+    100,
+    "levels",
+    "an object that the lab's API server takes",
+    "no kind of Kubernetes nests half as deep",
+)
+LAB_VALUES = Limit(
+    3 * 2**20,
+    "values",
+    "values in an object that the lab's API server takes, aliases of YAML written out",
+    "a body has no more bytes; ten lines of aliases can stand for billions",
+)
+LAB_NODES = Limit(
+    1_000,
+    "nodes",
+    "nodes of a lab",
+    "each runs a simulated kubelet",
+)
+LAB_CARDS = Limit(
+    64,
+    "cards",
+    "cards of a lab's node",
+    "four times the largest machine",
+)
+LAB_QUESTION = Limit(
+    65_536,
+    "bytes",
+    "a request to a lab's control socket",
+    "the names of an image's pull secrets fit",
+)
+
 
 def all_limits() -> Iterator[tuple[str, Limit]]:
     """Name and limit of everything in this module, in its order."""

@@ -126,20 +126,20 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 def test_a_file_stands_for_about_what_is_written_in_it() -> None:
     assert load(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 900)}]")["b"] == ["x" * 1000] * 900
-    with pytest.raises(FileRefused, match=r"line 2: more than 1000000 characters and values are repeated .* \*a;"):
+    with pytest.raises(FileRefused, match=r"line 2: names such as \*a repeat too much: at most 1,000,000 "):
         load(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 1000)}]")
 
 
 @pytest.mark.parametrize("step", ["{{<<: [{}]}}", "[{}]", "{{k: [{}]}}"])
 def test_parts_that_grow_by_taking_each_other_in_are_refused_early(step: str) -> None:
     levels = [f"{one}: &{one} " + step.format(", ".join([f"*{before}"] * 10)) for before, one in pairwise("abcdefghij")]
-    with pytest.raises(FileRefused, match=r"line \d: more than 1000000 characters and values are repeated by names"):
+    with pytest.raises(FileRefused, match=r"line \d: names such as .* repeat too much"):
         load("\n".join(["a: &a {x: 1, y: 2}", *levels]))
 
 
 def test_one_level_of_many_large_mappings_is_refused_before_it_is_merged() -> None:
     large = ", ".join(f"k{number}: 1" for number in range(2000))
-    with pytest.raises(FileRefused, match=r"line 2: more than 1000000 .* repeated by names such as \*a"):
+    with pytest.raises(FileRefused, match=r"line 2: names such as \*a repeat too much"):
         load(f"a: &a {{{large}}}\nb: {{<<: [{', '.join(['*a'] * 20_000)}]}}\n")
 
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tessera.api.node_offers import (
-    LARGEST,
     NodeOffer,
     OfferKind,
     decode_offers,
     encode_offers,
     placement_offers,
 )
+from tessera.limits import OFFERS_TEXT
 from tessera.placement.offers import Kind, Offer
 from tessera.placement.requirements import GIB
 
@@ -88,7 +88,7 @@ def changed(**fields: Any) -> str:
         (f'[{FULL[:-1]},"profile":"half"}}]', ['[0].profile: "half" is not a MIG profile']),
         ("[" * 60_000, ["annotation tessera.dev/offers: "]),
         ('"\ud800"', ["annotation tessera.dev/offers: "]),
-        (f'[{FULL[:-1]},"x":"{"y" * LARGEST}"}}]', ["bytes long; 65536 are the most"]),
+        (f'[{FULL[:-1]},"x":"{"y" * OFFERS_TEXT}"}}]', [f"bytes; {OFFERS_TEXT} are allowed"]),
     ],
 )
 def test_what_is_not_of_the_form_is_refused_with_its_place(text: str, words: list[str]) -> None:
@@ -99,7 +99,7 @@ def test_what_is_not_of_the_form_is_refused_with_its_place(text: str, words: lis
 
 
 def test_more_than_readers_accept_is_not_written() -> None:
-    with pytest.raises(ValueError, match="65536 are the most"):
+    with pytest.raises(ValueError, match=str(OFFERS_TEXT)):
         encode_offers(replace(WHOLE, product=f"Card {number}") for number in range(400))
 
 

@@ -3,9 +3,13 @@
 import pytest
 
 from tessera.api.requirements import RequirementError, requirements_of
+from tessera.limits import REQUIRED_MEMORY
 from tessera.placement.requirements import GIB, Comparison, Requirements
 
-TOO_MUCH = 'annotation tessera.dev/gpu-memory: "{}…" is more than any GPU will have; write for example 10Gi'
+TOO_MUCH = (
+    'annotation tessera.dev/gpu-memory: "{}…" is more than any GPU will have; '
+    f"{REQUIRED_MEMORY} are allowed, write for example 10Gi"
+)
 NO_BOUND = (
     'annotation tessera.dev/compute-capability: "{}" is no bound; write one of >= <= == != > < = and a version, for '
     'example ">=8.0" or ">=8.0,<10.0"'

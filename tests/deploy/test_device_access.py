@@ -12,6 +12,7 @@ from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, GroupResou
 from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.apiserver.status import StatusError
 from tessera.lab.apiserver.storage import Store
+from tessera.limits import POLICY_ENTRIES
 
 Obj = dict[str, Any]
 GROUP = "admissionregistration.k8s.io"
@@ -312,16 +313,20 @@ def test_an_annotation_that_names_devices_does_not_come_later_either(server: Api
 
 def test_what_has_more_than_is_judged_is_refused_without_a_look(server: ApiServer) -> None:
     """A real API server needs 20 s for the environment that fits into a request of 1 MiB."""
-    said = "has 2001 environment variables, mounts, volumes and capabilities, of which 2000 are judged"
-    many: list[Obj] = [{"name": "A"}] * 2001
+    most = int(POLICY_ENTRIES)
+    said = f"has {most + 1} environment variables, mounts, volumes and capabilities; at most {most:,} are judged"
+    many: list[Obj] = [{"name": "A"}] * (most + 1)
     assert judged(server, pod(container(env=many[1:]))) == ""
     assert said in judged(server, pod(container(env=many)))
-    assert said in judged(server, pod(container(env=many[:1000]), initContainers=[container("i", env=many[:1001])]))
-    assert said in judged(server, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": "/"}} for n in range(2001)]))
+    assert said in judged(
+        server, pod(container(env=many[: most // 2]), initContainers=[container("i", env=many[most // 2 :])])
+    )
+    assert said in judged(server, pod(volumes=[{"name": f"v{n}", "hostPath": {"path": "/"}} for n in range(most + 1)]))
     assert said in judged(
         server, pod(ephemeralContainers=[container(env=many)]), old=pod(), subresource="ephemeralcontainers"
     )
     assert judged(server, pod(container(env=many), annotations={"a": "b"}), old=pod(container(env=many))) == ""
+    assert f"up to {most:,} environment variables" in (ROOT / "docs" / "security.md").read_text()
 
 
 def test_who_cannot_be_judged_is_refused() -> None:

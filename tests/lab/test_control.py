@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.lab.control import LONGEST, SOCKET, ask, served
+from tessera.lab.control import SOCKET, ask, served
+from tessera.limits import LAB_QUESTION
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ async def test_what_is_wrong_with_a_request_is_told(folder: Path) -> None:
 async def test_a_line_that_is_too_long_ends_its_own_connection_only(folder: Path) -> None:
     async with served(folder, {"smi": smi}):
         reader, writer = await asyncio.open_unix_connection(folder / SOCKET)
-        writer.write(b"x" * (4 * LONGEST))
+        writer.write(b"x" * (4 * LAB_QUESTION))
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
         writer.close()

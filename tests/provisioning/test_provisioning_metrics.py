@@ -4,7 +4,8 @@ import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tessera.provisioning.metrics import MOST, ProvisioningMetrics
+from tessera.limits import METRIC_COMBINATIONS
+from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 
 M = Milestone
@@ -59,7 +60,7 @@ def test_a_phase_is_counted_once_also_if_others_become_known_later(counted: Coun
 
 
 def test_others_names_make_a_bounded_number_of_series(counted: Counted) -> None:
-    for number in range(MOST + 20):
+    for number in range(METRIC_COMBINATIONS + 20):
         counted.metrics.recorded(msgspec.structs.replace(RECORD, uid=f"u{number}", pool=f"p{number}"), None)
     assert counted.phase("ready", pool="other", strategy="other", image="other") == (20, 200)
 

@@ -4,11 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.limits import PROVISIONING_BOOK, PROVISIONING_RECORD
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.records import (
     BROKEN_KEY,
-    LARGEST,
-    MOST_BYTES,
     RECORDS_KEY,
     Book,
     Shelf,
@@ -57,9 +56,9 @@ def test_what_a_newer_release_says_is_passed_over() -> None:
         ('{"node":"n","asked":-1}', "asked is '-1'"),
         ('{"node":"n","waited":-1}', "waited is '-1'"),
         ('{"node":"n","waits":"x"}', "waits is 'x'"),
-        ('{"node":"n","pool":"' + "x" * 600 + '"}', "pool has 600 characters; 512 are the most"),
+        ('{"node":"n","pool":"' + "x" * 600 + '"}', "pool has 600 characters; at most 512 characters are read"),
         ('{"node":"n","group":"\\u001b[2J"}', "text that can be printed is expected"),
-        ("x" * (LARGEST + 1), f"{LARGEST} are the most"),
+        ("x" * (PROVISIONING_RECORD + 1), f"{PROVISIONING_RECORD} are read"),
     ],
 )
 def test_a_text_of_others_is_refused_with_its_fault(text: str, says: str) -> None:
@@ -123,4 +122,4 @@ def test_a_book_of_anything_stays_within_what_a_configmap_takes() -> None:
     book.read({RECORDS_KEY: "x" * 900_000})
     for number in range(3000):
         book.nodes.put(Record(node="n" * 250, uid=f"u{number}"))
-    assert sum(len(text.encode()) for text in book.data().values()) < MOST_BYTES + 100_000
+    assert sum(len(text.encode()) for text in book.data().values()) < PROVISIONING_BOOK + 100_000

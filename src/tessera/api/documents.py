@@ -25,7 +25,15 @@ from typing import Any
 
 import msgspec
 
-from tessera.limits import SETTINGS_MISTAKES, SETTINGS_TEXT, SETTINGS_VALUES
+from tessera.limits import (
+    KEY_SHOWN,
+    SETTINGS_MISTAKES,
+    SETTINGS_REPEATED,
+    SETTINGS_TEXT,
+    SETTINGS_VALUES,
+    VALUE_SHOWN,
+    YAML_FAULT_SHOWN,
+)
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
@@ -192,7 +200,7 @@ def load_all(text: str, *, limited: bool = True) -> list[Any]:
     except RecursionError as error:
         raise FileRefused([Problem("", "is nested too deeply to be read")]) from error
     except (ValueError, OverflowError) as error:  # what Python cannot make, such as the number 0x_
-        raise FileRefused([Problem("", f"not YAML: {_cut(str(error), _LONGEST_FAULT)}")]) from error
+        raise FileRefused([Problem("", f"not YAML: {_cut(str(error), YAML_FAULT_SHOWN)}")]) from error
 
 
 def _documents(text: str, most: int | None) -> list[Any]:
@@ -207,7 +215,7 @@ def _documents(text: str, most: int | None) -> list[Any]:
     try:
         return list(yaml.load_all(text, Loader=_loader(most)))
     except yaml.YAMLError as error:
-        raise FileRefused([Problem("", f"not YAML: {_cut(' '.join(str(error).split()), _LONGEST_FAULT)}")]) from error
+        raise FileRefused([Problem("", f"not YAML: {_cut(' '.join(str(error).split()), YAML_FAULT_SHOWN)}")]) from error
 
 
 def _more_than(most: int, document: Any) -> bool:
@@ -230,7 +238,7 @@ def _too_many() -> FileRefused:
 
 def join(path: str, key: str) -> str:
     """The path of a key below a path; keys that are more than a word stand in quotes."""
-    key = _cut(key, _LONGEST_KEY)
+    key = _cut(key, KEY_SHOWN)
     plain = re.fullmatch(r"[A-Za-z0-9_-]+", key) is not None
     return f"{path}.{key}" if path and plain else f'{path}["{key}"]' if path else key
 
@@ -249,11 +257,11 @@ def shown(value: Any) -> str:
     try:
         for piece in json.JSONEncoder(default=str, check_circular=False).iterencode(value):
             text += piece
-            if len(text) > _LONGEST_VALUE:  # the rest may be endless
+            if len(text) > VALUE_SHOWN:  # the rest may be endless
                 break
     except (ValueError, TypeError):  # YAML can have keys that JSON has not
         text = reprlib.repr(value)
-    return _cut(text, _LONGEST_VALUE)
+    return _cut(text, VALUE_SHOWN)
 
 
 def _cut(text: str, most: int) -> str:
@@ -261,7 +269,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _closest(word: str, known: Collection[str]) -> str | None:
-    if len(word) > _LONGEST_KEY:
+    if len(word) > KEY_SHOWN:
         return None
     folded = {each.casefold(): each for each in known}
     close = get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
@@ -319,7 +327,7 @@ def _loader(most: int | None) -> Any:
             if getattr(event, "tag", None) not in _TAGS:
                 raise _at(
                     event,
-                    f"tag {_cut(event.tag.replace(_YAMLS, '!!'), _LONGEST_VALUE)} says what a value is; leave it out",
+                    f"tag {_cut(event.tag.replace(_YAMLS, '!!'), VALUE_SHOWN)} says what a value is; leave it out",
                 )
             node = super().compose_node(parent, index)
             if isinstance(event, yaml.AliasEvent):
@@ -334,12 +342,13 @@ def _loader(most: int | None) -> Any:
 
         def _repeat(self, event: Any, node: Any) -> None:
             if node not in self._sizes:
-                raise _at(event, f"*{_cut(event.anchor, _LONGEST_VALUE)} holds itself")
+                raise _at(event, f"*{_cut(event.anchor, VALUE_SHOWN)} holds itself")
             self._size += self._sizes[node]
             self._repeated += self._sizes[node]
-            if self._repeated > _MOST_REPEATED:
-                text = f"more than {_MOST_REPEATED} characters and values are repeated by names such as"
-                raise _at(event, f"{text} *{_cut(event.anchor, _LONGEST_VALUE)}; write what is meant")
+            if self._repeated > SETTINGS_REPEATED:
+                name = _cut(event.anchor, VALUE_SHOWN)
+                text = f"names such as *{name} repeat too much: {SETTINGS_REPEATED} are allowed; write what is meant"
+                raise _at(event, text)
 
     return Strict
 
@@ -359,14 +368,6 @@ def _at(place: Any, text: str) -> FileRefused:
     return FileRefused([Problem("", f"line {place.start_mark.line + 1}: {text}")])
 
 
-#: Characters and values that a file may stand for beyond those that are written in it. Kubernetes' largest object has a
-#: megabyte.
-_MOST_REPEATED = 1_000_000
-#: Characters of a key in a path; Kubernetes' longest (253 of a prefix, 63 of a name) have 317.
-_LONGEST_KEY = 320
-#: Characters of a value, and of what a YAML reader says, in a message.
-_LONGEST_VALUE = 60
-_LONGEST_FAULT = 1000
 _YAMLS = "tag:yaml.org,2002:"
 #: Tags that may be written. Others would have PyYAML make numbers and dates of what is none, or are somebody's own.
 _TAGS = frozenset([None, *(f"{_YAMLS}{each}" for each in ("str", "binary", "map", "seq"))])

@@ -7,7 +7,7 @@ Rules:
 
 - one entry for each resource and kind of device behind it, so a node that gives out two models under one name has two;
 - the same offers make the same text, so a node is written only when something has changed;
-- a text of more than :data:`LARGEST` bytes is refused and numbers are bounded: whoever may write a node's annotation
+- a text of more bytes than `OFFERS_TEXT` is refused and numbers are bounded: whoever may write a node's annotation
   cannot keep its readers busy;
 - keys that are not known are passed over, so that a newer agent may say more.
 """
@@ -19,15 +19,13 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.limits import OFFERS
+from tessera.limits import OFFERS, OFFERS_TEXT
 from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
 from tessera.placement.offers import CardKind, Kind, Offer
 from tessera.placement.requirements import GIB
 
 OFFERS_ANNOTATION = "tessera.dev/offers"
-#: Bytes of the annotation; Kubernetes allows 256 KiB for all annotations of an object.
-LARGEST = 64 * 1024
 
 #: Compute slices of a card whose model is not in the table: those of every MIG card but A30 and the RTX PRO ones.
 _COMPUTE_SLICES = 7
@@ -126,8 +124,8 @@ def decode_offers(text: str) -> tuple[NodeOffer, ...]:
 
 def _check_size(text: str) -> None:
     size = len(text.encode(errors="replace"))
-    if size > LARGEST:
-        raise ValueError(f"annotation {OFFERS_ANNOTATION}: is {size} bytes long; {LARGEST} are the most")
+    if size > OFFERS_TEXT:
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {size:,} bytes; {OFFERS_TEXT} are allowed")
 
 
 def _located(error: str) -> str:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 
 from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
 from tessera.kube.quantity import parse_quantity
-from tessera.limits import OWN_ANNOTATIONS, PRODUCTS, REQUIREMENT
+from tessera.limits import OWN_ANNOTATIONS, PRODUCTS, REQUIRED_MEMORY, REQUIREMENT
 from tessera.placement.requirements import OPERATORS, Comparison, Requirements
 from tessera.text import one_line
 
@@ -31,8 +31,6 @@ CHOSEN_REASON = PREFIX + "chosen-because"
 
 #: Less is taken for a forgotten unit: no slice of any card is smaller.
 _LEAST_MEMORY = 2**20
-#: More is a mistake, and would be too large for the numbers in a message.
-_MOST_MEMORY = 2**60
 #: Characters of a mistaken value that are repeated in a message.
 _SHOWN = 40
 #: After the sign and without blanks around it. Compute capabilities have two digits at most before the dot.
@@ -109,8 +107,11 @@ def _memory(text: str) -> int:
         raise RequirementError(f'annotation {MEMORY}: "{shown}" must be positive; write for example 10Gi')
     if amount < _LEAST_MEMORY:
         raise RequirementError(f'annotation {MEMORY}: "{shown}" is in bytes; is a unit missing, as in {shown}Gi?')
-    if amount > _MOST_MEMORY:
-        raise RequirementError(f'annotation {MEMORY}: "{shown}" is more than any GPU will have; write for example 10Gi')
+    if amount > REQUIRED_MEMORY:
+        raise RequirementError(
+            f'annotation {MEMORY}: "{shown}" is more than any GPU will have; {REQUIRED_MEMORY} are allowed, '
+            "write for example 10Gi"
+        )
     return int(amount)
 
 

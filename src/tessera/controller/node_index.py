@@ -14,13 +14,11 @@ from tessera.api.names import NodeName
 from tessera.controller.constraints import FIELD_OPERATORS, HARD, NAME_FIELD, Constraints, Tolerances, integer
 from tessera.controller.facts import NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
-from tessera.limits import REMEMBERED_CONSTRAINTS
+from tessera.limits import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
 
 #: What a cordoned node carries, as (key, value, effect); a pod may tolerate it.
 CORDON = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
-#: Label keys whose last change is remembered; beyond them, everything is judged anew.
-_KEYS_REMEMBERED = 10_000
 
 Key = TypeVar("Key")
 _Taint = tuple[str, str, str]
@@ -92,7 +90,7 @@ class NodeIndex:
                     del self._labels[key]
                 self._numbers.pop(key, None)
                 self._label_changed[key] = self._next()
-        if len(self._label_changed) > _KEYS_REMEMBERED:
+        if len(self._label_changed) > REMEMBERED_LABEL_KEYS:
             self._label_changed.clear()
             self._others_changed = self._next()
 

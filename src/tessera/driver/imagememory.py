@@ -17,15 +17,12 @@ from tessera.driver.resolution import ImageQuery, Outcome, Resolution
 from tessera.driver.resolver import LastGood, RegistryResolver
 from tessera.kube.client import Client
 from tessera.kube.keptmap import KeptMap
+from tessera.limits import DRIVER_MEMORY, REMEMBERED_IMAGES
 
 _log = logging.getLogger(__name__)
 
 CONFIG_MAP = "driver-images"
 KEY = "images.json"
-#: Images that are kept; one is half a kilobyte of JSON, and a ConfigMap holds a megabyte.
-MOST = 500
-#: Characters of the ConfigMap that are read.
-_LONGEST = 512 * 1024
 
 
 class ImageMemory:
@@ -70,15 +67,15 @@ class ImageMemory:
     async def _load(self) -> None:
         text = (await self._map.load()).get(KEY, "[]")
         try:
-            images = msgspec.json.decode(text[:_LONGEST], type=list[LastGood])
+            images = msgspec.json.decode(text[:DRIVER_MEMORY], type=list[LastGood])
         except (msgspec.DecodeError, RecursionError) as error:
             _log.warning(
                 "what ConfigMap %s says of images cannot be read, they are asked for anew: %s", CONFIG_MAP, error
             )
             return
-        self._resolver.restore(images[:MOST])
+        self._resolver.restore(images[:REMEMBERED_IMAGES])
 
     def _data(self) -> Mapping[str, str]:
-        newest = sorted(self._resolver.last_good(), key=lambda each: each.checked, reverse=True)[:MOST]
+        newest = sorted(self._resolver.last_good(), key=lambda each: each.checked, reverse=True)[:REMEMBERED_IMAGES]
         kept = sorted(newest, key=lambda each: (each.reference, each.architecture))
         return {KEY: msgspec.json.encode(kept).decode()}

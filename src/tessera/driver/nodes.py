@@ -20,6 +20,7 @@ from tessera.driver.osimage import OsRelease, parse_os_image
 from tessera.driver.pool import PoolKey
 from tessera.driver.rollout.state import RECORD_ANNOTATION
 from tessera.kube.resources import Condition, Node
+from tessera.limits import ECHOED
 
 _NFD = "feature.node.kubernetes.io/system-os_release."
 
@@ -142,14 +143,15 @@ def _pool(node: Node) -> tuple[PoolKey | None, tuple[str, ...]]:
     labels, info = node.metadata.labels, node.status.node_info
     system = _system(labels, info.os_image)
     architecture = info.architecture or labels.get("kubernetes.io/arch", "")
+    image = repr(info.os_image[:ECHOED])
     parts = {
         "the kernel's version (status.nodeInfo.kernelVersion)": info.kernel_version,
         "the architecture (status.nodeInfo.architecture)": architecture,
-        f"the operating system (labels {_NFD}ID and VERSION_ID; osImage is {info.os_image[:80]!r})": system.id,
-        f"the operating system's version (label {_NFD}VERSION_ID; osImage is {info.os_image[:80]!r})": system.version,
+        f"the operating system (labels {_NFD}ID and VERSION_ID; osImage is {image})": system.id,
+        f"the operating system's version (label {_NFD}VERSION_ID; osImage is {image})": system.version,
     }
     missing = tuple(
-        f"{name} is {'missing' if not value else f'{value[:80]!r}, which cannot be part of the name of an image'}"
+        f"{name} is {'missing' if not value else f'{value[:ECHOED]!r}, which cannot be part of the name of an image'}"
         for name, value in parts.items()
         if not _TAG_PART.fullmatch(value)
     )

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from tessera.limits import OS_IMAGE
+
 
 class OsRelease(msgspec.Struct, frozen=True, kw_only=True):
     """What matters of an os-release file.
@@ -25,14 +27,10 @@ class OsRelease(msgspec.Struct, frozen=True, kw_only=True):
     ostree: str = ""
 
 
-#: Longest text that is looked at; kubelet's are below 100 characters.
-_LONGEST = 200
-
-
 def parse_os_image(text: str) -> OsRelease | None:
     """The operating system behind ``status.nodeInfo.osImage``; None if the text is of none that is known."""
     for pattern, made in _TABLE:
-        found = pattern.match(text[:_LONGEST])
+        found = pattern.match(text[:OS_IMAGE])
         if found is not None:
             return made(found)
     return None

@@ -17,6 +17,7 @@ from tessera.driver.manifests.names import (
     TOOLKIT_CONTAINER,
 )
 from tessera.kube.resources import ContainerStatus, Pod
+from tessera.limits import KUBELET_WORDS
 
 #: Labels of the driver pods that NVIDIA's operator makes.
 _FOREIGN_APP = "nvidia-driver-daemonset"
@@ -32,8 +33,6 @@ _NOT_MADE = frozenset({"CreateContainerConfigError", "CreateContainerError", "Ru
 _NOT_SHARED = re.compile(r'is mounted on "?(/[\w/.-]{0,100})"? but it is not a shared')
 #: Starts of a container after which it is told that something is wrong with it.
 _MANY_RESTARTS = 3
-#: Longest piece of kubelet's words that is told on, characters.
-_SHOWN = 300
 
 
 class Progress(Enum):
@@ -256,7 +255,7 @@ def _unpullable(pod: Pod) -> Iterator[tuple[str, str]]:
     for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason in NOT_PULLED:
-            yield images.get(each.name, ""), f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": ")
+            yield images.get(each.name, ""), f"{waiting.reason}: {waiting.message[:KUBELET_WORDS]}".rstrip(": ")
 
 
 def _fault(pod: Pod) -> str:
@@ -265,7 +264,7 @@ def _fault(pod: Pod) -> str:
     for each in pod.status.containers:
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason in _NOT_MADE:
-            words = f"{waiting.reason}: {waiting.message[:_SHOWN]}".rstrip(": .")
+            words = f"{waiting.reason}: {waiting.message[:KUBELET_WORDS]}".rstrip(": .")
             return f"pod {pod.metadata.name}: container {each.name} cannot be made, {words}{_remedy(words)}"
         if _ends_often(pod, each):
             return f"pod {pod.metadata.name}: container {each.name} ended {_often(each.name)}"

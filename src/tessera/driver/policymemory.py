@@ -15,13 +15,12 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.keptmap import KeptMap
+from tessera.limits import DRIVER_MEMORY
 
 _log = logging.getLogger(__name__)
 
 CONFIG_MAP = "driver-policies"
 KEY = "policies.json"
-#: Characters of the ConfigMap that are read; a policy has some kilobytes.
-_LONGEST = 512 * 1024
 
 
 class PolicyMemory:
@@ -47,7 +46,7 @@ class PolicyMemory:
         """Reads what an earlier controller followed; insists until the server answers."""
         text = (await self._map.load()).get(KEY, "{}")
         try:
-            self._followed = msgspec.json.decode(text[:_LONGEST], type=dict[str, DriverPolicy])
+            self._followed = msgspec.json.decode(text[:DRIVER_MEMORY], type=dict[str, DriverPolicy])
         except (msgspec.DecodeError, RecursionError) as error:
             _log.warning("what ConfigMap %s says of policies cannot be read: %s", CONFIG_MAP, error)
 

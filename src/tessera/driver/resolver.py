@@ -29,6 +29,7 @@ from tessera.driver.registry.reference import Reference, ReferenceFormatError, p
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Tried
 from tessera.driver.tags import Candidate, SourceError, candidates
 from tessera.kube.backoff import Backoff
+from tessera.limits import REMEMBERED_REFERENCES
 
 #: Seconds for which an answer is believed, by outcome.
 FOUND_FOR = 1800.0
@@ -38,8 +39,6 @@ MISSING_FOR = 60.0
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 600.0
 
-#: References that are remembered; those that were not used for longest go first.
-MOST_REMEMBERED = 4096
 
 #: Failures, those first that say least about what is there.
 _LEAST_KNOWN = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
@@ -182,7 +181,7 @@ class RegistryResolver:
             return
         self._looks[key] = flight.result()
         self._looks.move_to_end(key)
-        while len(self._looks) > MOST_REMEMBERED:
+        while len(self._looks) > REMEMBERED_REFERENCES:
             self._looks.popitem(last=False)
 
     async def _flight(self, key: _Key, *, fresh: bool) -> _Look:

@@ -7,13 +7,8 @@ import msgspec
 from tessera.api.driver.status import DRIVER_CONDITION, DriverStatus, Phase
 from tessera.clock import rfc3339
 from tessera.kube.resources import Condition
-from tessera.limits import CONDITION_MESSAGE
+from tessera.limits import CONDITION_MESSAGE, DRIVER_STATUS
 from tessera.text import one_line
-
-#: Most bytes of an annotation that are read; the longest that is written stays below.
-_MOST = 32_768
-#: Longest text of one reason, characters.
-_LONGEST = 1000
 
 _REASONS = {
     Phase.WAITING: "Waiting",
@@ -28,7 +23,7 @@ _REASONS = {
 
 def read_status(text: str) -> DriverStatus | None:
     """The status in a node's annotation, in texts as they may be shown; None if there is none that can be read."""
-    if not text or len(text) > _MOST:
+    if not text or len(text) > DRIVER_STATUS:
         return None
     try:
         return shown(msgspec.json.decode(text, type=DriverStatus))
@@ -53,7 +48,7 @@ def shown(status: DriverStatus) -> DriverStatus:
 
 
 def _clean(text: str) -> str:
-    cut = text[:_LONGEST]
+    cut = text[:CONDITION_MESSAGE]
     return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 
 

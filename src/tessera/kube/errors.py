@@ -11,6 +11,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tessera.limits import ANSWER_SHOWN
+
 
 class StatusCause(msgspec.Struct, frozen=True, kw_only=True):
     """One fault of one field."""
@@ -177,9 +179,6 @@ _BY_CODE: Mapping[int, type[ApiError]] = {
     504: ServerTimeout,
 }
 
-#: Longest piece of a body that is not a Status and is shown to the user, characters.
-_SHOWN = 300
-
 
 def error_from_status(status: Status, *, retry_after: float | None = None) -> ApiError:
     """The exception for a Status; an unknown reason and code give a plain :class:`ApiError`."""
@@ -202,7 +201,7 @@ def _status_of(code: int, body: bytes) -> Status:
         status = Status()
     if status.message or status.reason:
         return msgspec.structs.replace(status, code=status.code or code)
-    text = body.decode(errors="replace").strip()[:_SHOWN] or "empty answer"
+    text = body.decode(errors="replace").strip()[:ANSWER_SHOWN] or "empty answer"
     kind = _BY_CODE.get(code)
     return Status(code=code, reason=kind.__name__ if kind else "", message=f"HTTP status {code}: {text}")
 

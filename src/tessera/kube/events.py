@@ -20,6 +20,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound, TooManyRequests
 from tessera.kube.meta import Resource
 from tessera.kube.resources import EVENTS, ObjectReference, Uid
+from tessera.limits import REMEMBERED_EVENTS
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
@@ -30,8 +31,6 @@ NOTE_LIMIT = 1024
 #: How long a repeat raises the count of the old event, seconds; client-go's aggregation interval.
 _WINDOW = 600.0
 
-#: How many events are remembered for that; client-go's LRU size.
-_REMEMBERED = 4096
 
 #: Times a note is sent when the API is in trouble.
 _TRIES = 3
@@ -202,7 +201,7 @@ class EventRecorder:
 
     def _remember(self, note: _Note, sent: _Sent) -> None:
         self._known[note] = sent
-        if len(self._known) > _REMEMBERED:
+        if len(self._known) > REMEMBERED_EVENTS:
             del self._known[next(iter(self._known))]
 
     def _drop(self, note: _Note, error: Exception) -> None:

@@ -7,14 +7,14 @@ canonical form: k8s.io/apimachinery ``resource.Quantity``.
 import re
 from decimal import ROUND_CEILING, Context, Decimal, localcontext
 
+from tessera.limits import ECHOED, QUANTITY
+
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 
 # Every character is matched in one way only, so that a text that is no quantity is refused in one pass.
 _FORM = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:[eE]([+-]?[0-9]+)|([KMGTPE]i|[numkMGTPE]?))")
 
-#: Longest text that is read, in characters: more digits than any amount has. Reading takes the square of their number.
-_LONGEST = 64
 #: Enough digits that no product of a quantity and a suffix is rounded.
 _EXACT = Context(prec=100)
 
@@ -25,8 +25,8 @@ def parse_quantity(text: str) -> Decimal:
     Raises:
         ValueError: the text is no quantity.
     """
-    if len(text) > _LONGEST:
-        raise ValueError(f"quantity {text[:20]!r}...: has {len(text)} characters, at most {_LONGEST} are read")
+    if len(text) > QUANTITY:
+        raise ValueError(f"quantity {text[:ECHOED]!r}...: has {len(text):,} characters; {QUANTITY} are read")
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(

@@ -14,16 +14,15 @@ from google.protobuf.message import Message
 
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
+from tessera.limits import KUBELET_MESSAGE
 
 Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
-#: The largest message that either side takes, bytes. Kubelet's own pod-resources server allows 16 MiB.
-MAX_MESSAGE = 16 * 1024 * 1024
 #: Of channels and servers alike.
 OPTIONS: Sequence[tuple[str, Any]] = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE),
-    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.max_receive_message_length", KUBELET_MESSAGE),
+    ("grpc.max_send_message_length", KUBELET_MESSAGE),
     # Every socket has its own connection: a plugin that was replaced must not be reached through an old one.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),

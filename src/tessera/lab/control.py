@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tessera.limits import LAB_QUESTION
+
 SOCKET = "control.sock"
-#: Longest request, bytes: a question for an image has the names of its pull secrets with it.
-LONGEST = 65536
 
 #: Answers a request's argument; a ``ValueError`` is told to who asked.
 Answer = Callable[[str], str]
@@ -30,7 +30,7 @@ async def served(folder: Path, answers: Mapping[str, Answer]) -> AsyncIterator[N
         finally:
             writer.close()
 
-    server = await asyncio.start_unix_server(handle, folder / SOCKET, limit=LONGEST)
+    server = await asyncio.start_unix_server(handle, folder / SOCKET, limit=LAB_QUESTION)
     async with server:
         yield
 

@@ -10,14 +10,10 @@ import re
 import msgspec
 
 from tessera.lab.systems import running
+from tessera.limits import ECHOED, LAB_CARDS, LAB_NODES
 from tessera.nvml.machine import parse_spec
 
 _NODES = re.compile(r"(?:(?P<times>\d+)\*)?(?P<cards>[^@]+)(?:@(?P<system>[^@:]+)(?::(?P<kernel>[^@:]+))?)?")
-
-#: More nodes than this are refused: each runs a simulated kubelet.
-MAX_NODES = 1000
-#: More cards than this in one node are refused; today's largest boards have 16.
-MAX_CARDS = 64
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,16 +50,17 @@ def parse_nodes(text: str) -> list[NodeSpec]:
         match = _NODES.fullmatch(part.strip())
         if match is None:
             raise ValueError(
-                f"nodes {text[:200]!r}: {part.strip()!r} names no node; write for example 4xA30,8xH100-80GB@rhcos4.15"
+                f"nodes {text[:ECHOED]!r}: {part.strip()[:ECHOED]!r} names no node; "
+                "write for example 4xA30,8xH100-80GB@rhcos4.15"
             )
         cards, system = _cards(match["cards"].strip()), running(match["system"] or "", match["kernel"] or "")
-        for _ in range(min(int(match["times"] or 1), MAX_NODES + 1)):
+        for _ in range(min(int(match["times"] or 1), LAB_NODES + 1)):
             name = f"node-{len(nodes) + 1}"
             nodes.append(NodeSpec(name=name, cards=cards, kernel=system.kernel, os_image=system.os_image))
-        if len(nodes) > MAX_NODES:
-            raise ValueError(f"nodes {text[:200]!r}: more than {MAX_NODES} nodes")
+        if len(nodes) > LAB_NODES:
+            raise ValueError(f"nodes {text[:ECHOED]!r}: too many nodes: {LAB_NODES} are simulated")
     if not nodes:
-        raise ValueError(f"nodes {text[:200]!r}: no node; write for example 4xA100-40GB")
+        raise ValueError(f"nodes {text[:ECHOED]!r}: no node; write for example 4xA100-40GB")
     return nodes
 
 
@@ -71,6 +68,6 @@ def _cards(text: str) -> tuple[str, ...]:
     if text == "0":
         return ()
     cards = parse_spec(text.replace("+", ","))
-    if len(cards) > MAX_CARDS:
-        raise ValueError(f"cards {text!r}: more than {MAX_CARDS} cards in one node")
+    if len(cards) > LAB_CARDS:
+        raise ValueError(f"cards {text[:ECHOED]!r}: {len(cards):,} cards in one node; {LAB_CARDS} are simulated")
     return tuple(cards)

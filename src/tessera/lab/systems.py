@@ -8,6 +8,7 @@ from difflib import get_close_matches
 import msgspec
 
 from tessera.driver.build.forms import KERNEL
+from tessera.limits import ECHOED
 
 
 class System(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +53,7 @@ def find_system(name: str) -> System:
     if found is None:
         close = get_close_matches(name[:63], SYSTEMS, n=1)
         meant = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"operating system {name[:63]!r}: the lab has {', '.join(SYSTEMS)}{meant}")
+        raise ValueError(f"operating system {name[:ECHOED]!r}: the lab has {', '.join(SYSTEMS)}{meant}")
     return found
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 
+from tessera.limits import EXPLAINED_DIVISIONS, EXPLAINED_SETS, EXPLAINED_STEPS
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.fleet import Allocation, Card, Fleet
 from tessera.placement.node_fit import divide
@@ -17,11 +18,9 @@ from tessera.placement.reasons import Fragmented, Full, NoNode, Reason, Refusal
 from tessera.placement.work import Work
 
 _NODES_SEARCHED = 16
+# Nodes on which the search for what would free room looks.
 _OWNERS_ENDED = 3
-_DIVISIONS_TRIED = 400
-_SETS_TRIED = 20_000
-_WORK_TRIED = 40_000
-# Bounds of the search for what would free room; beyond them the reason says that several would have to end.
+# Owners that it takes together; beyond its bounds the reason says that several would have to end.
 
 
 class Explainer:
@@ -125,7 +124,7 @@ class Explainer:
     def _frees_node(self, profiles: tuple[str, ...], nodes: Sequence[str]) -> tuple[Allocation, ...]:
         """The fewest owners on one node whose end makes room for several slices; empty beyond the bounds."""
         tried = sets = 0
-        work = Work(_WORK_TRIED)
+        work = Work(EXPLAINED_STEPS)
         for count in range(1, _OWNERS_ENDED + 1):
             for node in nodes:
                 cards = [(card.table, _by_owner(card, self._held(card))) for card in self._fleet.cards(node)]
@@ -133,7 +132,7 @@ class Explainer:
                 owners = sorted({owner for _, held in cards for owner in held})
                 for ended in combinations(owners, count):
                     sets += 1
-                    if sets * len(cards) > _SETS_TRIED:
+                    if sets * len(cards) > EXPLAINED_SETS:
                         return ()
                     left = [_without(table, held, ended) for table, held in cards]
                     if sum(table.usable(occupancy) for table, occupancy, _ in left) < need:
@@ -141,7 +140,7 @@ class Explainer:
                     if divide(left, profiles, work) is not None:
                         return self._of_owners(node, ended)
                     tried += 1
-                    if tried == _DIVISIONS_TRIED or work.spent:
+                    if tried == EXPLAINED_DIVISIONS or work.spent:
                         return ()
         return ()
 

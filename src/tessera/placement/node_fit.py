@@ -9,14 +9,13 @@ cost is bounded, since anybody may ask for anything: a search that ran very long
 from collections import Counter
 from collections.abc import Sequence
 
+from tessera.limits import DIVISION_STEPS
 from tessera.placement.fleet import Card, Fleet, Node
 from tessera.placement.policy import CardTable, Pending, with_one
 from tessera.placement.work import Work
 
 _STEPS = 300
 # Card-and-profile trials after which a division that was found is good enough.
-_MOST_STEPS = 4_000
-# Trials after which none is looked for any more, some 50 ms.
 _WORK_A_STEP = 10
 # What a trial costs in steps of :class:`tessera.placement.work.Work`.
 
@@ -113,7 +112,7 @@ class _Search:
             self._entered[situation] = float("-inf")
             return
         for growth, index, name in self._choices(self._profiles[depth]):
-            if self.steps > (_STEPS if self.best is not None else _MOST_STEPS):
+            if self.steps > (_STEPS if self.best is not None else DIVISION_STEPS):
                 return
             self.steps += 1
             before = self._cards[index]

@@ -4,21 +4,18 @@ Rules:
 
 - a phase is counted once: when a record enters the book, or when a phase of it became known there;
 - an unknown phase is not counted, so the count of a phase says how often it is known;
-- labels come from objects of others, so there are at most :data:`MOST` combinations of them; more go to ``other``.
+- labels come from objects of others, so their combinations are bounded (`METRIC_COMBINATIONS`); others go to ``other``.
 """
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from tessera.limits import METRIC_COMBINATIONS, METRIC_LABEL
 from tessera.provisioning.milestones import Record, WorkloadRecord
 from tessera.provisioning.phases import TOTALS, phases_of, span, steps_of
 
 #: Seconds; from a marker file that is seen at once to a node that nobody would wait for any longer.
 BUCKETS = (1, 2, 5, 10, 15, 20, 30, 45, 60, 90, 120, 150, 180, 240, 300, 420, 600, 900, 1200, 1800)
-#: Combinations of pool, strategy and image.
-MOST = 64
 _OTHER = ("other", "other", "other")
-#: Characters of a label's value.
-_LONGEST = 80
 
 
 class ProvisioningMetrics:
@@ -103,9 +100,9 @@ class ProvisioningMetrics:
         self._failures.labels(kind).inc()
 
     def _bounded(self, labels: tuple[str, str, str]) -> tuple[str, str, str]:
-        short = (labels[0][:_LONGEST], labels[1][:_LONGEST], labels[2][:_LONGEST])
+        short = (labels[0][:METRIC_LABEL], labels[1][:METRIC_LABEL], labels[2][:METRIC_LABEL])
         if short not in self._combinations:
-            if len(self._combinations) >= MOST:
+            if len(self._combinations) >= METRIC_COMBINATIONS:
                 return _OTHER
             self._combinations.add(short)
         return short

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from tessera.limits import ECHOED, PROVISIONING_BOOK, PROVISIONING_BROKEN, PROVISIONING_RECORD, RECORD_TEXT
 from tessera.provisioning.milestones import (
     PROVISIONING_ANNOTATION,
     Milestone,
@@ -24,16 +25,8 @@ from tessera.provisioning.milestones import (
 
 R = TypeVar("R", Record, WorkloadRecord)
 
-#: Bytes of one record that are read; one that is full has less than 1 KiB.
-LARGEST = 4096
-#: Bytes of the book; half of what a ConfigMap may hold (1 MiB), so that there is room to set aside what is broken.
-MOST_BYTES = 512 * 1024
-#: Bytes of a broken book that are set aside.
-MOST_BROKEN = 64 * 1024
 #: A moment later than that (the year 5138) is none.
 _LATEST = 1e11
-#: Longest name or reference that is kept, characters.
-_LONGEST = 512
 
 
 def encode_record(record: Record | WorkloadRecord) -> str:
@@ -63,9 +56,9 @@ def decode_workload(text: str) -> WorkloadRecord:
 
 
 def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
-    if len(text) > LARGEST:
+    if len(text) > PROVISIONING_RECORD:
         raise ValueError(
-            f"record of {len(text)} characters; {LARGEST} are the most (annotation {PROVISIONING_ANNOTATION})"
+            f"record of {len(text):,} characters; {PROVISIONING_RECORD} are read (annotation {PROVISIONING_ANNOTATION})"
         )
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
@@ -83,16 +76,16 @@ def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
 
 def _check_lengths(found: Mapping[str, Any]) -> None:
     for name, value in found.items():
-        if isinstance(value, str) and len(value) > _LONGEST:
-            raise ValueError(f"{name} has {len(value)} characters; {_LONGEST} are the most")
+        if isinstance(value, str) and len(value) > RECORD_TEXT:
+            raise ValueError(f"{name} has {len(value):,} characters; {RECORD_TEXT} are read")
         if isinstance(value, str) and not value.isprintable():
-            raise ValueError(f"{name} is {ascii(value)[:80]}; text that can be printed is expected")
+            raise ValueError(f"{name} is {ascii(value)[:ECHOED]}; text that can be printed is expected")
 
 
 def _moment(name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _LATEST:
         return float(value)
-    raise ValueError(f"{name} is {str(value)[:40]!r}; seconds since 1970 are expected")
+    raise ValueError(f"{name} is {str(value)[:ECHOED]!r}; seconds since 1970 are expected")
 
 
 class Shelf(Generic[R]):
@@ -155,10 +148,10 @@ class Book:
         broken: lines that could not be read, cut; empty if all could.
     """
 
-    def __init__(self, most: int = MOST_BYTES) -> None:
+    def __init__(self, most: int = PROVISIONING_BOOK) -> None:
         # A pod's record is shorter and rarely looked at: nodes get the larger part of the room.
-        self.nodes: Shelf[Record] = Shelf(most, MOST_BYTES * 5 // 8)
-        self.workloads: Shelf[WorkloadRecord] = Shelf(most, MOST_BYTES * 2 // 8)
+        self.nodes: Shelf[Record] = Shelf(most, PROVISIONING_BOOK * 5 // 8)
+        self.workloads: Shelf[WorkloadRecord] = Shelf(most, PROVISIONING_BOOK * 2 // 8)
         self.broken = ""
 
     def read(self, data: Mapping[str, str]) -> list[str]:
@@ -177,7 +170,7 @@ class Book:
             except ValueError as error:
                 faults.append(f"{key}, line {number}: {error}")
                 broken.append(line)
-        self.broken = "\n".join(broken).encode()[:MOST_BROKEN].decode(errors="ignore")
+        self.broken = "\n".join(broken).encode()[:PROVISIONING_BROKEN].decode(errors="ignore")
         return faults
 
     def data(self) -> dict[str, str]:

@@ -17,13 +17,11 @@ from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
+from tessera.limits import RECORD_TEXT
 from tessera.provisioning.groups import group_of
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Record
 from tessera.provisioning.records import decode_record
 from tessera.provisioning.startup import SHARING_CONDITION, driver_status, gives_cards, lack
-
-#: Longest text that is taken over.
-_LONGEST = 253
 
 #: What a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"
@@ -149,10 +147,10 @@ def node_sighting(node: Node) -> NodeSighting:
         usable=gives_cards(node) and (not agent_speaks or not lack(node)),
         agent=moment(sharing.last_transition_time) if sharing is not None else None,
         kept=record_on(node),
-        group=group_of(labels, node.metadata.annotations)[:_LONGEST],
-        pool=told.pool[:_LONGEST] if told is not None else "",
+        group=group_of(labels, node.metadata.annotations)[:RECORD_TEXT],
+        pool=told.pool[:RECORD_TEXT] if told is not None else "",
         strategy=told.strategy.value if told is not None else "",
-        image=told.image[:_LONGEST] if told is not None else "",
+        image=told.image[:RECORD_TEXT] if told is not None else "",
         driver_since=moment(told.since) if told is not None else None,
         kept_back=told is not None and told.shared,
         wanted=wanted,
@@ -198,7 +196,7 @@ def pod_sighting(pod: Pod) -> PodSighting | None:
         bound=since(pod.status.conditions, "PodScheduled"),
         started=_started(pod, role),
         done=_done(pod),
-        image=_image(pod)[:_LONGEST],
+        image=_image(pod)[:RECORD_TEXT],
         precompiled=_precompiled(pod) if role is Role.DRIVER else None,
     )
 

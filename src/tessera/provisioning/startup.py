@@ -25,6 +25,7 @@ from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, dec
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Condition, Node, Taint
+from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import now_in
 
@@ -51,8 +52,6 @@ BLOCKING = {
 _DRIVERS = frozenset({Milestone.LABELLED, Milestone.PULLED, Milestone.DRIVER})
 #: Reasons that say that the driver is missing.
 DRIVER_REASONS = frozenset(BLOCKING[each][0] for each in _DRIVERS)
-#: Longest message, characters.
-_LONGEST = 1000
 #: Reason of the condition of a node that came up.
 PROVISIONED = "Provisioned"
 #: Reason of the condition of one that did not by its ordinary deadline, while the one that stood still is not over.
@@ -211,7 +210,9 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
     # Where no agent runs, another device plugin gives cards out, and nothing more is expected of it.
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
     if not missing or foreign:
-        told = Told(well=True, reason=PROVISIONED, text=f"{_elapsed(node, record, now)}, {_given(node)}"[:_LONGEST])
+        told = Told(
+            well=True, reason=PROVISIONED, text=f"{_elapsed(node, record, now)}, {_given(node)}"[:CONDITION_MESSAGE]
+        )
         return Judgement(free=tainted, told=None if record is None and shown is None else told)
     began, status = begun(node, record, now), driver_status(node)
     due, later = patience.due(began), patience.due(began, _stood_still(record, now))
@@ -241,7 +242,7 @@ def _extended(node: Node, status: DriverStatus, record: Record, until: float) ->
             f"the deadline stands still, and is extended to {rfc3339(until)} at most, while its driver waits for what "
             f"another node's would wait for, too: {driver_text(node)}"
         )
-    return Told(well=False, reason=EXTENDED, text=text[:_LONGEST])
+    return Told(well=False, reason=EXTENDED, text=text[:CONDITION_MESSAGE])
 
 
 def kept_back(record: Record) -> str:
@@ -280,7 +281,7 @@ def _overdue(node: Node, record: Record | None, missing: str, now: float) -> Tol
     reason, text = BLOCKING.get(phase or Milestone.ALLOCATABLE, BLOCKING[Milestone.ALLOCATABLE])
     told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
-    return Told(well=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:_LONGEST])
+    return Told(well=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE])
 
 
 def driver_status(node: Node) -> DriverStatus | None:

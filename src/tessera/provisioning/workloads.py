@@ -13,14 +13,12 @@ import msgspec
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.resources import EVENTS
+from tessera.limits import WAITING_RECORDS
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Step, WorkloadRecord
 from tessera.provisioning.phases import ROUNDED
 from tessera.provisioning.sightings import moment
 from tessera.provisioning.store import BookStore
-
-#: Pods that wait for their record to be kept; of more, the oldest are passed over.
-_WAITING = 200
 
 
 class Workloads:
@@ -36,7 +34,7 @@ class Workloads:
         self._client = client
         self._store = store
         self._metrics = metrics
-        self._waiting: deque[WorkloadRecord] = deque(maxlen=_WAITING)
+        self._waiting: deque[WorkloadRecord] = deque(maxlen=WAITING_RECORDS)
         self._come = asyncio.Event()
 
     def keep(self, record: WorkloadRecord) -> None:

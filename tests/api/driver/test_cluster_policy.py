@@ -174,7 +174,11 @@ def test_what_upstream_does_not_have_stands_in_annotations() -> None:
         ("driver-canary", "-1", "must be a whole number of 0 or more"),
         ("driver-failure-budget", "0", "must be a whole number of 1 or more"),
         ("driver-mirrors", "https://mirror.local/nvidia", "write it without https://"),
-        ("driver-mirrors", ",".join(f"r{n}.local" for n in range(9)), "names 9 repositories; 8 are the most"),
+        (
+            "driver-mirrors",
+            ",".join(f"r{n}.local" for n in range(9)),
+            "names 9 repositories; at most 8",
+        ),
         ("driver-build-repository", "Registry.Local/Built", "is no repository"),
         ("driver-build-secret", "a b", "is no name of an object"),
     ],

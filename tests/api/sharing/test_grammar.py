@@ -132,7 +132,7 @@ def test_other_devices_are_refused_by_path(devices: Any) -> None:
         ({"replicas": 1}, "replicas: must be 2 or more, not 1"),
         ({"replicas": 0}, "replicas: must be 2 or more, not 0"),
         ({"replicas": -1}, "replicas: must be 2 or more, not -1"),
-        ({"replicas": 10_001}, "replicas: 10001 shares of one device are too many"),
+        ({"replicas": 10_001}, "replicas: is 10,001; at most 10,000 replicas of one device are allowed"),
         ({"replicas": "4"}, 'replicas: must be a whole number, not "4"'),
         ({"name": "$invalid$"}, 'name: "$invalid$" is no resource name'),
         ({"name": "amd.com/gpu"}, 'name: "amd.com/gpu" is no resource name'),

@@ -48,7 +48,7 @@ def test_a_share_is_named_after_its_device(cards: MakeCards) -> None:
 def test_more_entries_than_kubelet_takes_in_one_message_are_refused(cards: MakeCards) -> None:
     assert make_offer(cards(5), profile({"replicas": 10_000}), NONE).counts == {"nvidia.com/gpu": 50_000}
     assert refusal(cards(6), profile({"replicas": 10_000})) == [
-        "nvidia.com/gpu: 60000 entries are too many for kubelet, 50000 of a resource are the most; use fewer replicas"
+        "nvidia.com/gpu: has 60,000 devices; kubelet takes at most 50,000 entries of a resource; use fewer replicas"
     ]
 
 

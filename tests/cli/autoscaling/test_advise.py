@@ -170,7 +170,7 @@ def test_results_of_the_bench_are_times_from_ready_and_what_is_simulated_is_said
     ("text", "says"),
     [
         ("", "has no rows"),
-        ("group,ready\na,soon\n", "line 2.ready: must be seconds"),
+        ("group,ready\na,soon\n", "line 2.ready: must be from 0 to 604,800 seconds"),
         ('{"node":"a","at":{"ready":"x"}}\n{"node":"b"}', "line 1: record of provisioning: at.ready is 'x'"),
         ('{"results":[{"experiment":1}]}', "holds no results of experiments"),
         ("group,ready\nb,1\n", "no times were measured of node group gpu"),

@@ -95,7 +95,7 @@ def test_a_priority_that_does_nothing_is_told(priority: str, says: str, capsys: 
         (["--node-price", "inf"], "'--node-price': inf is no number that can be reckoned with"),
         (["--waits", "nan"], "'--waits': nan is no number that can be reckoned with"),
         (["--per-hour", "0"], "0.0 is not in the range"),
-        (["--per-hour", "100000"], "need more than 1000 warm nodes"),
+        (["--per-hour", "100000"], "need too many warm nodes: at most 1,000 nodes"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments: list[str], says: str, capsys: Told) -> None:

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.driver.coverage.kernels import (
-    MOST_KERNELS,
     NextKernel,
     flavour,
     kernel,
@@ -14,6 +13,7 @@ from tessera.driver.coverage.kernels import (
     newest,
     system,
 )
+from tessera.limits import KERNEL_LIST, NEXT_KERNELS
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_a_line_that_is_none_is_told_and_the_others_count() -> None:
 
 def test_a_list_without_end_is_bounded() -> None:
     kernels, problems = listed({"ubuntu22.04": "\n".join(f"5.15.0-{number}-generic" for number in range(9000))})
-    assert len(kernels) == MOST_KERNELS
-    assert "longer than 65536 characters" in problems[0]
+    assert len(kernels) == NEXT_KERNELS
+    assert f"characters; {KERNEL_LIST} are read" in problems[0]
 
 
 @given(st.dictionaries(st.text(max_size=30), st.text(max_size=200), max_size=4))

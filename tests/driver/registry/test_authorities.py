@@ -16,12 +16,13 @@ from tessera.clock import SystemClock
 from tessera.controller.options import ControllerOptions, RegistryOptions
 from tessera.controller.registries import registries
 from tessera.driver.pool import PoolKey
-from tessera.driver.registry.authorities import LARGEST, AuthoritiesError, read_authorities
+from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
 from tessera.kube.client import Client
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
+from tessera.limits import REGISTRY_AUTHORITIES
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 
@@ -56,7 +57,10 @@ REFUSED = {
     "DER": (load_pem_x509_certificate(PEM).public_bytes(Encoding.DER), "openssl x509 -inform der -in"),
     "a part of one": (PEM[: len(PEM) // 2], "has a certificate that is damaged or not whole"),
     "a damaged one after a good one": (PEM + PEM.replace(b"MII", b"MIJ"), "is damaged or not whole; get it"),
-    "more than is read": (PEM + b"#" * LARGEST, "has more than 512 KiB; name the authorities of your registries only"),
+    "more than is read": (
+        PEM + b"#" * REGISTRY_AUTHORITIES,
+        "is too long: at most 524,288 bytes are read; name the authorities of your registries only",
+    ),
 }
 
 

@@ -17,13 +17,12 @@ import msgspec
 
 from tessera.agent.driver import folders
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.limits import MARKER_FILE
 
 #: Which file a marker is, and since when: device, inode, time of the last write in ns.
 MarkerId = tuple[int, int, int]
 #: A line of a marker of ours: the driver container whose driver it is about. Shells source ``driver-ready``.
 _ABOUT = re.compile(r"^TESSERA_DRIVER_CONTAINER=(\d+)-(\d+)-(\d+)$", re.MULTILINE)
-#: More than this of a marker is not read, characters.
-_MOST = 4096
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -73,7 +72,7 @@ class Markers:
             return None
         try:
             with (self.folder / name).open(errors="replace") as file:
-                found = _ABOUT.search(file.read(_MOST))
+                found = _ABOUT.search(file.read(MARKER_FILE))
         except OSError:  # gone in between, or not for us to read
             found = None
         return Mark(identity, None if found is None else (int(found[1]), int(found[2]), int(found[3])))

@@ -23,6 +23,7 @@ from typing import NewType
 import msgspec
 
 from tessera.api.names import PodUid
+from tessera.limits import ECHOED
 
 ContainerId = NewType("ContainerId", str)
 
@@ -110,7 +111,7 @@ def parse_start(text: str) -> int:
     # The name may hold blanks and brackets itself: what counts follows the last one.
     fields = text.rpartition(")")[2].split()
     if len(fields) <= _START:
-        raise ValueError(f"process status {text[:40]!r}: it ends before field 22, the start time")
+        raise ValueError(f"process status {text[:ECHOED]!r}: it ends before field 22, the start time")
     return int(fields[_START])
 
 

@@ -34,9 +34,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
-
-#: Texts that are remembered as read: those of a ConfigMap of usual size, before and after a change.
-_REMEMBERED = 32
+from tessera.limits import REMEMBERED_SETTINGS
 
 
 class Following:
@@ -74,8 +72,8 @@ class Following:
         self._layouts = _Watched(client, layouts, changes, clock, rng)
         self._profile_default = profile_default
         self._layout_default = layout_default
-        self._read_profile = lru_cache(_REMEMBERED)(read_profile)
-        self._read_layouts = lru_cache(_REMEMBERED)(read_layouts)
+        self._read_profile = lru_cache(REMEMBERED_SETTINGS)(read_profile)
+        self._read_layouts = lru_cache(REMEMBERED_SETTINGS)(read_layouts)
         self._last = LastGood(state_dir, self._read_profile)
         self._labels = ("", "")
         self._sharing: tuple[object, SharingWish] | None = None

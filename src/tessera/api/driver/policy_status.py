@@ -17,13 +17,12 @@ import msgspec
 from tessera.api.documents import Notice, Problem
 from tessera.api.driver.objects import Conflict
 from tessera.api.driver.status import DriverStatus, Phase
+from tessera.limits import POLICY_MESSAGE
 
 READY, ERROR = "Ready", "Error"
 WITHOUT_EFFECT = "FieldsWithoutEffect"
 WITHOUT_DRIVER = "NodesWithoutDriver"
 
-#: Most characters of a message. Definitions allow 32768; people and ``kubectl describe`` have less patience.
-_MOST = 4096
 _LIST_MOST = 20
 #: Most names before one text.
 _NAMES_MOST = 10
@@ -153,7 +152,7 @@ def _conditions(verdict: Verdict) -> Iterator[dict[str, Any]]:
 
 
 def _condition(kind: str, holds: bool, reason: str, message: str) -> dict[str, Any]:
-    return {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message[:_MOST]}
+    return {"type": kind, "status": "True" if holds else "False", "reason": reason, "message": message[:POLICY_MESSAGE]}
 
 
 def _dated(
@@ -204,7 +203,7 @@ def _listed(lines: Iterable[str]) -> str:
     taken: list[str] = []
     for line in every[:_LIST_MOST]:
         short = line if len(line) <= 500 else f"{line[:497]}..."
-        if sum(map(len, taken)) + len(short) > _MOST - 200:
+        if sum(map(len, taken)) + len(short) > POLICY_MESSAGE - 200:
             break
         taken.append(short)
     more = len(every) - len(taken)

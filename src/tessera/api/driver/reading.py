@@ -15,9 +15,8 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.api.operator.unfollowed import asks
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.selectors import parse_selector
+from tessera.limits import POLICY_TEXT
 
-#: Longest text that is taken from an object for anything but an environment variable.
-_MOST = 1024
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
@@ -77,8 +76,8 @@ class Reading:
         """A text of bounded length; empty where nothing stands."""
         value = fields.get(key, "")
         found = self.found.text(value, join(path, key))
-        if len(found) > _MOST:
-            self.wrong(join(path, key), f"has {len(found)} characters; {_MOST} are the most")
+        if len(found) > POLICY_TEXT:
+            self.wrong(join(path, key), f"has {len(found):,} characters; {POLICY_TEXT} are allowed")
             return ""
         return found
 

@@ -28,6 +28,7 @@ from tessera.api.driver.policy import (
     WaitForCompletion,
 )
 from tessera.api.driver.reading import Reading
+from tessera.limits import IMAGE_MIRRORS, IMAGE_REFERENCE
 
 KERNEL_MODULE_TYPES = ("auto", "open", "proprietary")
 _PULL_POLICIES = ("IfNotPresent", "Always", "Never")
@@ -42,14 +43,11 @@ _REFERENCE = re.compile(
 )
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_LONGEST = 512
 #: Where the image of a reference of one word lies.
 _DOCKER_HUB = "docker.io/library"
 
 #: Seconds between two looks at a driver that starts, where nobody wrote another number.
 _PERIOD = 1
-#: Most repositories that are asked for one image.
-_MIRRORS = 8
 
 
 def image_source(reading: Reading, fields: Mapping[str, Any], path: str, *, otherwise: ImageSource) -> ImageSource:
@@ -108,7 +106,7 @@ def _judge_image(reading: Reading, named: Mapping[str, str], path: str) -> None:
 
 
 def _fits(form: re.Pattern[str], text: str) -> bool:
-    return len(text) <= _LONGEST and form.fullmatch(text) is not None
+    return len(text) <= IMAGE_REFERENCE and form.fullmatch(text) is not None
 
 
 def _hint(text: str) -> str:
@@ -276,8 +274,10 @@ def with_marks(reading: Reading, policy: Mapping[str, Any], marks: Mapping[str, 
 
 def _mirrors(reading: Reading, text: str) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    if len(found) > _MIRRORS:
-        reading.wrong(_mark(MIRRORS_ANNOTATION), f"names {len(found)} repositories; {_MIRRORS} are the most")
+    if len(found) > IMAGE_MIRRORS:
+        reading.wrong(
+            _mark(MIRRORS_ANNOTATION), f"names {len(found):,} repositories; {IMAGE_MIRRORS} are asked, remove some"
+        )
         return ()
     for each in found:
         if not _fits(_REPOSITORY, each):

@@ -27,6 +27,7 @@ from tessera.api.sharing.config import (
     SharingKind,
     SharingProfile,
 )
+from tessera.limits import SHARING_REPLICAS
 
 T = TypeVar("T")
 
@@ -34,8 +35,6 @@ VERSION = "v1"
 RESOURCE_DOMAIN = "nvidia.com/"
 MAX_RESOURCE_NAME = 63
 SHARED_SUFFIX = ".shared"
-#: More shares of one device are a slip of the finger; each is an entry in a list that kubelet keeps in memory.
-MOST_REPLICAS = 10_000
 
 _UUID = r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"
 _REFERENCE = re.compile(rf"\d+(:\d+)?|GPU-{_UUID}|MIG-{_UUID}|MIG-GPU-{_UUID}/\d+/\d+")
@@ -240,8 +239,8 @@ def _shared(found: Gathered, item: Any, path: str, *, rename: bool) -> SharedRes
     if "replicas" not in fields:
         found.add(f"{path}.replicas", "no replicas specified; write into how many shares each device is divided")
     replicas = _read(fields, "replicas", path, lambda value, at: found.whole(value, at, 2))
-    if replicas is not None and replicas > MOST_REPLICAS:
-        found.add(f"{path}.replicas", f"{replicas} shares of one device are too many; {MOST_REPLICAS} is the most")
+    if replicas is not None and replicas > SHARING_REPLICAS:
+        found.add(f"{path}.replicas", f"is {replicas:,}; {SHARING_REPLICAS} of one device are allowed")
     name = _read(fields, "name", path, lambda value, at: resource_name(found, value, at)) or ""
     devices = _selection(found, fields.get("devices"), f"{path}.devices")
     if fields.get("rename"):

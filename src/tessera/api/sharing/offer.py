@@ -31,11 +31,10 @@ from tessera.api.sharing.config import (
 )
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.api.sharing.mps import most_clients
+from tessera.limits import RESOURCE_ENTRIES
 
 GPU_RESOURCE = "nvidia.com/gpu"
 
-#: Entries of one resource: kubelet takes its list in one gRPC message of 4 MiB at most, and an entry is up to 75 bytes.
-MOST_ENTRIES = 50_000
 
 _ALL_CARDS = (ResourcePattern("*", GPU_RESOURCE),)
 
@@ -214,8 +213,8 @@ def _broken(each: _Whole, entry: SharedResource) -> Iterator[tuple[str, tuple[st
 
 def _list_problems(resources: Iterable[Offered]) -> Iterator[Problem]:
     for each in resources:
-        if len(each.devices) > MOST_ENTRIES:
-            text = f"{len(each.devices)} entries are too many for kubelet, {MOST_ENTRIES} of a resource are the most"
+        if len(each.devices) > RESOURCE_ENTRIES:
+            text = f"has {len(each.devices):,} devices; kubelet takes {RESOURCE_ENTRIES} of a resource"
             yield Problem(each.name, f"{text}; use fewer replicas")
 
 

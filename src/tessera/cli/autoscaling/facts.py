@@ -21,6 +21,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Pod
+from tessera.limits import SAMPLE_ROWS
 from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
@@ -31,8 +32,6 @@ from tessera.provisioning.records import Book
 from tessera.provisioning.store import RECORDS_NAME
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
-#: Records that are read at most.
-_MOST = 100_000
 
 
 class ClusterFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +118,7 @@ async def _records(client: Client) -> tuple[Record, ...]:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, SYSTEM_NAMESPACE)
     except NotFound:
         return ()
-    book = Book(_MOST)
+    book = Book(SAMPLE_ROWS)
     book.read(found.data)
     return book.nodes.values()
 

@@ -15,9 +15,7 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse_repository
 from tessera.driver.resolution import ImageKind, ImageQuery, Resolution
-
-#: Images that are looked at one by one; a repository may have thousands of tags for a system.
-MOST_LOOKED_AT = 100
+from tessera.limits import IMAGES_LISTED
 
 
 async def tags_of(there: Registries, source: ImageSource) -> Sequence[str]:
@@ -53,7 +51,7 @@ async def listed(
             raise Failure(f"error: {error.outcome.value}: {error}") from error
         if nodes is None:
             return _names(source, _of(tags, source.version, system), output)
-        found = fitting(tags, source.version, nodes)[:MOST_LOOKED_AT]
+        found = fitting(tags, source.version, nodes)[:IMAGES_LISTED]
         answers = await asyncio.gather(*(_look(there, source, nodes, tag) for tag in found))
     return _images(source, nodes, dict(zip(found, answers, strict=True)), output)
 

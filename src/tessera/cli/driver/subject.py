@@ -16,6 +16,7 @@ from tessera.driver.coverage.kernels import lines
 from tessera.driver.nodes import NodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.kube.client import Client
+from tessera.limits import ECHOED
 
 Obj = Mapping[str, Any]
 
@@ -81,7 +82,7 @@ def kernels_in(path: Path, os_name: str | None) -> list[PoolKey]:
         first, _, rest = line.partition(" ")
         system, text = (os_name, line) if first[:1].isdigit() else (first, rest.strip())
         if system is None:
-            raise ValueError(f"{path}: kernel {first[:60]!r}: write its system before it, or give --os")
+            raise ValueError(f"{path}: kernel {first[:ECHOED]!r}: write its system before it, or give --os")
         with naming(path):
             found.append(kernel_line(system, text).pool("amd64"))
     return found

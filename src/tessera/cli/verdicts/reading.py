@@ -38,6 +38,7 @@ from tessera.kube.resources import (
     Pod,
     ReplicaSet,
 )
+from tessera.limits import NAMES_COMPARED
 from tessera.provisioning.milestones import Record
 from tessera.provisioning.records import RECORDS_KEY, Book
 from tessera.provisioning.store import RECORDS_NAME
@@ -68,8 +69,6 @@ _ALIASES = {
 _DEFAULT_REPLICAS = 1
 #: What objects of these kinds may be called (RFC 1123 subdomain).
 _NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
-#: Names that a mistyped one is compared with at most.
-_NAMES_COMPARED = 2_000
 #: Where events about objects without a namespace lie.
 NODE_EVENTS = "default"
 #: Where Tessera runs.
@@ -157,7 +156,7 @@ async def _hint(client: Client, what: Asked, namespace: str, error: NotFound) ->
 
 
 def _meant(name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name[:253], list(known)[:_NAMES_COMPARED], n=1, cutoff=0.7)
+    close = get_close_matches(name[:253], list(known)[:NAMES_COMPARED], n=1, cutoff=0.7)
     return f"; did you mean {close[0]}?" if close else ""
 
 

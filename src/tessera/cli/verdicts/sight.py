@@ -18,6 +18,7 @@ from tessera.clock import parse_rfc3339
 from tessera.controller.machine import Slicer
 from tessera.controller.stored import state_of
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
+from tessera.limits import EVENT_SHOWN
 from tessera.provisioning.milestones import Record
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
@@ -27,8 +28,6 @@ LEASE = "tessera-controller"
 #: Without these the controller's state cannot be made.
 NEEDED = frozenset({"pods", "nodes", "instaslices"})
 
-#: Most characters of an event's text; kubectl shows all of it.
-_EVENT_LONGEST = 300
 #: Times the Lease's duration that it may be old: two clocks are compared, and the holder may be slow.
 _LEASE_SLACK = 2.0
 _LEASE_SECONDS = 15
@@ -153,7 +152,7 @@ class View:
     def told(self, event: CoreEvent) -> str:
         """An event in a line."""
         ago = f" {age(self.sight.now - when(event))} ago" if when(event) else ""
-        return f"event {event.reason}{ago}: {textwrap.shorten(event.message, _EVENT_LONGEST, placeholder=' ...')}"
+        return f"event {event.reason}{ago}: {textwrap.shorten(event.message, EVENT_SHOWN, placeholder=' ...')}"
 
 
 def _state(pod: Pod) -> str:

@@ -10,6 +10,7 @@ import re
 import msgspec
 
 from tessera.driver.pool import PoolKey
+from tessera.limits import ECHOED
 
 
 class UnbuildableError(ValueError):
@@ -33,7 +34,7 @@ class Form(msgspec.Struct, frozen=True):
             UnbuildableError: it does not.
         """
         if not self.pattern.fullmatch(value):
-            raise UnbuildableError(f"{what} {value[:200]!r} is not of the form that it must have; {self.advice}")
+            raise UnbuildableError(f"{what} {value[:ECHOED]!r} is not of the form that it must have; {self.advice}")
 
 
 _NAME = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?")

@@ -12,6 +12,7 @@ from tessera.driver.build.settings import BuildSettings, checked
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind
 from tessera.driver.tags import tags
+from tessera.limits import ECHOED
 
 #: The first branch for which NVIDIA's driver container takes the open modules when nobody says which.
 FIRST_OPEN_BRANCH = 560
@@ -176,4 +177,4 @@ def _open(module_type: str, version: str) -> bool:
             return False
         case "auto" | "":
             return int(version[:3]) >= FIRST_OPEN_BRANCH
-    raise UnbuildableError(f"kernel module type {module_type[:50]!r}: write auto, open or proprietary")
+    raise UnbuildableError(f"kernel module type {module_type[:ECHOED]!r}: write auto, open or proprietary")

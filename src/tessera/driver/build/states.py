@@ -20,9 +20,7 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.build.job import ATTEMPT_ANNOTATION, KEY_LABEL, TAG_LABEL, TARGET_ANNOTATION
 from tessera.driver.build.orders import BuildOrder
 from tessera.kube.resources import ContainerStateTerminated, Job, Pod
-
-#: Longest piece of a pod's last words that is told on, characters.
-_SHOWN = 600
+from tessera.limits import BUILD_WORDS
 
 
 class BuildPhase(Enum):
@@ -139,12 +137,12 @@ def _failure(reason: str, message: str, pods: list[Pod]) -> str:
     for pod in reversed(pods):
         ended = _terminated(pod)
         if ended is not None and ended.exit_code != 0:
-            words = " ".join(ended.message.split())[-_SHOWN:] or ended.reason or "it said nothing"
+            words = " ".join(ended.message.split())[-BUILD_WORDS:] or ended.reason or "it said nothing"
             return f"pod {pod.metadata.name} ended with exit code {ended.exit_code}: {words}"
         if pod.status.phase == "Failed":
             said = f"{pod.status.reason} {pod.status.message}".strip() or "no reason was given"
-            return f"pod {pod.metadata.name} failed: {' '.join(said.split())[:_SHOWN]}"
-    return f"{reason}: {message}"[:_SHOWN]
+            return f"pod {pod.metadata.name} failed: {' '.join(said.split())[:BUILD_WORDS]}"
+    return f"{reason}: {message}"[:BUILD_WORDS]
 
 
 def _progress(pods: list[Pod]) -> str:
@@ -155,10 +153,10 @@ def _progress(pods: list[Pod]) -> str:
     for status in pod.status.container_statuses:
         waiting = status.state.waiting if status.state is not None else None
         if waiting is not None and waiting.reason not in {"", "ContainerCreating", "PodInitializing"}:
-            return f"pod {pod.metadata.name} waits: {waiting.reason}: {waiting.message}"[:_SHOWN]
+            return f"pod {pod.metadata.name} waits: {waiting.reason}: {waiting.message}"[:BUILD_WORDS]
     for condition in pod.status.conditions:
         if condition.type == "PodScheduled" and condition.status == "False":
-            return f"pod {pod.metadata.name} has no node: {condition.message}"[:_SHOWN]
+            return f"pod {pod.metadata.name} has no node: {condition.message}"[:BUILD_WORDS]
     return ""
 
 

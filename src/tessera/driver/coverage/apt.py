@@ -10,8 +10,8 @@ import re
 import zlib
 from collections.abc import Iterator
 
-#: Bytes that an index may unpack to. Ubuntu's largest (noble, universe, amd64) has less than 90 MB.
-MOST_BYTES = 256 * 1024 * 1024
+from tessera.limits import APT_INDEX
+
 _PIECE = 1 << 20
 
 _IMAGE = re.compile(r"linux-image-(?:unsigned-)?(\d+\.\d+\.\d+-\d+-[a-z0-9-]+)")
@@ -21,7 +21,7 @@ def apt_kernels(data: bytes, flavour: str = "generic") -> tuple[str, ...]:
     """The kernels of one flavour (``generic``, ``aws``, ``nvidia-64k``) in an index.
 
     Raises:
-        ValueError: it is no index, is damaged, or unpacks to more than :data:`MOST_BYTES`.
+        ValueError: it is no index, is damaged, or unpacks to more than :data:`APT_INDEX`.
     """
     images: set[str] = set()
     packages = 0
@@ -66,8 +66,8 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
         if piece is None:
             return
         total += len(piece)
-        if total > MOST_BYTES:
-            raise ValueError(f"apt index: unpacks to more than {MOST_BYTES} bytes; this is no index of packages")
+        if total > APT_INDEX:
+            raise ValueError(f"apt index: unpacks to too much: {APT_INDEX} are read; this is no index of packages")
         yield piece
 
 

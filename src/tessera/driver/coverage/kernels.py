@@ -20,13 +20,10 @@ import msgspec
 
 from tessera.driver.nodes import page_kib
 from tessera.driver.pool import PoolKey
+from tessera.limits import ECHOED, KERNEL_LIST, NEXT_KERNELS
 
 #: The ConfigMap that the controller follows.
 CONFIG_MAP = "driver-next-kernels"
-#: Kernels that are taken at most, of all systems together. Each is looked for in registries and has a metric.
-MOST_KERNELS = 200
-#: Characters of one system's list that are read.
-_LONGEST_LIST = 64 * 1024
 
 _SYSTEM = re.compile(r"(?P<id>[a-z][a-z_-]*?)(?P<version>\d[0-9a-z.]{0,15})")
 _KERNEL = re.compile(r"\d+\.\d+[A-Za-z0-9._+~-]{0,120}")
@@ -72,7 +69,7 @@ def system(text: str) -> tuple[str, str]:
     found = _SYSTEM.fullmatch(text)
     if found is None:
         raise ValueError(
-            f"operating system {text[:60]!r}: write ID and VERSION_ID of os-release, for example ubuntu22.04"
+            f"operating system {text[:ECHOED]!r}: write ID and VERSION_ID of os-release, for example ubuntu22.04"
         )
     return found["id"], found["version"]
 
@@ -87,7 +84,7 @@ def kernel(name: str, line: str) -> NextKernel:
     words = line.split()
     if not words or not _KERNEL.fullmatch(words[0]):
         raise ValueError(
-            f"{name}: kernel {line.strip()[:60]!r}: write what uname -r says, for example 5.15.0-69-generic"
+            f"{name}: kernel {line.strip()[:ECHOED]!r}: write what uname -r says, for example 5.15.0-69-generic"
         )
     architecture, ostree = _named_in(words[0]), ""
     for word in words[1:]:
@@ -97,7 +94,7 @@ def kernel(name: str, line: str) -> NextKernel:
             ostree = word
         else:
             raise ValueError(
-                f"{name}: {word[:60]!r} behind kernel {words[0]}: only amd64 or arm64, "
+                f"{name}: {word[:ECHOED]!r} behind kernel {words[0]}: only amd64 or arm64, "
                 "and a version of RHCOS may stand there"
             )
     return NextKernel(os_id=os_id, os_version=version, kernel=words[0], architecture=architecture, ostree=ostree)
@@ -109,16 +106,16 @@ def listed(data: Mapping[str, str]) -> tuple[tuple[NextKernel, ...], tuple[str, 
     problems: list[str] = []
     for name in sorted(data):
         text = data[name]
-        if len(text) > _LONGEST_LIST:
-            problems.append(f"{name[:60]}: longer than {_LONGEST_LIST} characters; the rest is not read")
-        for line in lines(text[:_LONGEST_LIST]):
+        if len(text) > KERNEL_LIST:
+            problems.append(f"{name[:ECHOED]}: has {len(text):,} characters; {KERNEL_LIST} are read, remove lines")
+        for line in lines(text[:KERNEL_LIST]):
             try:
                 kernels[kernel(name, line)] = None
             except ValueError as error:
                 problems.append(str(error))
-    if len(kernels) > MOST_KERNELS:
-        problems.append(f"{len(kernels)} kernels are listed; the first {MOST_KERNELS} count")
-    return tuple(kernels)[:MOST_KERNELS], tuple(problems[:MOST_KERNELS])
+    if len(kernels) > NEXT_KERNELS:
+        problems.append(f"{len(kernels):,} kernels are listed; {NEXT_KERNELS} count, those that are listed first")
+    return tuple(kernels)[:NEXT_KERNELS], tuple(problems[:NEXT_KERNELS])
 
 
 def with_kernels(data: Mapping[str, str], kernels: Iterable[NextKernel]) -> dict[str, str]:
@@ -146,7 +143,7 @@ def newest(kernels: Iterable[str], count: int = 1) -> list[str]:
 def newer(kernels: Iterable[str], than: Sequence[str]) -> list[str]:
     """Those that are newer than every one in ``than``, newest first; all if there is none to compare with."""
     floor = max((numbers(each) for each in than), default=())
-    return [each for each in newest(kernels, MOST_KERNELS) if numbers(each) > floor]
+    return [each for each in newest(kernels, NEXT_KERNELS) if numbers(each) > floor]
 
 
 def numbers(name: str) -> tuple[int, ...]:

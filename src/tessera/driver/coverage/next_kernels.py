@@ -30,6 +30,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
+from tessera.limits import COVERAGE_TEXT
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +44,6 @@ ASKER = "next kernels"
 #: Seconds until it is looked again by itself, while something is missing and while nothing is.
 SOON = 60.0
 LATE = 1800.0
-
-#: Characters of the annotation at most.
-_LONGEST_ANNOTATION = 4096
 
 
 class NextKernels:
@@ -214,7 +212,7 @@ class NextKernels:
         """Writes what came of it beside the list. A write that failed is made up for after the next look."""
         held = self._list.cache.get(key(NAMESPACE, CONFIG_MAP))
         condition = self.condition
-        text = None if condition is None else condition.message[:_LONGEST_ANNOTATION]
+        text = None if condition is None else condition.message[:COVERAGE_TEXT]
         if held is None or held.metadata.annotations.get(COVERAGE_ANNOTATION) == text or not self._may_act():
             return
         patch = {"metadata": {"annotations": {COVERAGE_ANNOTATION: text}}}

@@ -10,9 +10,7 @@ from typing import Any
 import msgspec
 
 from tessera.driver.coverage.kernels import NextKernel
-
-#: Bytes of a JSON document that are read.
-MOST_BYTES = 32 * 1024 * 1024
+from tessera.limits import ECHOED, RELEASE_DOCUMENT
 
 _OSTREE = re.compile(r"[0-9]+\.[0-9]+\.[0-9A-Za-z.-]{1,60}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,300}")
@@ -71,7 +69,7 @@ def toolkit_kernel(data: bytes, machine_os: str = "") -> NextKernel:
     kernel, rhel = _text(document, "KERNEL_VERSION"), _text(document, "RHEL_VERSION")
     found = _KERNEL.fullmatch(kernel)
     if found is None:
-        raise ValueError(f"driver-toolkit-release.json: KERNEL_VERSION {kernel[:60]!r} is no kernel of RHEL")
+        raise ValueError(f"driver-toolkit-release.json: KERNEL_VERSION {kernel[:ECHOED]!r} is no kernel of RHEL")
     os_id, os_version = _system(machine_os, rhel)
     return NextKernel(
         os_id=os_id,
@@ -101,13 +99,13 @@ def _system(machine_os: str, rhel: str) -> tuple[str, str]:
     if machine_os and not rhel:
         rhel = ".".join(machine_os.split(".")[:2])
     if not re.fullmatch(r"\d+(\.\d+)?", rhel):
-        raise ValueError(f"driver-toolkit-release.json: RHEL_VERSION {rhel[:20]!r} is none")
+        raise ValueError(f"driver-toolkit-release.json: RHEL_VERSION {rhel[:ECHOED]!r} is none")
     return "rhel", rhel
 
 
 def _document(data: bytes, what: str) -> dict[str, Any]:
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{what}: more than {MOST_BYTES} bytes")
+    if len(data) > RELEASE_DOCUMENT:
+        raise ValueError(f"{what}: has {len(data):,} bytes; {RELEASE_DOCUMENT} are read")
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

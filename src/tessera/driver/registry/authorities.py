@@ -7,8 +7,7 @@ private key in the same file stays where it is.
 
 from pathlib import Path
 
-#: Bytes of a file that are read at most. A system's own bundle has about 220 KiB; a ConfigMap holds 1 MiB.
-LARGEST = 512 << 10
+from tessera.limits import REGISTRY_AUTHORITIES
 
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
@@ -44,14 +43,14 @@ def read_authorities(file: Path) -> str:
 def _bounded(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
-            data = opened.read(LARGEST + 1)
+            data = opened.read(REGISTRY_AUTHORITIES + 1)
     except OSError as error:
         raise AuthoritiesError(
             f"{file} cannot be read ({(error.strerror or str(error)).lower()}); name a file of certificates in PEM"
         ) from error
-    if len(data) > LARGEST:
+    if len(data) > REGISTRY_AUTHORITIES:
         raise AuthoritiesError(
-            f"{file} has more than {LARGEST >> 10} KiB; name the authorities of your registries only,"
+            f"{file} is too long: {REGISTRY_AUTHORITIES} are read; name the authorities of your registries only,"
             " the system's are trusted anyway"
         )
     return data

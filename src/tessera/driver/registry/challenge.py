@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-#: Of a header, at most this is read.
-_LONGEST = 8192
+from tessera.limits import CHALLENGE
 
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105 - a word of the grammar
 _PARAMETER = re.compile(rf'({_TOKEN})\s*=\s*(?:"((?:[^"\\]|\\.)*)"|({_TOKEN}))\s*(?:,\s*|$)')
@@ -32,7 +31,7 @@ class Challenge(msgspec.Struct, frozen=True, kw_only=True):
 
 def challenges(headers: Iterable[str]) -> tuple[Challenge, ...]:
     """All challenges of an answer's headers, in order; what cannot be read ends its header."""
-    return tuple(each for header in headers for each in _of_header(header[:_LONGEST]))
+    return tuple(each for header in headers for each in _of_header(header[:CHALLENGE]))
 
 
 def chosen(found: Iterable[Challenge]) -> Challenge | None:

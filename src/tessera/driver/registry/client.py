@@ -16,11 +16,9 @@ from tessera.driver.registry.keyring import ANONYMOUS, Keyring, Login
 from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check, choose, read_manifest
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.tokens import Tokens
-from tessera.driver.registry.wire import LARGEST, Answer, Wire
+from tessera.driver.registry.wire import Answer, Wire
+from tessera.limits import ECHOED, REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 
-#: Tags that are read of one repository: NVIDIA's of drivers has several thousand.
-MOST_TAGS = 100_000
-_MOST_PAGES = 1_000
 #: Tags that are asked for at a time; Docker Hub and others give no more.
 _PAGE = 1_000
 
@@ -85,7 +83,9 @@ class RegistryClient:
             return Found(top=top.digest, digest=top.digest, size_bytes=top.size_bytes, platforms=(platform,))
         entry = choose(top.entries, architecture, where=where)
         if not _DIGEST.fullmatch(entry.digest):
-            raise Unreachable(f"{where}: its index names an image by {entry.digest[:80]!r}, which is no sha256 digest")
+            raise Unreachable(
+                f"{where}: its index names an image by {entry.digest[:ECHOED]!r}, which is no sha256 digest"
+            )
         image = await self._manifest(reference.at(entry.digest), login)
         platforms = tuple(each.platform for each in top.entries if each.platform and each.platform.os != "unknown")
         return Found(top=top.digest, digest=image.digest, size_bytes=image.size_bytes, platforms=platforms)
@@ -109,20 +109,20 @@ class RegistryClient:
         Raises:
             NotThere: there is no such repository.
             Refused: the registry wants other credentials.
-            Unreachable: no usable answer, or more than :data:`MOST_TAGS`.
+            Unreachable: no usable answer, or more than :data:`REPOSITORY_TAGS`.
         """
         login, found = keyring.login(reference), dict[str, None]()
         path = f"/v2/{reference.path}/tags/list?n={_PAGE}"
-        for _ in range(_MOST_PAGES):
+        for _ in range(TAG_PAGES):
             answer = await self._get(reference, path, login)
             found.update(dict.fromkeys(_tag_list(answer.body, reference.repository)))
             following = _next_page(answer)
             if not following:
                 return tuple(found)
-            if len(found) > MOST_TAGS:
+            if len(found) > REPOSITORY_TAGS:
                 break
             path = _own_path(reference, answer.url, following)
-        raise Unreachable(f"{reference.repository}: more than {MOST_TAGS} tags or {_MOST_PAGES} pages of them")
+        raise Unreachable(f"{reference.repository}: too many tags: {REPOSITORY_TAGS} in {TAG_PAGES} are read")
 
     async def _manifest(self, reference: Reference, login: Login) -> Manifest:
         path = f"/v2/{reference.path}/manifests/{reference.wanted}"
@@ -134,7 +134,7 @@ class RegistryClient:
         digest = image.config.digest
         if not _DIGEST.fullmatch(digest):
             raise Unreachable(
-                f"{reference.text}: its configuration is named {digest[:80]!r}, which is no sha256 digest"
+                f"{reference.text}: its configuration is named {digest[:ECHOED]!r}, which is no sha256 digest"
             )
         answer = await self._get(reference, f"/v2/{reference.path}/blobs/{digest}", login)
         try:
@@ -160,7 +160,7 @@ class RegistryClient:
         headers = {"accept": accept, "user-agent": "tessera"}
         if authorization:
             headers["authorization"] = authorization
-        return await self._wire.send(method, url, headers=headers, largest=LARGEST)
+        return await self._wire.send(method, url, headers=headers, largest=REGISTRY_ANSWER)
 
     async def _answered(self, reference: Reference, login: Login, answer: Answer) -> str:
         """The Authorization header for what a 401 asks for; empty if there is nothing to say.

@@ -9,9 +9,7 @@ from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.copies import Copy, Skopeo, Standing
 from tessera.driver.registry.errors import NotThere, OtherArchitecture, Refused
 from tessera.driver.registry.keyring import Keyring
-
-#: Characters of what skopeo says that are told on.
-_TOLD = 500
+from tessera.limits import COPY_WORDS
 
 
 class CopyError(RuntimeError):
@@ -79,4 +77,4 @@ def _last_words(said: str) -> str:
     """The message of skopeo's last line of log."""
     line = said.strip().rpartition("\n")[2]
     message = re.search(r'msg="(.*)"$', line)
-    return (message[1].replace('\\"', '"') if message else line)[-_TOLD:] or "it said nothing"
+    return (message[1].replace('\\"', '"') if message else line)[-COPY_WORDS:] or "it said nothing"

@@ -15,9 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera.driver.registry.reference import DOCKER_HUB, Reference
-
-#: A file of credentials may be this long: Kubernetes' limit for a Secret.
-LARGEST = 1 << 20
+from tessera.limits import PULL_SECRET
 
 _HUB_KEYS = ("index.docker.io", "registry-1.docker.io", "docker.io", "registry.hub.docker.com")
 
@@ -96,8 +94,8 @@ def parse_docker_config(content: bytes, *, where: str) -> Keyring:
     Raises:
         CredentialsError: it is none.
     """
-    if len(content) > LARGEST:
-        raise CredentialsError(f"{where}: {len(content)} bytes, of which at most {LARGEST} are read")
+    if len(content) > PULL_SECRET:
+        raise CredentialsError(f"{where}: is too long: {PULL_SECRET} are read")
     try:
         document = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -117,7 +115,7 @@ def read_docker_config(path: Path) -> Keyring:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(PULL_SECRET + 1)
     except OSError as error:
         raise CredentialsError(f"{path}: {error.strerror or 'cannot be read'}") from error
     return parse_docker_config(content, where=str(path))

@@ -8,13 +8,13 @@ import re
 
 import msgspec
 
+from tessera.limits import ECHOED, IMAGE_REFERENCE
+
 #: Docker Hub, under the name that people write, and the host that answers for it.
 DOCKER_HUB = "docker.io"
 _HUB_HOST = "registry-1.docker.io"
 _HUB_ALIASES = ("docker.io", "index.docker.io", "registry-1.docker.io", "registry.hub.docker.com")
 
-#: A whole reference may have this many characters: 255 of a name, 128 of a tag, and a digest.
-LONGEST = 512
 
 _HOST = re.compile(r"(?:\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?)(?::[0-9]{1,5})?")
 _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
@@ -83,9 +83,9 @@ def parse_repository(text: str) -> Reference:
     Raises:
         ReferenceFormatError: it is none.
     """
-    if len(text) > LONGEST:
+    if len(text) > IMAGE_REFERENCE:
         raise ReferenceFormatError(
-            f"image {text[:64]!r}…: {len(text)} characters, of which at most {LONGEST} are allowed"
+            f"image {text[:ECHOED]!r}…: has {len(text):,} characters; {IMAGE_REFERENCE} are allowed"
         )
     rest = text.removeprefix("docker://")
     rest, _, digest = rest.partition("@")

@@ -15,18 +15,11 @@ from tessera.driver.registry.errors import Refused, Unreachable
 from tessera.driver.registry.keyring import ANONYMOUS, Login
 from tessera.driver.registry.reference import Reference
 from tessera.driver.registry.wire import Answer, Wire
+from tessera.limits import REGISTRY_TOKENS, TOKEN_ANSWER, TOKEN_LIFE
 
 #: Seconds a token lasts if its server does not say; the specification's default. Less this many it is used.
 _DEFAULT_LIFE = 60.0
 _MARGIN = 10.0
-#: No token is kept longer, whatever its server says, seconds.
-_LONGEST_LIFE = 3600.0
-
-#: Tokens that are kept; the oldest go first.
-_KEPT = 512
-
-#: A token's answer is at most this long, bytes.
-_LARGEST = 1 << 18
 
 
 class _TokenAnswer(msgspec.Struct):
@@ -64,9 +57,9 @@ class Tokens:
 
     def keep(self, reference: Reference, login: Login, header: str, seconds: float) -> None:
         """Remembers what the registry takes."""
-        while len(self._kept) >= _KEPT:
+        while len(self._kept) >= REGISTRY_TOKENS:
             del self._kept[next(iter(self._kept))]
-        life = min(max(seconds, 0.0), _LONGEST_LIFE) - _MARGIN
+        life = min(max(seconds, 0.0), TOKEN_LIFE) - _MARGIN
         self._kept[reference.repository, login] = _Kept(header, self._clock.monotonic() + life)
 
     async def fetch(self, reference: Reference, login: Login, challenge: Challenge) -> str:
@@ -94,10 +87,10 @@ class Tokens:
     async def _ask(self, realm: str, asked: Mapping[str, str], login: Login) -> Answer:
         if login.refresh:
             form = {**asked, "grant_type": "refresh_token", "client_id": "tessera", "refresh_token": login.refresh}
-            return await self._wire.send("POST", realm, form=form, largest=_LARGEST)
+            return await self._wire.send("POST", realm, form=form, largest=TOKEN_ANSWER)
         joined = "&" if "?" in realm else "?"
         headers = {"authorization": login.basic} if login.basic else {}
-        return await self._wire.send("GET", f"{realm}{joined}{urlencode(asked)}", headers=headers, largest=_LARGEST)
+        return await self._wire.send("GET", f"{realm}{joined}{urlencode(asked)}", headers=headers, largest=TOKEN_ANSWER)
 
     def _taken(self, reference: Reference, login: Login, answer: Answer) -> str:
         if answer.status == 429 or answer.status >= 500:

@@ -17,17 +17,13 @@ from yarl import URL
 
 from tessera.driver.registry.errors import Unreachable
 from tessera.driver.registry.proxies import proxy_for
+from tessera.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS, Limit
 
 #: Seconds to a connection, and to the end of an answer.
 CONNECT_TIMEOUT = 5.0
 ANSWER_TIMEOUT = 15.0
 
-#: Bytes of an answer that are read at most: 4 MiB is the least that the OCI distribution specification has registries
-#: take as a manifest.
-LARGEST = 4 << 20
 
-#: Redirects that are followed: a blob's to where it is stored needs one.
-_REDIRECTS = 5
 _REDIRECTED = (301, 302, 303, 307, 308)
 
 
@@ -102,7 +98,7 @@ class Wire:
         *,
         headers: Mapping[str, str] | None = None,
         form: Mapping[str, str] | None = None,
-        largest: int = LARGEST,
+        largest: Limit = REGISTRY_ANSWER,
     ) -> Answer:
         """Sends a request and reads the whole answer.
 
@@ -113,7 +109,7 @@ class Wire:
         body = None if form is None else urlencode(form).encode()
         if body is not None:
             sent["content-type"] = "application/x-www-form-urlencoded"
-        for _ in range(_REDIRECTS + 1):
+        for _ in range(REGISTRY_REDIRECTS + 1):
             answer = await self._once(method, url, sent, body, largest)
             if answer.status not in _REDIRECTED or not answer.header("location") or body is not None:
                 return answer
@@ -121,7 +117,7 @@ class Wire:
             if _origin(target) != _origin(url):
                 sent.pop("authorization", None)
             url = target
-        raise Unreachable(f"{_shown(url)}: more than {_REDIRECTS} redirects")
+        raise Unreachable(f"{_shown(url)}: too many redirects: {REGISTRY_REDIRECTS} are followed")
 
     async def close(self) -> None:
         """Frees the connections."""
@@ -130,7 +126,7 @@ class Wire:
             self._session = None
 
     async def _once(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, largest: int
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, largest: Limit
     ) -> Answer:
         async with (
             self._translated(url),
@@ -178,12 +174,12 @@ class Wire:
             raise Unreachable(f"{_shown(url)}: {_words(error)}") from error
 
 
-async def _bounded(answer: aiohttp.ClientResponse, largest: int) -> bytes:
+async def _bounded(answer: aiohttp.ClientResponse, largest: Limit) -> bytes:
     body = bytearray()
     while chunk := await answer.content.readany():
         body += chunk
         if len(body) > largest:
-            raise Unreachable(f"{_shown(str(answer.url))}: answers more than {largest} bytes")
+            raise Unreachable(f"{_shown(str(answer.url))}: the answer is too long: {largest} are read")
     return bytes(body)
 
 

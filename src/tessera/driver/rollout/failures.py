@@ -8,14 +8,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.driver.rollout.state import MOST_CAUSE
+from tessera.limits import FAILED_NODES, FAILED_SETS, FAILURE_CAUSE, FAILURES_TEXT
 
 #: ConfigMap in Tessera's namespace.
 FAILURES_CONFIG_MAP = "driver-rollouts"
-#: Sets that are kept, the latest failures; nodes of each.
-MOST_SETS = 32
-MOST_NODES = 20
-_MOST_TEXT = 64 * 1024
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,8 +45,8 @@ Failures = Mapping[str, SetFailures]
 def read_failures(data: Mapping[str, str]) -> dict[str, SetFailures]:
     """The entries of the ConfigMap that can be read."""
     found: dict[str, SetFailures] = {}
-    for key, text in list(data.items())[:MOST_SETS]:
-        if len(text) > _MOST_TEXT:
+    for key, text in list(data.items())[:FAILED_SETS]:
+        if len(text) > FAILURES_TEXT:
             continue
         try:
             found[key] = msgspec.json.decode(text, type=SetFailures)
@@ -70,10 +66,10 @@ def with_failure(
 ) -> dict[str, SetFailures]:
     """The failures with one more; the oldest make room."""
     before = known.get(driver_set, SetFailures(policy=policy)).nodes
-    nodes = {**before, node: Failure(cause=cause[:MOST_CAUSE], at=at)}
-    kept = dict(sorted(nodes.items(), key=lambda each: -each[1].at)[:MOST_NODES])
+    nodes = {**before, node: Failure(cause=cause[:FAILURE_CAUSE], at=at)}
+    kept = dict(sorted(nodes.items(), key=lambda each: -each[1].at)[:FAILED_NODES])
     every = {**known, driver_set: SetFailures(policy=policy, nodes=kept)}
-    return dict(sorted(every.items(), key=lambda each: -each[1].latest)[:MOST_SETS])
+    return dict(sorted(every.items(), key=lambda each: -each[1].latest)[:FAILED_SETS])
 
 
 def written(known: Failures) -> dict[str, str]:

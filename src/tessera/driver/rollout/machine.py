@@ -47,13 +47,13 @@ from tessera.driver.rollout.state import (
     CORDONED_ANNOTATION,
     ENABLED_ANNOTATION,
     INITIAL_ANNOTATION,
-    MOST_CAUSE,
     REQUESTED_ANNOTATION,
     Record,
     State,
 )
 from tessera.driver.rollout.views import NodeView
 from tessera.driver.rollout.writes import Step, abandon, unpaused, write
+from tessera.limits import FAILURE_CAUSE
 
 __all__ = ["Step", "begin", "refuse", "require", "settle", "step"]
 
@@ -93,7 +93,7 @@ def begin(view: NodeView, now: float) -> PatchNode:
 
 def refuse(view: NodeView, cause: str, now: float) -> PatchNode:
     """Notes that a node's upgrade failed before it was touched."""
-    cause = cause[:MOST_CAUSE]
+    cause = cause[:FAILURE_CAUSE]
     record = Record(
         previous=view.current, target=view.wanted.set, since=now, began=now, cause=cause, returning=True, restored=True
     )

@@ -9,6 +9,8 @@ from enum import Enum
 
 import msgspec
 
+from tessera.limits import ROLLOUT_RECORD
+
 #: Annotations that NVIDIA's operator knows (k8s-operator-libs, pkg/upgrade/consts.go).
 REQUESTED_ANNOTATION = "nvidia.com/gpu-driver-upgrade-requested"
 INITIAL_ANNOTATION = "nvidia.com/gpu-driver-upgrade.node-initial-state.unschedulable"
@@ -24,10 +26,6 @@ CORDONED_ANNOTATION = "tessera.dev/driver-upgrade-cordoned"
 RECORD_ANNOTATION = "tessera.dev/driver-upgrade"
 #: Value of the label ``tessera.dev/driver-set`` while the old driver leaves: two drivers never run on one node.
 CHANGING = "changing"
-
-#: Longest cause that is kept, characters; most of what is read of a record, bytes.
-MOST_CAUSE = 500
-_MOST_RECORD = 4096
 
 
 class State(Enum):
@@ -105,7 +103,7 @@ def state_of(label: str) -> State:
 
 def record_of(text: str) -> Record | None:
     """The record in an annotation; None if there is none that can be read."""
-    if not text or len(text) > _MOST_RECORD:
+    if not text or len(text) > ROLLOUT_RECORD:
         return None
     try:
         return msgspec.json.decode(text, type=Record)

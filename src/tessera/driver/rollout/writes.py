@@ -9,13 +9,13 @@ from tessera.driver.rollout.instructions import EvictPod, PatchNode
 from tessera.driver.rollout.state import (
     CORDONED_ANNOTATION,
     INITIAL_ANNOTATION,
-    MOST_CAUSE,
     RECORD_ANNOTATION,
     Record,
     State,
     text_of,
 )
 from tessera.driver.rollout.views import NodeView
+from tessera.limits import FAILURE_CAUSE
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ def relabel(view: NodeView, label: str, value: str, now: float, **changes: objec
 def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> Step:
     """The node failed, and goes back; ``occupied`` if only since its pods could not leave."""
     assert view.record is not None
-    cause = cause[:MOST_CAUSE]
+    cause = cause[:FAILURE_CAUSE]
     record = msgspec.structs.replace(view.record, since=now, cause=cause, occupied=occupied, returning=True)
     return Step(
         patch=write(view, State.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),

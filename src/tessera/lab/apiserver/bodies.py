@@ -15,12 +15,10 @@ from tessera.lab.apiserver.registry import ResourceType
 from tessera.lab.apiserver.routing import Query
 from tessera.lab.apiserver.seams import BodyDecoder, Cause, Obj
 from tessera.lab.apiserver.status import StatusError, bad_request, invalid, unsupported_media
+from tessera.limits import LAB_NESTING, LAB_VALUES
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 READABLE = ("application/json", "application/yaml", PROTOBUF)
-#: Levels of an object, and values in it: more than any object of a cluster has, few enough to walk at once.
-MAX_DEPTH = 100
-MAX_PARTS = 3 * 2**20
 _TOO_DEEP = "couldn't get version/kind; json parse error: exceeded max depth"
 _PROPAGATION = ("Foreground", "Background", "Orphan")
 
@@ -62,7 +60,7 @@ def parse_json(body: bytes) -> Any:
         raise bad_request(_TOO_DEEP) from None
     except msgspec.DecodeError as error:
         raise bad_request(f"couldn't get version/kind; json parse error: {error}") from None
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
+    if body.count(b"{") + body.count(b"[") > LAB_NESTING:
         _unfolded(value)
     return value
 
@@ -93,9 +91,9 @@ def _unfolded(value: Any) -> None:
     while waiting:
         each, depth = waiting.pop()
         seen += 1
-        if depth > MAX_DEPTH:
+        if depth > LAB_NESTING:
             raise bad_request(_TOO_DEEP)
-        if seen > MAX_PARTS:
+        if seen > LAB_VALUES:
             raise bad_request("error converting YAML to JSON: yaml: document contains excessive aliasing")
         if isinstance(each, dict):
             waiting += [(below, depth + 1) for below in each.values()]

@@ -17,8 +17,9 @@ from tessera.lab.cloud.autoscaler.rules import Timers
 from tessera.lab.cloud.cloud import Cloud
 from tessera.lab.cloud.groups import Delay, NodeGroup
 from tessera.lab.cluster import Cluster
-from tessera.lab.nodespec import MAX_NODES, parse_nodes
+from tessera.lab.nodespec import parse_nodes
 from tessera.lab.supervision import supervised
+from tessera.limits import ECHOED, LAB_NODES
 
 #: Sockets' paths have the node's name in them, which is the group's and six characters more.
 LONGEST_NAME = 8
@@ -35,15 +36,15 @@ def parse_group(text: str) -> NodeGroup:
     found = _GROUP.fullmatch(text)
     if found is None or len(found["name"]) > LONGEST_NAME:
         raise ValueError(
-            f"group {text[:200]!r}: write NAME=CARDS or NAME=CARDS:MIN-MAX, for example gpu=4xA100-40GB:0-3;"
+            f"group {text[:ECHOED]!r}: write NAME=CARDS or NAME=CARDS:MIN-MAX, for example gpu=4xA100-40GB:0-3;"
             f" the name has at most {LONGEST_NAME} of a-z, 0-9 and -"
         )
     nodes = parse_nodes(found["node"])
     if len(nodes) > 1 or not nodes[0].cards:
-        raise ValueError(f"group {text[:200]!r}: its nodes are alike and have cards; write one node, as 4xA100-40GB")
+        raise ValueError(f"group {text[:ECHOED]!r}: its nodes are alike and have cards; write one node, as 4xA100-40GB")
     minimum, maximum = int(found["minimum"] or 0), int(found["maximum"] or 10)
-    if not minimum <= maximum <= MAX_NODES or not maximum:
-        raise ValueError(f"group {text[:200]!r}: {minimum}-{maximum} nodes; from 0 to {MAX_NODES}, the least first")
+    if not minimum <= maximum <= LAB_NODES or not maximum:
+        raise ValueError(f"group {text[:ECHOED]!r}: {minimum}-{maximum} nodes; from 0 to {LAB_NODES}, the least first")
     return NodeGroup(
         name=found["name"],
         template=nodes[0],

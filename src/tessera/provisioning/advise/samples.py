@@ -21,14 +21,12 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, Gathered
+from tessera.limits import ECHOED, SAMPLE_ROWS, SAMPLE_TIME
 from tessera.provisioning.milestones import Milestone, Record
 
 DURATIONS = ("provision", "startup", "ready")
 #: Where each duration begins; all end with usable cards.
 _BEGINS = {"provision": Milestone.REQUESTED, "startup": Milestone.REGISTERED, "ready": Milestone.READY}
-#: Rows of a file that are read, and the longest time that is believed: a week.
-MAX_ROWS = 100_000
-LONGEST = 7 * 86_400.0
 
 
 class GroupTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,8 +96,8 @@ def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
         except csv.Error as error:
             found.add("", f"is no CSV: {error}")
             return []
-    if len(rows) > MAX_ROWS:
-        found.add("", f"has {len(rows)} rows; the most is {MAX_ROWS}")
+    if len(rows) > SAMPLE_ROWS:
+        found.add("", f"has {len(rows):,} rows; {SAMPLE_ROWS} are read")
         return []
     return rows
 
@@ -126,8 +124,8 @@ def _seconds(found: Gathered, value: Any, at: str) -> float:
         seconds = float(value)
     except (TypeError, ValueError):
         seconds = math.nan
-    if not 0 <= seconds <= LONGEST:
-        found.add(at, f"must be seconds from 0 to {LONGEST:.0f}, not {str(value)[:40]!r}")
+    if not 0 <= seconds <= SAMPLE_TIME:
+        found.add(at, f"must be from 0 to {SAMPLE_TIME:,} {SAMPLE_TIME.unit}, not {str(value)[:ECHOED]!r}")
         return 0.0
     return seconds
 

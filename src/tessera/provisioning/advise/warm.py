@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from tessera.limits import WARM_NODES
+
 #: The lowest priority for which the cluster autoscaler still makes nodes (``--expendable-pods-priority-cutoff``).
 CUTOFF = -10
-#: Nodes that are kept at most; more is a cluster of its own.
-MOST = 1000
 
 PLACEHOLDER_IMAGE = "registry.k8s.io/pause:3.10"
 
@@ -80,19 +80,21 @@ def smallest(target: float, *, per_hour: float, seconds: float, node_price: floa
     """The smallest pool in which no more than a share of ``target`` of the pods waits.
 
     Raises:
-        ValueError: not even :data:`MOST` nodes suffice.
+        ValueError: as many nodes as `WARM_NODES` do not suffice.
     """
-    for nodes in range(MOST + 1):
+    for nodes in range(WARM_NODES + 1):
         found = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
         if found.waits <= target:
             return found
-    raise ValueError(f"{per_hour:g} pods an hour at {seconds:g} s each need more than {MOST} warm nodes")
+    raise ValueError(
+        f"{per_hour:g} pods an hour at {seconds:g} s each need too many warm nodes: {WARM_NODES} are reckoned with"
+    )
 
 
 def cheapest(*, per_hour: float, seconds: float, node_price: float, wait_price: float) -> WarmPool:
     """The pool that costs least, idle nodes and waiting together; the smaller one of two that cost the same."""
     best = pool(0, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
-    for nodes in range(1, MOST + 1):
+    for nodes in range(1, WARM_NODES + 1):
         found = pool(nodes, per_hour=per_hour, seconds=seconds, node_price=node_price, wait_price=wait_price)
         if found.cost >= best.cost:  # the cost is convex in the size
             return best

@@ -6,6 +6,7 @@ drawing goes.
 
 from collections.abc import Sequence
 
+from tessera.limits import REPORT_BARS
 from tessera.provisioning.experiments.published import red_hats
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.phases import ORDER
@@ -30,8 +31,6 @@ WIDE, NARROW = 860.0, 328.0
 #: Margins of a chart of bars, and least width of a bar with its texts.
 _LEFT, _RIGHT = 64.0, 24.0
 _COLUMN = 74.0
-#: Bars of one drawing at most; of more, those of the most nodes are drawn.
-MOST_BARS = 30
 #: Widest place for names, and its least.
 _NAMES = (150.0, 340.0)
 _HATCH = "unknown-time"
@@ -61,7 +60,7 @@ _OPERATORS = {"tessera": "#228833", "reference": "#4477aa"}
 def stacked(summaries: Sequence[Summary], width: float = WIDE) -> str:
     """One bar for each summary, made up of its phases; empty if nothing is known of any."""
     every = [(each, each.stack) for each in summaries if each.stack is not None]
-    rows = every[:MOST_BARS]
+    rows = every[:REPORT_BARS]
     if not rows:
         return ""
     widest = max(width_of(line) for each, stack in rows for line in (*_named(each), _count(each, stack)))

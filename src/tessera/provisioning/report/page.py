@@ -6,6 +6,7 @@ is for reading, ``-o json`` has everything.
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from tessera.limits import REPORT_TABLES
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, stacked
 from tessera.provisioning.report.differences import differences
@@ -13,8 +14,8 @@ from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummar
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
 from tessera.text import html as escape
 
-#: Tables that are open, where there are more than that; and tables at most.
-_OPEN, _MOST = 12, 200
+#: Tables that are open, where there are more than that.
+_OPEN = 12
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--ground:#ffffff}
@@ -85,14 +86,15 @@ def _body(
             yield f"<h2>{escape(TITLES.get(experiment, experiment))}</h2>"
         yield from _scenarios(own) if own else ()
     yield from _drawn(stacked(summaries), stacked(summaries, NARROW))
-    for place, each in enumerate(summaries[:_MOST]):
+    for place, each in enumerate(summaries[:REPORT_TABLES]):
         title = f"{escape(each.title)} ({escape(nodes_text(each))})"
         folded = place >= _OPEN
         yield f"<details><summary>{title}</summary>" if folded else f"<h2>{title}</h2>"
         yield from _table("phase", (each.phases, PHASES, ""), (each.totals, _SUMS, ' class="sum"'))
         yield "</details>" if folded else ""
-    if len(summaries) > _MOST:
-        rest = f"{len(summaries) - _MOST} more have fewer nodes and are left out; choose with --group, or fewer --by."
+    if len(summaries) > REPORT_TABLES:
+        more = len(summaries) - REPORT_TABLES
+        rest = f"{more:,} more have fewer nodes and are left out; choose with --group, or fewer --by."
         yield f'<p class="note">{rest}</p>'
     for way in workloads:
         yield f"<h2>{escape(way.title)} ({escape(pods_text(way))})</h2>"

@@ -4,7 +4,7 @@ Records: lines of JSON as the ConfigMap holds them, the ConfigMap itself as kube
 records, or what ``tessera provisioning report -o json`` printed. Results: what ``tessera bench`` writes, or a list of
 such objects.
 
-Files are written by others: one of more than :data:`LARGEST` characters is refused, and a YAML in which few lines stand
+Files are written by others: one of more characters than `REPORT_TEXT` is refused, and a YAML in which few lines stand
 for much, by names for parts that are repeated, before it is written out.
 """
 
@@ -14,14 +14,10 @@ from typing import Any
 import msgspec
 
 from tessera.api.documents import FileRefused, load
+from tessera.limits import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.experiments.results import Samples, read_results
 from tessera.provisioning.milestones import Record, WorkloadRecord
 from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
-
-#: Characters of a file that are read.
-LARGEST = 16 * 1024 * 1024
-#: Values and characters of one record that are looked at: more than the longest one has.
-_MOST_IN_RECORD = 10_000
 
 _TOO_DEEP = "is nested too deeply to be records or results"
 
@@ -36,8 +32,8 @@ def read_records(text: str, name: str) -> tuple[Record, ...]:
     Raises:
         ValueError: it has none, or one of them is broken; the text names file, line and fault.
     """
-    if len(text) > LARGEST:
-        raise ValueError(f"{name}: has {len(text)} characters, {LARGEST} are the most")
+    if len(text) > REPORT_TEXT:
+        raise ValueError(f"{name}: has {len(text):,} characters; {REPORT_TEXT} are read, give fewer records")
     found = []
     for place, line in _lines(text, name):
         try:
@@ -112,20 +108,20 @@ def _lines_of(values: list[Any], what: str, name: str) -> list[tuple[str, str]]:
     for number, each in enumerate(values, start=1):
         line = _line(each, name)
         characters += len(line)
-        if characters > LARGEST:
-            raise ValueError(f"{name}: stands for more than {LARGEST} characters, which are the most")
+        if characters > REPORT_TEXT:
+            raise ValueError(f"{name}: stands for too much: {REPORT_TEXT} are read; give fewer records")
         lines.append((f"{what} {number}", line))
     return lines
 
 
 def _line(value: Any, name: str) -> str:
-    left, todo = _MOST_IN_RECORD, [value]
+    left, todo = int(REPORT_RECORD), [value]
     while todo:
         each = todo.pop()
         parts = [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, (list, tuple)) else ()
         left -= len(each) if isinstance(each, (str, bytes)) else 1 + len(parts)
         if left < 0:
-            raise ValueError(f"{name}: holds what is no record: it is longer than {_MOST_IN_RECORD} characters")
+            raise ValueError(f"{name}: holds what is no record, since it is too long: {REPORT_RECORD} are read")
         todo += parts
     try:
         return msgspec.json.encode(value).decode()
