@@ -67,6 +67,13 @@ LOG_LINE = Limit(
     "what the API server answers is there in full; a text of others cannot fill the log",
 )
 
+LEASE_DURATION = Limit(
+    300,
+    "seconds",
+    "the time for which a controller waits for the holder of an unchanged Lease, whatever the Lease says",
+    "twenty times what Tessera writes; a forged one of 68 years left the cluster without a controller",
+)
+
 NODE_AFFINITY_TERMS = Limit(
     100,
     "terms",

@@ -2,119 +2,16 @@
 
 import asyncio
 import functools
-import json
 import random
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any
 
 import pytest
 from tests.kube.conftest import cancelled, run_virtual
+from tests.kube.electing import EPOCH, LeaseServer, Participant, Wire, now, until
 
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.lease import LeaderElector, LeaseTiming
-from tessera.kube.transport import Request, Response, Stream
-
-EPOCH = 1_700_000_000.0
-
-
-class LeaseServer:
-    """One lease with compare-and-swap; the time of each write is noted."""
-
-    def __init__(self) -> None:
-        self.lease: dict[str, Any] | None = None
-        self.version = 0
-        self.holders: list[tuple[float, str]] = []
-
-    def handle(self, request: Request) -> Response:
-        match request.method:
-            case "GET" if self.lease is None:
-                return refusal(404, "NotFound")
-            case "POST" if self.lease is not None:
-                return refusal(409, "AlreadyExists")
-            case "POST":
-                self._store({**json.loads(request.body), "metadata": {"name": "l", "namespace": "n"}})
-            case "PATCH" if self.lease is None:
-                return refusal(404, "NotFound")
-            case "PATCH":
-                patch = json.loads(request.body)
-                if patch["metadata"]["resourceVersion"] != str(self.version):
-                    return refusal(409, "Conflict")
-                assert self.lease
-                self._store({**self.lease, "spec": {**self.lease["spec"], **patch["spec"]}})
-        return Response(status=200, body=json.dumps(self.lease).encode())
-
-    def _store(self, lease: dict[str, Any]) -> None:
-        self.version += 1
-        self.lease = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(self.version)}}
-        self.holders.append((now(), lease["spec"]["holderIdentity"]))
-
-
-def refusal(code: int, reason: str) -> Response:
-    return Response(status=code, body=json.dumps({"code": code, "reason": reason, "message": reason}).encode())
-
-
-class Wire:
-    """One participant's way to the server: ``up``, ``broken``, ``hung``, or ``deaf`` (acts, but the answer is lost)."""
-
-    def __init__(self, server: LeaseServer) -> None:
-        self.state = "up"
-        self._server = server
-
-    async def request(self, request: Request) -> Response:
-        await asyncio.sleep(0.01)
-        if self.state == "hung":
-            await asyncio.sleep(1e9)
-        if self.state == "broken":
-            raise ConnectionError("refused")
-        answer = self._server.handle(request)
-        if self.state == "deaf":
-            raise ConnectionError("reset")
-        return answer
-
-    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
-        raise NotImplementedError(request)
-
-    async def close(self) -> None:
-        """Nothing is open."""
-
-
-class Participant:
-    """An elector, its wire, and the times at which its leader's task ran."""
-
-    def __init__(self, server: LeaseServer, name: str, *, skew: float = 0.0, stopping: float = 0.0) -> None:
-        self.wire = Wire(server)
-        self.clock = LoopClock(EPOCH + skew)
-        self.reigns: list[list[float]] = []
-        self._stopping = stopping
-        client = Client(self.wire, field_manager=name, clock=self.clock)
-        self.elector = LeaderElector(
-            client, namespace="n", name="l", identity=name, clock=self.clock, rng=random.Random(name)
-        )
-        self.task = asyncio.create_task(self.elector.run(self._lead))
-
-    async def _lead(self) -> None:
-        self.reigns.append([now()])
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(self._stopping)
-            self.reigns[-1].append(now())
-
-    @property
-    def leads(self) -> bool:
-        return bool(self.reigns) and len(self.reigns[-1]) == 1
-
-
-def now() -> float:
-    return asyncio.get_running_loop().time()
-
-
-async def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - virtual time costs nothing
-            await asyncio.sleep(0.05)
+from tessera.kube.transport import Request, Response
 
 
 def test_one_of_two_leads_and_keeps_leading() -> None:
@@ -215,7 +112,7 @@ def test_the_duration_that_a_holder_wrote_is_waited_for() -> None:
     async def main() -> None:
         server = LeaseServer()
         spec = {"holderIdentity": "other", "leaseDurationSeconds": 60, "leaseTransitions": 3}
-        server._store({"metadata": {"name": "l", "namespace": "n"}, "spec": spec})
+        server.store({"metadata": {"name": "l", "namespace": "n"}, "spec": spec})
         began, one = now(), Participant(server, "one")
         await until(lambda: one.leads)
         assert 60 <= now() - began < 65
@@ -246,7 +143,7 @@ def test_somebody_who_takes_the_lease_by_force_ends_the_reign_at_the_next_renewa
         one = Participant(server, "one")
         await until(lambda: one.leads)
         assert server.lease
-        server._store({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": "admin"}})
+        server.store({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": "admin"}})
         forced = now()
         await until(lambda: not one.leads)
         assert now() - forced < 5

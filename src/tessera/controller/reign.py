@@ -49,7 +49,7 @@ class Reign:
         client: the API server.
         clock: the time.
         metrics: the process's.
-        may_act: whether this replica still leads; asked before each write.
+        may_act: whether this replica still leads; asked before each write is sent.
         resolver: looks driver images up; made once a process, so that what it knows outlives a time of leadership.
         rng: for jitter.
     """
@@ -65,6 +65,7 @@ class Reign:
         resolver: Resolver,
         rng: random.Random,
     ) -> None:
+        client = client.fenced(may_act)
         self._clock = clock
         self._metrics = metrics
         self._slicer = Slicer()

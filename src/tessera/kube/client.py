@@ -11,7 +11,7 @@ Rules:
 3. A refusal is an :class:`~tessera.kube.errors.ApiError`; no answer is a ``ConnectionError`` or ``TimeoutError``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, Literal, TypeVar
 
@@ -20,6 +20,7 @@ import msgspec
 from tessera import __version__
 from tessera.clock import Clock
 from tessera.kube.errors import BrokenAnswer, Conflict, Expired, Invalid, Status, TooManyRequests, error_from_response
+from tessera.kube.fence import FencedTransport
 from tessera.kube.meta import Resource, Wire, manifest
 from tessera.kube.resources import PODS, Scale
 from tessera.kube.transport import Request, Response, Stream, Transport
@@ -94,6 +95,11 @@ class Client:
     def under(self, field_manager: str) -> "Client":
         """The same connections, for fields that have an owner of their own. Closing one of the two closes both."""
         return Client(self._transport, field_manager=field_manager, clock=self._clock, component=self._field_manager)
+
+    def fenced(self, may_act: Callable[[], bool]) -> "Client":
+        """The same connections, for writes that are sent only while ``may_act()``; asked before each is sent."""
+        fence = FencedTransport(self._transport, may_act)
+        return Client(fence, field_manager=self._field_manager, clock=self._clock)
 
     async def close(self) -> None:
         """Ends all streams and frees the connections."""

@@ -9,7 +9,12 @@ Rules:
    is acknowledged when it is read. The leader's task is cancelled and awaited when ``deadline`` has passed since then;
    ``duration - deadline`` is the time it has to stop before another may begin. That needs no answer from the server, so
    a hanging API makes no difference.
-4. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
+4. A try to renew that has no answer yet goes on beside the next one: the server may be slow, or the connection dead.
+5. A Lease that was deleted may have a holder that acts until its next renewal. Who has seen it before waits for its
+   own duration until it makes the Lease anew; only a process that never saw it makes it at once.
+6. What stands in a Lease may come from anybody. Holders are told with the way out, durations have a limit
+   (:data:`~tessera.limits.LEASE_DURATION`), and numbers of ours stay within what the API takes.
+7. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
    over at once.
 """
 
@@ -23,13 +28,21 @@ import msgspec
 
 from tessera.clock import Clock, rfc3339_micro
 from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound
+from tessera.kube.errors import AlreadyExists, ApiError, BrokenAnswer, Conflict, NotFound
 from tessera.kube.resources import LEASES, Lease, LeaseSpec
+from tessera.limits import FACT_SHOWN, LEASE_DURATION
+from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
 #: What the API may do to a request.
 _TROUBLE = (ApiError, ConnectionError, TimeoutError)
+
+#: Tries of a renewal without a pause while others change the Lease otherwise.
+_CONFLICTS = 5
+
+#: The largest number that the API server takes in a Lease, an int32.
+_LARGEST = 2**31 - 1
 
 
 class LeaseTiming(msgspec.Struct, frozen=True):
@@ -84,6 +97,7 @@ class LeaderElector:
         self._client = client
         self._namespace = namespace
         self._name = name
+        self._what = f"Lease {namespace}/{name}"
         self._identity = identity
         self._clock = clock
         self._rng = rng
@@ -93,6 +107,7 @@ class LeaderElector:
         self._unanswered: dict[str, float] = {}  # renewTime of writes without an answer, and when each was sent
         self._spec = LeaseSpec()
         self._unchanged_since = float("-inf")
+        self._missing_since = float("inf")
 
     @property
     def is_leader(self) -> bool:
@@ -108,10 +123,10 @@ class LeaderElector:
             await self._acquire()
             if not self.is_leader:
                 continue  # the answer came so late that what it grants may have run out
-            _log.info("%s leads %s/%s", self._identity, self._namespace, self._name)
+            _log.info("%s: held by %s, this process, which leads now", self._what, self._identity)
             if await self._reign(lead):
                 return
-            _log.warning("%s lost %s/%s", self._identity, self._namespace, self._name)
+            _log.warning("%s: lost by %s, this process, which leads no more", self._what, self._identity)
 
     async def _reign(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """One time of leadership; whether it ended because ``lead()`` did."""
@@ -134,19 +149,21 @@ class LeaderElector:
     async def _acquire(self) -> None:
         while True:
             try:
-                if await self._try_to_acquire():
-                    return
+                async with asyncio.timeout(self._timing.deadline):
+                    if await self._try_to_acquire():
+                        return
             except _TROUBLE as error:
-                _log.info("lease %s/%s: %s", self._namespace, self._name, error)
+                self._tell_trouble(error)
             await self._clock.sleep(self._pause())
 
     async def _try_to_acquire(self) -> bool:
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
         except NotFound:
-            return await self._create()
+            return self._may_be_made() and await self._create()
         if self._is_taken():
             return False
+        self._unanswered.clear()  # what was written without an answer has been read by now, or never will be
         try:
             await self._write(self._claim())
         except Conflict:
@@ -163,12 +180,21 @@ class LeaderElector:
         self._acknowledge(lease, sent)
         return True
 
+    def _may_be_made(self) -> bool:
+        """Whether no other can act any more under a Lease that is not there now."""
+        if not self._version:
+            return True
+        now = self._clock.monotonic()
+        self._missing_since = min(self._missing_since, now)
+        return now >= self._missing_since + self._timing.duration
+
     def _is_taken(self) -> bool:
         holder = self._spec.holder_identity
         if not holder or holder == self._identity:
             return False
-        duration = self._spec.lease_duration_seconds or self._timing.duration
-        return self._clock.monotonic() < self._unchanged_since + duration
+        duration = self._spec.lease_duration_seconds or 0
+        waited = min(duration, LEASE_DURATION) if duration > 0 else self._timing.duration
+        return self._clock.monotonic() < self._unchanged_since + waited
 
     # Keeping it
 
@@ -177,38 +203,57 @@ class LeaderElector:
             while True:
                 async with asyncio.timeout(self._held_until - self._clock.monotonic()):
                     await self._clock.sleep(self._until_renewal())
-                    while not await self._renew():
-                        await self._clock.sleep(self._pause())
+                    await self._renew()
         except (_LostError, TimeoutError) as error:
-            _log.warning("lease %s/%s: %s", self._namespace, self._name, str(error) or "not renewed in time")
+            _log.warning("%s: %s", self._what, str(error) or "not renewed in time")
             self._held_until = float("-inf")
 
-    async def _renew(self) -> bool:
-        """One try; ``False`` if it failed and another makes sense."""
+    async def _renew(self) -> None:
+        """Tries until one try is acknowledged."""
+        tries: set[asyncio.Task[bool]] = set()
         try:
-            await self._write({"renewTime": self._now()})
-        except NotFound as error:
-            raise _LostError("it was deleted") from error
-        except Conflict:
-            return await self._look_who_holds()
-        except _TROUBLE as error:
-            _log.info("lease %s/%s: %s", self._namespace, self._name, error)
-            return False
-        return True
+            while True:
+                tries.add(asyncio.create_task(self._try_to_renew()))
+                done, tries = await asyncio.wait(tries, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED)
+                if True in [each.result() for each in done]:
+                    return
+                if done:
+                    await self._clock.sleep(self._pause())
+        finally:
+            for each in tries:
+                await _stop(each)
+
+    async def _try_to_renew(self) -> bool:
+        """One try; ``False`` if it failed and another makes sense."""
+        for _ in range(_CONFLICTS):
+            try:
+                await self._write({"renewTime": self._now()})
+            except NotFound as error:
+                self._version = ""  # so nobody else has taken it meanwhile
+                raise _LostError("it was deleted") from error
+            except Conflict:
+                if await self._look_who_holds():
+                    return True
+                continue  # others changed something else: at once again, before they do it once more
+            except _TROUBLE as error:
+                self._tell_trouble(error)
+                return False
+            return True
+        return False
 
     async def _look_who_holds(self) -> bool:
         """After a conflict: whether a write of ours is there whose answer was lost; then that was the renewal."""
         try:
             self._observe(await self._client.get(LEASES, self._name, self._namespace))
         except _TROUBLE as error:
-            _log.info("lease %s/%s: %s", self._namespace, self._name, error)
+            self._tell_trouble(error)
             return False
         if self._spec.holder_identity != self._identity:
-            raise _LostError(f"{self._spec.holder_identity or 'nobody'} holds it")
+            raise _LostError(f"{one_line(self._spec.holder_identity or 'nobody')} holds it")
         sent = self._unanswered.get(self._spec.renew_time or "")
         if sent is None:
             return False
-        self._held_until = sent + self._timing.deadline
+        self._held_until = max(self._held_until, sent + self._timing.deadline)
         return True
 
     async def _release(self) -> None:
@@ -223,7 +268,7 @@ class LeaderElector:
                     {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}, hold=False
                 )
         except _TROUBLE as error:
-            _log.info("lease %s/%s is left to run out: %s", self._namespace, self._name, error)
+            _log.info("%s is left to run out: %s", self._what, error)
 
     # Writing
 
@@ -239,12 +284,13 @@ class LeaderElector:
     def _claim(self) -> dict[str, Any]:
         mine = self._spec.holder_identity == self._identity
         now = self._now()
+        transitions = (self._spec.lease_transitions or 0) + (0 if mine or not self._version else 1)
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": self._timing.duration,
             "acquireTime": (self._spec.acquire_time if mine else None) or now,
             "renewTime": now,
-            "leaseTransitions": (self._spec.lease_transitions or 0) + (0 if mine or not self._version else 1),
+            "leaseTransitions": transitions if 0 <= transitions <= _LARGEST else 0,
         }
 
     def _acknowledge(self, lease: Lease, sent: float) -> None:
@@ -254,9 +300,38 @@ class LeaderElector:
 
     def _observe(self, lease: Lease) -> None:
         self._version = lease.metadata.resource_version
+        self._missing_since = float("inf")
         if lease.spec != self._spec:
-            self._spec = lease.spec
+            before, self._spec = self._spec, lease.spec
             self._unchanged_since = self._clock.monotonic()
+            self._tell_of_others(before)
+
+    def _tell_of_others(self, before: LeaseSpec) -> None:
+        """Names another holder, and a duration beyond the limit, once."""
+        holder, duration = self._spec.holder_identity, self._spec.lease_duration_seconds
+        if (
+            not holder
+            or holder == self._identity
+            or (holder, duration)
+            == (
+                before.holder_identity,
+                before.lease_duration_seconds,
+            )
+        ):
+            return
+        wait = "this process waits; if no such process is there, delete the Lease"
+        _log.info('%s: held by "%s"; %s', self._what, one_line(holder), wait)
+        if duration is not None and duration > LEASE_DURATION:
+            rule = f"a process waits for {LEASE_DURATION}"
+            _log.warning("%s: spec.leaseDurationSeconds is %d, and %s", self._what, duration, rule)
+
+    def _tell_trouble(self, error: Exception) -> None:
+        hint = (
+            f"; if this lasts, delete the {self._what}, and a new one is made"
+            if isinstance(error, BrokenAnswer)
+            else ""
+        )
+        _log.info("%s: %s%s", self._what, one_line(str(error) or "no answer in time", FACT_SHOWN), hint)
 
     def _pause(self) -> float:
         return self._timing.retry * self._rng.uniform(0.8, 1.2)
@@ -274,7 +349,7 @@ class _LostError(Exception):
     """Another holds the lease, or nobody does."""
 
 
-async def _stop(task: asyncio.Task[None]) -> None:
+async def _stop(task: asyncio.Task[Any]) -> None:
     """Cancels a task and waits for its end; its own outcome is for its owner to look at."""
     task.cancel()
     await asyncio.wait({task})
