@@ -151,8 +151,8 @@ def agent(*, ready: str = "True", **metadata: Any) -> Pod:
     )
 
 
-def lease(renewed: float = NOW) -> Lease:
-    spec = LeaseSpec(holder_identity="c-1", lease_duration_seconds=15, renew_time=rfc3339(renewed))
+def lease(renewed: float = NOW, duration: int = 15) -> Lease:
+    spec = LeaseSpec(holder_identity="c-1", lease_duration_seconds=duration, renew_time=rfc3339(renewed))
     return msgspec.structs.replace(
         msgspec.convert({"metadata": {"name": "tessera-controller", "namespace": "tessera-system"}}, Lease), spec=spec
     )
@@ -229,7 +229,13 @@ def test_the_first_thing_in_the_way(asked_about: Pod, case: str, words: str) -> 
 
 @pytest.mark.parametrize(
     ("leases", "words"),
-    [([], "there is no Lease"), ([lease(NOW - 90)], "90s ago by c-1")],
+    [
+        ([], "there is no Lease"),
+        ([lease(NOW - 90)], "90s ago by c-1"),
+        ([lease(NOW - 900, duration=2**31 - 1)], "15m ago by c-1"),
+        ([lease(NOW - 90, duration=-1)], "90s ago by c-1"),
+        ([lease(253402300799.0)], "9999-12-31T23:59:59Z as its renewTime, a day or more from now"),
+    ],
 )
 def test_a_controller_that_does_not_run(leases: list[Lease], words: str) -> None:
     found = answer(pod(), leases=leases)

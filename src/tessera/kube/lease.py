@@ -41,8 +41,8 @@ _TROUBLE = (ApiError, ConnectionError, TimeoutError)
 #: Tries of a renewal without a pause while others change the Lease otherwise.
 _CONFLICTS = 5
 
-#: The largest number that the API server takes in a Lease, an int32.
-_LARGEST = 2**31 - 1
+#: What the API server takes as leaseTransitions, an int32.
+_TRANSITIONS = range(2**31)
 
 
 class LeaseTiming(msgspec.Struct, frozen=True):
@@ -290,7 +290,7 @@ class LeaderElector:
             "leaseDurationSeconds": self._timing.duration,
             "acquireTime": (self._spec.acquire_time if mine else None) or now,
             "renewTime": now,
-            "leaseTransitions": transitions if 0 <= transitions <= _LARGEST else 0,
+            "leaseTransitions": transitions if transitions in _TRANSITIONS else 0,
         }
 
     def _acknowledge(self, lease: Lease, sent: float) -> None:

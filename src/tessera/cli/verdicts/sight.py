@@ -18,7 +18,7 @@ from tessera.clock import parse_rfc3339
 from tessera.controller.machine import Slicer
 from tessera.controller.stored import state_of
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
-from tessera.limits import EVENT_SHOWN
+from tessera.limits import EVENT_SHOWN, LEASE_DURATION
 from tessera.provisioning.milestones import Record
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
@@ -31,6 +31,8 @@ NEEDED = frozenset({"pods", "nodes", "instaslices"})
 #: Times the Lease's duration that it may be old: two clocks are compared, and the holder may be slow.
 _LEASE_SLACK = 2.0
 _LEASE_SECONDS = 15
+#: Seconds by which clocks that are set at all may differ; a renewal that lies further ahead is forged.
+_CLOCKS_APART = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,13 @@ class View:
             since = self.sight.now - parse_rfc3339(lease.spec.renew_time or "")
         except ValueError:
             return f"{where} was never renewed"
-        if since <= _LEASE_SLACK * (lease.spec.lease_duration_seconds or _LEASE_SECONDS):
+        if since < -_CLOCKS_APART:
+            return (
+                f"{where} says {lease.spec.renew_time} as its renewTime, a day or more from now: if its holder"
+                f" {lease.spec.holder_identity} is no pod of Tessera, delete the Lease"
+            )
+        duration = min(lease.spec.lease_duration_seconds or 0, LEASE_DURATION)
+        if since <= _LEASE_SLACK * (duration if duration > 0 else _LEASE_SECONDS):
             return ""
         return f"{where} was last renewed {age(since)} ago by {lease.spec.holder_identity}"
 
