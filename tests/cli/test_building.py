@@ -49,7 +49,9 @@ def test_the_controller_takes_every_setting_but_the_secret_that_a_policy_names()
 def test_an_installation_hands_them_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["install", *arguments(SITE), "-o", "yaml"]) == 0
     printed = yaml.safe_load_all(capsys.readouterr().out)
-    (found,) = (each for each in printed if each["metadata"]["name"] == "tessera-controller" and "spec" in each)
+    (found,) = (
+        each for each in printed if (each["kind"], each["metadata"]["name"]) == ("Deployment", "tessera-controller")
+    )
     assert read(*found["spec"]["template"]["spec"]["containers"][0]["args"]) == SITE
 
 

@@ -274,7 +274,7 @@ def test_an_annotation_that_is_broken_is_told_and_ends_nothing() -> None:
     broken.metadata.annotations[OFFERS_ANNOTATION] = "[{}]"
     found = answer(broken)
     assert found.case == "as-asked"
-    assert any(OFFERS_ANNOTATION in each and "writes it anew" in each for each in found.facts)
+    assert any(OFFERS_ANNOTATION in each and "writes it again" in each for each in found.facts)
 
 
 def test_the_last_warnings_on_the_node_are_told_whoever_names_it_how() -> None:

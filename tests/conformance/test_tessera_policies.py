@@ -200,7 +200,7 @@ async def test_an_agent_touches_no_other_node(world: World) -> None:
     amount = {"status": {"capacity": {"nvidia.com/gpu": "0"}}}
     denied(await world.agent("PATCH", world.node(world.other, "status"), amount, content=MERGE), *words)
     denied(await world.agent("DELETE", world.node(world.other)), *words)
-    denied(await world.agent("DELETE", world.node(world.mine)), "makes and deletes no Node")
+    denied(await world.agent("DELETE", world.node(world.mine)), f"may not create or delete Node {world.mine}")
     denied(await world.agent("POST", "/api/v1/nodes", {"metadata": {"name": f"{world.mine}-new"}}))
 
 
@@ -293,7 +293,10 @@ async def test_an_agent_that_may_evict_evicts_no_pods_of_the_system(world: World
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": unique}}
     for namespace in ("kube-system", world.namespace):  # the test's stands for tessera-system
         path = f"/api/v1/namespaces/{namespace}/pods/{unique}/eviction"
-        denied(await world.agent("POST", path, eviction), "evicts no pods of the system")
+        denied(
+            await world.agent("POST", path, eviction),
+            f"{world.mine} may not evict pod {namespace}/{unique}: agents evict",
+        )
     assert (await world.agent("POST", f"/api/v1/namespaces/default/pods/{unique}/eviction", eviction)).status == 404
 
 

@@ -1,4 +1,4 @@
-"""Which pods ``deploy/policies/pods.yaml`` refuses: those that take GPUs past Kubernetes, and no others."""
+"""Which pods ``deploy/policies/pods.yaml`` refuses: those that use GPUs without a request, and no others."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -56,9 +56,9 @@ def test_what_a_newer_release_says_is_passed_over() -> None:
         ('{"node":"n","asked":-1}', "asked is '-1'"),
         ('{"node":"n","waited":-1}', "waited is '-1'"),
         ('{"node":"n","waits":"x"}', "waits is 'x'"),
-        ('{"node":"n","pool":"' + "x" * 600 + '"}', "pool has 600 characters; at most 512 characters are read"),
+        ('{"node":"n","pool":"' + "x" * 600 + '"}', "pool has 600 characters; at most 512 characters are allowed"),
         ('{"node":"n","group":"\\u001b[2J"}', "text that can be printed is expected"),
-        ("x" * (PROVISIONING_RECORD + 1), f"{PROVISIONING_RECORD} are read"),
+        ("x" * (PROVISIONING_RECORD + 1), f"{PROVISIONING_RECORD} are allowed"),
     ],
 )
 def test_a_text_of_others_is_refused_with_its_fault(text: str, says: str) -> None:

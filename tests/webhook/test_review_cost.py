@@ -118,5 +118,5 @@ def test_the_time_is_asked_for_while_a_pod_is_gone_over() -> None:
 
 
 def test_a_body_that_is_too_long_is_not_read() -> None:
-    with pytest.raises(ReviewError, match=f"{REVIEW_BODY} are read"):
+    with pytest.raises(ReviewError, match=f"{REVIEW_BODY} are allowed, make the pod smaller"):
         Reviewer(Capabilities()).review(b" " * (REVIEW_BODY + 1))

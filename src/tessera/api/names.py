@@ -42,7 +42,7 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 #: Environment through which a container would choose its devices itself, past the device plugin.
 DEVICE_ENV = (VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES")
 
-#: The admission policy of pods that take GPUs past Kubernetes (``deploy/policies/pods.yaml``), and the label with its
+#: The admission policy of pods that use GPUs without a request (``deploy/policies/pods.yaml``), and the label with its
 #: value by which an administrator leaves a namespace out of it.
 DEVICE_ACCESS_POLICY = "tessera-device-access"
 DEVICE_ACCESS_LABEL, DEVICE_ACCESS_ALLOWED = "tessera.dev/device-access", "allowed"

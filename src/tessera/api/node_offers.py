@@ -90,6 +90,9 @@ class NodeOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     profile: Annotated[str, msgspec.Meta(max_length=63)] = ""
 
 
+#: What a reader of a wrong annotation may rely on.
+_REMEDY = "the node's agent writes it again"
+
 _DECODER = msgspec.json.Decoder(tuple[NodeOffer, ...])
 
 
@@ -110,13 +113,16 @@ def decode_offers(text: str) -> tuple[NodeOffer, ...]:
     Raises:
         ValueError: it is too long or not of its form; the text names annotation, entry, field and rule.
     """
-    _check_size(text)
+    try:
+        _check_size(text)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_REMEDY}") from None
     try:
         found = _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"annotation {OFFERS_ANNOTATION}: {_located(str(error))}; the agent writes it anew") from None
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: {_located(str(error))}; {_REMEDY}") from None
     if len(found) > OFFERS:
-        raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {len(found)} entries; {OFFERS} are read")
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: has {len(found):,} entries; {OFFERS} are allowed; {_REMEDY}")
     for number, offer in enumerate(found):
         _check_profile(number, offer)
     return found

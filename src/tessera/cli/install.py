@@ -81,14 +81,14 @@ def _networks(_context: click.Context, _parameter: click.Parameter, texts: tuple
     type=click.Choice(["deny", "warn", "off"]),
     default="deny",
     show_default=True,
-    help="What becomes of pods that take GPUs past Kubernetes: NVIDIA_VISIBLE_DEVICES, device folders, privileged.",
+    help="What to do with pods that use GPUs without a request: NVIDIA_VISIBLE_DEVICES, device folders, privileged.",
 )
 @click.option(
     "--device-access-namespace",
     "device_namespaces",
     multiple=True,
     metavar="NAME",
-    help="A namespace whose pods may take GPUs so, besides the system's. Repeatable.",
+    help="A namespace whose pods may do so, besides the system's. Repeatable.",
 )
 @click.option(
     "--pull-secret",
@@ -151,10 +151,10 @@ def command(
     default, --values and the names of the ConfigMaps too. To change one thing, repeat all that was given before. Only
     drivers stay until --no-drivers takes Tessera's ClusterPolicy away.
 
-    Pods outside the system's namespaces that take GPUs past Kubernetes are refused: that set NVIDIA_VISIBLE_DEVICES to
-    a device, name devices in annotations, mount folders of devices, or are privileged. With --device-access warn they
-    are let in with a warning; a namespace is left out by --device-access-namespace, or by its label
-    tessera.dev/device-access=allowed.
+    Pods outside the system's namespaces may not use GPUs that they do not request. The API server refuses those that
+    set NVIDIA_VISIBLE_DEVICES to a device, name devices in annotations, mount folders of devices, or are privileged.
+    With --device-access warn it admits them with a warning. --device-access-namespace exempts a namespace, as does its
+    label tessera.dev/device-access=allowed.
 
     \b
     Examples:

@@ -26,7 +26,7 @@ def parse_quantity(text: str) -> Decimal:
         ValueError: the text is no quantity.
     """
     if len(text) > QUANTITY:
-        raise ValueError(f"quantity {text[:ECHOED]!r}...: has {len(text):,} characters; {QUANTITY} are read")
+        raise ValueError(f"quantity {text[:ECHOED]!r}...: has {len(text):,} characters; {QUANTITY} are allowed")
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(

@@ -58,7 +58,8 @@ def decode_workload(text: str) -> WorkloadRecord:
 def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
     if len(text) > PROVISIONING_RECORD:
         raise ValueError(
-            f"record of {len(text):,} characters; {PROVISIONING_RECORD} are read (annotation {PROVISIONING_ANNOTATION})"
+            f"record of {len(text):,} characters (annotation {PROVISIONING_ANNOTATION}); "
+            f"{PROVISIONING_RECORD} are allowed"
         )
     try:
         found = msgspec.json.decode(text, type=dict[str, Any])
@@ -77,7 +78,7 @@ def _decode(text: str, kind: type[R], moments: type[Enum]) -> R:
 def _check_lengths(found: Mapping[str, Any]) -> None:
     for name, value in found.items():
         if isinstance(value, str) and len(value) > RECORD_TEXT:
-            raise ValueError(f"{name} has {len(value):,} characters; {RECORD_TEXT} are read")
+            raise ValueError(f"{name} has {len(value):,} characters; {RECORD_TEXT} are allowed")
         if isinstance(value, str) and not value.isprintable():
             raise ValueError(f"{name} is {ascii(value)[:ECHOED]}; text that can be printed is expected")
 

@@ -295,7 +295,7 @@ class Port:
         finally:
             self._release(connection)
         if body is None:
-            text = f"the body is too long; {REVIEW_BODY} are read\n"
+            text = f"the body is too long: {REVIEW_BODY} are allowed; make the pod smaller\n"
             response = web.Response(status=413, text=text)
             response.force_close()
         else:

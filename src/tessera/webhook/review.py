@@ -88,7 +88,7 @@ class Reviewer:
 
     def _request(self, body: bytes) -> _Request:
         if len(body) > REVIEW_BODY:
-            raise ReviewError(f"the body has {len(body):,} bytes; {REVIEW_BODY} are read")
+            raise ReviewError(f"the body has {len(body):,} bytes; {REVIEW_BODY} are allowed, make the pod smaller")
         found: _Review = _decoded(self._decoder, body, "the body is no AdmissionReview")
         if (found.api_version, found.kind) != ("admission.k8s.io/v1", "AdmissionReview"):
             raise ReviewError(

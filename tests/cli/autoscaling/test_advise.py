@@ -183,6 +183,7 @@ def test_a_bad_file_is_refused(text: str, says: str, tmp_path: Path, capsys: Tol
     told = capsys.readouterr()
     assert told.out == ""
     assert says in told.err
+    assert "\\n" not in told.err
 
 
 def test_what_stops_the_whole_cluster_is_told_where_nothing_was_measured() -> None:

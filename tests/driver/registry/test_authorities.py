@@ -59,7 +59,7 @@ REFUSED = {
     "a damaged one after a good one": (PEM + PEM.replace(b"MII", b"MIJ"), "is damaged or not whole; get it"),
     "more than is read": (
         PEM + b"#" * REGISTRY_AUTHORITIES,
-        "is too long: at most 524,288 bytes are read; name the authorities of your registries only",
+        "is too long: at most 524,288 bytes are allowed; name the authorities of your registries only",
     ),
 }
 

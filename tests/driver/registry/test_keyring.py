@@ -82,7 +82,7 @@ def test_a_login_is_never_shown() -> None:
         (b'{"auths": {"nvcr.io": {"password": ["hunter2"]}}}', "is no object of texts"),
         (b'{"auths": {"nvcr.io": {"auth": "hunter2!"}}}', "auth is not base64"),
         (b'{"auths": {"nvcr.io": {"auth": "aHVudGVyMg=="}}}', "not base64 of user:password"),
-        (b" " * (1 << 21), "is too long: at most 1,048,576 bytes are read"),
+        (b" " * (1 << 21), "is too long: at most 1,048,576 bytes are allowed"),
     ],
 )
 def test_what_is_none_is_told_without_what_stands_there(content: bytes, words: str) -> None:

@@ -49,4 +49,5 @@ def _read(file: Path) -> "tuple[GroupTimes, ...]":
     try:
         return read_times(text_of(file), named(file))
     except FileRefused as error:
-        raise Failure(f"error: {refused(named(file), error)}") from error
+        first, *mistakes = refused(named(file), error)
+        raise Failure(f"error: {first}", *mistakes) from error

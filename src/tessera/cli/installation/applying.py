@@ -9,7 +9,7 @@ Rules:
 - definitions are waited for until the API server serves them;
 - what others made of NVIDIA's kinds is left alone (:mod:`tessera.cli.installation.foreign`);
 - objects that only an earlier installation needed are deleted: the right to read ConfigMaps in another namespace, the
-  right to evict, the policy of pods that take GPUs past Kubernetes, the authorities of registries unless builds are
+  right to evict, the policy of pods that use GPUs without a request, the authorities of registries unless builds are
   told to trust them still. Not so the objects by which nodes have their drivers: to forget an option takes no driver
   away, they go where the user says so, or where others come in their place;
 - a trial (``dry``) asks the API server the same and writes nothing.

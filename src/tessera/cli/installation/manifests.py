@@ -7,7 +7,7 @@ Rules:
   that count as ill health its environment, as NVIDIA's device plugin has it;
 - the agents may list and watch exactly the ConfigMaps that they follow: one Role for each namespace;
 - they may ask for evictions only where that is chosen;
-- pods that take GPUs past Kubernetes are refused, or warned about, or neither; namespaces may be left out of that;
+- pods that use GPUs without a request are refused, or warned about, or neither; namespaces may be left out of that;
 - the webhook's port is open to everybody, or to the addresses of the API servers alone;
 - the controller is told what a site says of its registries, its new nodes and builds, and has its authorities;
 - the objects by which nodes have their drivers come last, when those who follow them are there. Where the user asked
@@ -66,7 +66,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
         replace_failed: nodes of a group that the controller replaces in an hour at most; 0 for none.
         site: the controller's options about registries, new nodes and builds of driver images.
         authorities: certificates that registries are trusted by, PEM; empty for the system's alone.
-        device_access: what becomes of pods that take GPUs past Kubernetes: ``deny``, ``warn`` or ``off``.
+        device_access: what becomes of pods that use GPUs without a request: ``deny``, ``warn`` or ``off``.
         device_namespaces: namespaces in which pods may, besides those of ``deploy/``.
         pull_secrets: image pull secrets that the controller may read besides those that ``drivers`` name.
         api_servers: addresses from which reviews come, as CIDRs; none leaves the webhook's port open to everybody.

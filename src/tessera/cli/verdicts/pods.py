@@ -115,7 +115,7 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
     if facts.fault:
         return Answer(
             case="bad-request",
-            verdict="waits in vain; its request for slices cannot be served",
+            verdict="cannot run as it is written; Tessera cannot make the slices that it asks for",
             facts=(facts.fault,),
             help=("correct the manifest and create the pod anew",),
         )
@@ -125,7 +125,7 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
     if mistaken:
         return Answer(
             case="misspelt",
-            verdict=f"waits in vain; no node gives {listed(list(mistaken))}",
+            verdict=f"cannot run as it is written; no node offers {listed(list(mistaken))}",
             facts=(f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
             help=(
                 *(f"ask for {right} instead of {wrong}" for wrong, right in mistaken.items()),

@@ -56,7 +56,7 @@ def no_room(view: View, slicer: Slicer, pod: PodFacts, reason: Reason) -> Answer
         case NeverFits():
             return Answer(
                 case="never-fits",
-                verdict=f"waits in vain; no node's cards can hold {wanted_text(pod)} together, even empty",
+                verdict=f"cannot run in this cluster; no node has room for {wanted_text(pod)}, even when empty",
                 facts=("all slices of a pod are made on one node",),
                 help=("ask for fewer or smaller slices in one pod, or join a node with more cards",),
             )
@@ -102,7 +102,7 @@ def _unknown_profile(reason: NoSuchProfile) -> Answer:
     meant = [reason.closest] if reason.closest else []
     return Answer(
         case="no-such-profile",
-        verdict=f'waits in vain; no card of this cluster has a profile "{reason.profile}"',
+        verdict=f'cannot run in this cluster; no card has the profile "{reason.profile}"',
         facts=(f"the cards have {', '.join(reason.known)}", *(f'the closest is "{each}"' for each in meant)),
         help=(
             *(f"ask for {resource_of(each)} instead" for each in meant),

@@ -130,7 +130,7 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
         allowed = f"{DEVICE_ACCESS_LABEL}={DEVICE_ACCESS_ALLOWED}"
         return Answer(
             case="device-access",
-            verdict="cannot be created; they would take GPUs past Kubernetes",
+            verdict="cannot be created; they would use GPUs that they do not request",
             facts=(message.partition("denied request: ")[2] or message,),
             help=(
                 f"correct the pod template of {workload.kind} {workload.name}",

@@ -67,7 +67,7 @@ def _unpacked(data: bytes) -> Iterator[bytes]:
             return
         total += len(piece)
         if total > APT_INDEX:
-            raise ValueError(f"apt index: unpacks to too much: {APT_INDEX} are read; this is no index of packages")
+            raise ValueError(f"apt index: unpacks to too much: {APT_INDEX} are allowed; this is no index of packages")
         yield piece
 
 

@@ -105,7 +105,7 @@ def _system(machine_os: str, rhel: str) -> tuple[str, str]:
 
 def _document(data: bytes, what: str) -> dict[str, Any]:
     if len(data) > RELEASE_DOCUMENT:
-        raise ValueError(f"{what}: has {len(data):,} bytes; {RELEASE_DOCUMENT} are read")
+        raise ValueError(f"{what}: has {len(data):,} bytes; {RELEASE_DOCUMENT} are allowed")
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -50,7 +50,7 @@ def _bounded(file: Path) -> bytes:
         ) from error
     if len(data) > REGISTRY_AUTHORITIES:
         raise AuthoritiesError(
-            f"{file} is too long: {REGISTRY_AUTHORITIES} are read; name the authorities of your registries only,"
+            f"{file} is too long: {REGISTRY_AUTHORITIES} are allowed; name the authorities of your registries only,"
             " the system's are trusted anyway"
         )
     return data

@@ -122,7 +122,9 @@ class RegistryClient:
             if len(found) > REPOSITORY_TAGS:
                 break
             path = _own_path(reference, answer.url, following)
-        raise Unreachable(f"{reference.repository}: too many tags: {REPOSITORY_TAGS} in {TAG_PAGES} are read")
+        raise Unreachable(
+            f"{reference.repository}: too many tags: {REPOSITORY_TAGS} in {TAG_PAGES} are allowed; remove old tags"
+        )
 
     async def _manifest(self, reference: Reference, login: Login) -> Manifest:
         path = f"/v2/{reference.path}/manifests/{reference.wanted}"

@@ -95,7 +95,9 @@ def parse_docker_config(content: bytes, *, where: str) -> Keyring:
         CredentialsError: it is none.
     """
     if len(content) > PULL_SECRET:
-        raise CredentialsError(f"{where}: is too long: {PULL_SECRET} are read")
+        raise CredentialsError(
+            f"{where}: is too long: {PULL_SECRET} are allowed; leave out registries that nodes do not use"
+        )
     try:
         document = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

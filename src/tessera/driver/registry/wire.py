@@ -117,7 +117,7 @@ class Wire:
             if _origin(target) != _origin(url):
                 sent.pop("authorization", None)
             url = target
-        raise Unreachable(f"{_shown(url)}: too many redirects: {REGISTRY_REDIRECTS} are followed")
+        raise Unreachable(f"{_shown(url)}: too many redirects: {REGISTRY_REDIRECTS} are followed; is this a registry?")
 
     async def close(self) -> None:
         """Frees the connections."""
@@ -179,7 +179,9 @@ async def _bounded(answer: aiohttp.ClientResponse, largest: Limit) -> bytes:
     while chunk := await answer.content.readany():
         body += chunk
         if len(body) > largest:
-            raise Unreachable(f"{_shown(str(answer.url))}: the answer is too long: {largest} are read")
+            raise Unreachable(
+                f"{_shown(str(answer.url))}: the answer is too long: {largest} are allowed; is this a registry?"
+            )
     return bytes(body)
 
 

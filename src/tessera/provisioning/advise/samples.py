@@ -97,7 +97,7 @@ def _rows(found: Gathered, text: str) -> Iterable[tuple[str, Any]]:
             found.add("", f"is no CSV: {error}")
             return []
     if len(rows) > SAMPLE_ROWS:
-        found.add("", f"has {len(rows):,} rows; {SAMPLE_ROWS} are read")
+        found.add("", f"has {len(rows):,} rows; {SAMPLE_ROWS} are allowed, give the latest")
         return []
     return rows
 
@@ -140,6 +140,6 @@ def _grouped(rows: Sequence[Mapping[str, Any]]) -> tuple[GroupTimes, ...]:
     return tuple(made)
 
 
-def refused(name: str, error: FileRefused) -> str:
-    """A refused file in words."""
-    return f"{name} has mistakes:\n" + "\n".join(f"  {problem}" for problem in error.problems[:20])
+def refused(name: str, error: FileRefused) -> tuple[str, ...]:
+    """The lines that a user reads about a refused file."""
+    return (f"{name} has mistakes:", *(f"  {problem}" for problem in error.problems[:20]))

@@ -33,7 +33,7 @@ def read_records(text: str, name: str) -> tuple[Record, ...]:
         ValueError: it has none, or one of them is broken; the text names file, line and fault.
     """
     if len(text) > REPORT_TEXT:
-        raise ValueError(f"{name}: has {len(text):,} characters; {REPORT_TEXT} are read, give fewer records")
+        raise ValueError(f"{name}: has {len(text):,} characters; {REPORT_TEXT} are allowed, give fewer records")
     found = []
     for place, line in _lines(text, name):
         try:
@@ -109,7 +109,7 @@ def _lines_of(values: list[Any], what: str, name: str) -> list[tuple[str, str]]:
         line = _line(each, name)
         characters += len(line)
         if characters > REPORT_TEXT:
-            raise ValueError(f"{name}: stands for too much: {REPORT_TEXT} are read; give fewer records")
+            raise ValueError(f"{name}: stands for too much: {REPORT_TEXT} are allowed; give fewer records")
         lines.append((f"{what} {number}", line))
     return lines
 
@@ -121,7 +121,7 @@ def _line(value: Any, name: str) -> str:
         parts = [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, (list, tuple)) else ()
         left -= len(each) if isinstance(each, (str, bytes)) else 1 + len(parts)
         if left < 0:
-            raise ValueError(f"{name}: holds what is no record, since it is too long: {REPORT_RECORD} are read")
+            raise ValueError(f"{name}: holds what is no record, since it is too long: {REPORT_RECORD} are allowed")
         todo += parts
     try:
         return msgspec.json.encode(value).decode()
