@@ -255,7 +255,8 @@ def test_foreign_slices_are_reported_and_survive_everything(play: Callable[..., 
         await scene.begin()
         await scene.joined()
         resources = (await scene.object()).status.node_resources
-        assert [(each.profile, each.start, each.size) for each in resources.foreign] == [("3g.20gb", 0, 4)]
+        told = [(each.profile, each.start, each.size, each.pod_uid) for each in resources.foreign]
+        assert told == [("3g.20gb", 0, 4, "")]
         await scene.pod("web", {"main": {"1g.5gb": 1}})
         await scene.promise("web", ONES[1])
         await scene.clock.sleep(30.0)
@@ -612,6 +613,12 @@ def test_an_object_that_somebody_deleted_is_made_again_and_living_pods_keep_thei
         await scene.client.delete(INSTASLICES, "node-1", "instaslice-system")
         await scene.joined()
         await scene.until(scene.foreign_is_told)
+        (kept,) = (await scene.object()).status.node_resources.foreign
+        assert (kept.profile, kept.start, kept.pod_uid) == ("3g.20gb", 4, scene.uid("web"))
+        assert await scene.start("web", "main") == env
+        await scene.promise("web", B)
+        await scene.reported("web", "created")
+        assert (await scene.object()).status.node_resources.foreign == ()
         assert await scene.start("web", "main") == env
         await scene.finish("web")
         await scene.until(scene.is_empty)

@@ -68,6 +68,18 @@ def test_a_slice_that_others_made_is_marked() -> None:
     assert "no record of Tessera explains it" in lines[2]
 
 
+def test_a_slice_of_a_running_pod_without_a_record_is_told_apart() -> None:
+    item = node(foreign=((4, 4),))
+    (kept,) = item.status.node_resources.foreign
+    resources = msgspec.structs.replace(
+        item.status.node_resources, foreign=(msgspec.structs.replace(kept, pod_uid="uid-a"),)
+    )
+    status = msgspec.structs.replace(item.status, node_resources=resources)
+    lines = list(draw(cards_of([msgspec.structs.replace(item, status=status)]), colour=False))
+    assert "kept" in lines[2]
+    assert "a running pod's; the controller makes its record anew" in lines[2]
+
+
 def test_no_joined_node_is_said_with_what_to_do() -> None:
     assert "nvidia.com/mig.config=dynamic" in "\n".join(draw([], colour=False))
 

@@ -83,6 +83,13 @@ class Forger:
             }
         )
 
+    def held(self) -> Any:
+        """One slice without a promise."""
+        found = self.slice()
+        return (
+            {**found, "podUID": self.pick("", *(f"uid-{name}" for name in PODS))} if isinstance(found, dict) else found
+        )
+
     def request(self, uid: str) -> Any:
         """A promise."""
         slices = self.some(self.slice)
@@ -133,7 +140,7 @@ class Forger:
             "nodeGpus": self.pick(gpus),
             "migPlacement": self.table(),
             "bootId": self.pick("b1", "b2"),
-            "foreign": self.pick(self.some(self.slice)),
+            "foreign": self.pick(self.some(self.held)),
         }
         return {
             "metadata": self.meta(node, "instaslice-system"),

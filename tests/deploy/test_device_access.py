@@ -193,6 +193,8 @@ REFUSED: dict[str, tuple[Obj, str]] = (
             "/run/nvidia/mps",
             "/run/nvidia/driver/dev",
             "/var/run/nvidia-container-devices",
+            "/var/lib/tessera",
+            "/var/lib//./tessera/journal.json",
             "/var/lib/kubelet/device-plugins",
             "/var/lib/kubelet/device-plugins/kubelet.sock",
             "/var/lib/kubelet/pod-resources",

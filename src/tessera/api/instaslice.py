@@ -137,12 +137,22 @@ class NodeGpu(Wire, frozen=True, kw_only=True):
 
 
 class ForeignSlice(Wire, frozen=True, kw_only=True):
-    """A position taken by an instance that no promise of ours explains; never destroyed, never promised."""
+    """A position taken by an instance that no promise of ours explains.
+
+    Attributes:
+        gpu_uuid: the card.
+        start: first memory slot.
+        size: memory slots.
+        profile: NVIDIA's name; empty if it is not known.
+        pod_uid: the running pod that the agent made it for, and whose promise is gone; empty if the agent did not make
+            it. The controller records the former anew. The latter is never destroyed and never promised.
+    """
 
     gpu_uuid: Name = msgspec.field(name="gpuUUID")
     start: Start
     size: Size
     profile: Name = ""
+    pod_uid: Name = msgspec.field(name="podUID", default="")
 
 
 class NodeResources(Wire, frozen=True, kw_only=True):

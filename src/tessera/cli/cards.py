@@ -25,7 +25,8 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
         profile: NVIDIA's name of the slice; empty when a foreign slice's is not known.
         pod: ``namespace/name``; empty for a foreign slice.
         uid: the pod's UID.
-        state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted`` or ``foreign``.
+        state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted``, ``foreign``, or ``kept``: of a running
+            pod whose record is gone.
     """
 
     start: int
@@ -130,7 +131,8 @@ def _tiles(instaslice: Instaslice) -> dict[str, list[Tile]]:
             pod = f"{request.pod_ref.namespace}/{request.pod_ref.name}"
             found.setdefault(each.gpu_uuid, []).append(_tile(each, pod, uid, state))
     for other in instaslice.status.node_resources.foreign:
-        tile = Tile(start=other.start, size=other.size, profile=other.profile, state="foreign")
+        state = "kept" if other.pod_uid else "foreign"
+        tile = Tile(start=other.start, size=other.size, profile=other.profile, state=state)
         found.setdefault(other.gpu_uuid, []).append(tile)
     return found
 

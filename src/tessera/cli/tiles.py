@@ -19,6 +19,12 @@ NARROW_COLUMNS = 6
 PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216", "48;5;149", "48;5;147")
 FOREIGN = "48;5;245"
 
+#: What is said of a slice without a record.
+_UNRECORDED = {
+    "foreign": "no record of Tessera explains it, left alone",
+    "kept": "a running pod's; the controller makes its record anew",
+}
+
 
 def draw(nodes: Sequence[NodeCards], pending: Sequence[PendingNode] = (), *, colour: bool) -> Iterator[str]:
     """Lines of the whole picture, and of nodes that are still to come; one line says so if there is nothing to draw."""
@@ -105,4 +111,4 @@ def _foreign(node: NodeCards) -> Iterator[str]:
             if not tile.uid:
                 where = f"GPU {card.index} start {tile.start} size {tile.size}"
                 profile = one_line(tile.profile) or "?"
-                yield f"    -  {profile:<12} {where:<22} {'foreign':<9} no record of Tessera explains it, left alone"
+                yield f"    -  {profile:<12} {where:<22} {tile.state:<9} {_UNRECORDED[tile.state]}"

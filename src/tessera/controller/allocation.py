@@ -34,12 +34,13 @@ from tessera.api.instaslice import (
     AllocationResult,
     AllocationStatus,
     Instaslice,
+    NodeResources,
     PodRef,
     Position,
     RequestedResources,
     Slice,
 )
-from tessera.api.names import NodeName, PodUid
+from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.amounts import Amounts, text
 from tessera.controller.facts import PodFacts
 
@@ -198,6 +199,21 @@ def adopted(node: NodeName, uid: PodUid, item: Instaslice) -> Allocation:
         namespace=reference.namespace,
         name=reference.name,
         slices=tuple(recorded_slices(request, result)),
+    )
+
+
+def held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:
+    """The slices that a node's agent made for a pod whose promise is gone."""
+    return tuple(
+        Slice(
+            id=device_id(each.gpu_uuid, each.profile, each.start),
+            profile=each.profile,
+            gpu_uuid=each.gpu_uuid,
+            start=each.start,
+            size=each.size,
+        )
+        for each in resources.foreign
+        if each.pod_uid == uid
     )
 
 

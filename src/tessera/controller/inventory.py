@@ -61,6 +61,29 @@ class Inventory:
             return False
         return True
 
+    def take_over(self, allocation: Allocation) -> bool:
+        """Takes a promise's slots from foreign slices.
+
+        False, and nothing changed, unless each stands there just so, where a card of its model can have it.
+        """
+        placements = {_placement(allocation.node, item) for item in allocation.slices}
+        if len(placements) < len(allocation.slices) or not all(map(self._is_foreign, placements)):
+            return False
+        for each in placements:
+            self.fleet.release(each.node, each.gpu, each.start)
+        return self.occupy(allocation)
+
+    def _is_foreign(self, placement: CardPlacement) -> bool:
+        try:
+            card = self.fleet.card(placement.node, placement.gpu)
+        except NoSuchCard:
+            return False
+        row = card.table.geometry.find(placement.profile)
+        if row is None or row.size != placement.size or placement.start not in row.starts:
+            return False
+        found = card.allocations.get(placement.start)
+        return found is not None and (found.placement, found.owner) == (placement, FOREIGN)
+
     def release(self, allocation: Allocation) -> bool:
         """Gives a promise's slots back; False if it held none (its cards are gone, or it collided)."""
         released = False

@@ -1,18 +1,21 @@
 """The life of promises: brings them in line with what was observed, and says which pods wait. No I/O.
 
-Two rules:
+Three rules:
 
 - What happens next with a promise is :func:`tessera.controller.allocation.next_step`, from the record and the pod.
   A new process that observes the same objects goes on where the old one died.
 - A slot is free again only when the agent says so, or when nothing was ever written about it.
+- A pod that runs without a promise is promised what its node's agent says that it holds (after a new installation, for
+  instance), if that is what the pod asks for.
 """
 
 from tessera.api.instaslice import Instaslice, NodeResources, misfit
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.allocation import Allocation, adopted, observe, recorded_uids, wanted
+from tessera.controller.allocation import Allocation, adopted, held_by, observe, recorded_uids, wanted
 from tessera.controller.facts import Agent, PodFacts
 from tessera.controller.instructions import Key, Tell
 from tessera.controller.planner import Planner
+from tessera.mig.names import resource_spelling
 from tessera.placement.reasons import Reason
 
 
@@ -63,6 +66,7 @@ class Promises(Planner):
             self._cards[node] = resources
             self._makes[node] = resources.profiles
             self._rebuild(node, resources)
+            self._changed_pods |= {PodUid(each.pod_uid) for each in resources.foreign} & self.pods.keys()
         self._due.add(node)
         for allocation in self.ledger.on(node):
             self._review(allocation)
@@ -124,6 +128,7 @@ class Promises(Planner):
             self._denied.pop(uid, None)
         if pod is not None:
             self._choose(pod)
+            self._record_again(pod)
             self._report_fault(pod)
         for allocation in self.ledger.of(uid):
             self._settle(allocation, gone=False)
@@ -137,6 +142,18 @@ class Promises(Planner):
         if pod is not None and pod.finished and not self.ledger.of(uid):
             self.lose_pod(uid)
             self._changed_pods.discard(uid)
+
+    def _record_again(self, pod: PodFacts) -> None:
+        """Promises a pod on a node what it holds there by the agent's word, if no promise to it is left."""
+        resources = self._cards.get(pod.node) if pod.profiles and not pod.finished else None
+        if resources is None or self.ledger.of(pod.uid):
+            return
+        slices = held_by(resources, pod.uid)
+        allocation = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
+        if sorted(resource_spelling(each.profile) for each in slices) == sorted(
+            pod.profiles
+        ) and self.inventory.take_over(allocation):
+            self.ledger.add(allocation)
 
     def _note_refusal(self, uid: PodUid, pod: PodFacts | None) -> None:
         promised = pod is not None and not pod.leaving and self.ledger.live(uid) is not None

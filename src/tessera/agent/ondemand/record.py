@@ -89,7 +89,10 @@ class Description:
 
 
 def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
-    """Positions that no promise explains: made by others, or kept for a living pod whose promise vanished."""
+    """Positions that no promise explains: made by others, or kept for a living pod whose promise vanished.
+
+    The latter name the pod, so that the controller can promise them anew.
+    """
     taken = []
     for made, pod in book.instances():
         if pod is None or not (book.released(pod) or book.promised(pod, made.position)):
@@ -97,7 +100,7 @@ def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
             card = inventory.card(gpu)
             row = card.geometry.find(profile) if card is not None else None
             name = profile if row is None else row.name
-            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name))
+            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name, pod_uid=pod or ""))
     return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
 
 

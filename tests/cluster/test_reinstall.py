@@ -1,0 +1,112 @@
+"""Tessera is taken away while pods with slices run, and comes back: their slices are recorded as theirs again."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tessera.cli.cards import cards_of
+from tessera.cli.installation.applying import resource_of
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import PODS
+from tessera.lab.install import install
+from tessera.lab.manifests import install_manifests
+
+PLACE = ("namespace", "name")
+
+
+async def uninstall(lab: Any) -> None:
+    """``kubectl delete -k deploy/``, which waits until every object is gone; then the same of Tessera's pods."""
+    objects = [(resource_of(each), [each["metadata"].get(key) for key in PLACE]) for each in install_manifests()]
+    for resource, (namespace, name) in objects:
+        with suppress(NotFound):  # its namespace, or the definition of its kind, was deleted before it
+            await lab.client.delete(resource, name, namespace, propagation="Background")
+    for resource, (namespace, name) in objects:
+        with suppress(NotFound):
+            while True:
+                await lab.client.get(resource, name, namespace)
+                await lab.clock.sleep(1)
+    while (await lab.client.list(PODS, "tessera-system")).items:
+        await lab.clock.sleep(1)
+
+
+def tiles(lab: Any) -> list[tuple[str, str, str, int]]:
+    """What ``tessera map`` draws: pod, state, profile and start of each slice."""
+    drawn = cards_of(list(lab.slices.cache.values()))
+    found = [tile for node in drawn for card in node.cards for tile in card.tiles]
+    return sorted((each.pod, each.state, each.profile, each.start) for each in found)
+
+
+async def offers_again(lab: Any) -> None:
+    await lab.until(lambda: lab.slices.cache.get("instaslice-system/node-1") is not None, "the object is there")
+    await lab.until(lambda: lab.offers("node-1") and lab.trusts_webhook(), "the node serves")
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["as-it-comes", "controller-restarted"])
+def test_slices_of_running_pods_are_recorded_again(in_lab: Callable[..., None], restarted: bool) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.create("two", {"nvidia.com/mig-1g.5gb": 1}, {"nvidia.com/mig-2g.10gb": 1})
+        await lab.running("one", "two")
+        drawn, hardware = tiles(lab), lab.hardware()
+        assert len(drawn) == 3
+        await uninstall(lab)
+        assert lab.hardware() == hardware, "nothing is destroyed under a running pod"
+        await install(lab.client)
+        await offers_again(lab)
+        if restarted:
+            for pod in (await lab.client.list(PODS, "tessera-system")).items:
+                if "controller" in pod.metadata.name:
+                    await lab.client.delete(PODS, pod.metadata.name, "tessera-system", grace_seconds=0)
+        await lab.until(lambda: lab.settled("one") and lab.settled("two"), "both are recorded")
+        await lab.clock.sleep(60)
+        assert tiles(lab) == drawn
+        assert lab.instaslice().status.node_resources.foreign == ()
+        assert lab.hardware() == hardware, "no second slice is made for them"
+        await lab.create("next", {"nvidia.com/mig-7g.40gb": 1})
+        for name in ("one", "two"):
+            await lab.delete(name)
+        await lab.running("next")
+        await lab.delete("next")
+        await lab.empty()
+        assert lab.hardware() == []
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_a_slice_whose_pod_ended_meanwhile_is_free(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.running("one")
+        await uninstall(lab)
+        await lab.delete("one")
+        await install(lab.client)
+        await offers_again(lab)
+        await lab.create("next", {"nvidia.com/mig-7g.40gb": 1})
+        await lab.running("next")
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
+def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: Callable[..., None]) -> None:
+    """A pod of the very same profile runs on the node; that alone is no proof."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.create("one", {"nvidia.com/mig-1g.5gb": 1})
+        await lab.running("one")
+        await uninstall(lab)
+        machine = lab.cluster.nodes["node-1"].machine
+        (gpu,) = machine.uuids()
+        (ours,) = (each.start for each in machine.instances(gpu))
+        other = 0 if ours else 6
+        machine.create_gpu_instance(gpu, "1g.5gb", other)
+        await install(lab.client)
+        await offers_again(lab)
+        await lab.until(lambda: lab.settled("one"), "it is recorded")
+        assert tiles(lab) == [("", "foreign", "1g.5gb", other), ("default/one", "created", "1g.5gb", ours)]
+        await lab.delete("one")
+        await lab.empty()
+        assert [start for _, _, start in lab.hardware()] == [other]
+
+    in_lab(scenario, nodes="1xA100-40GB")

@@ -1,0 +1,130 @@
+"""Slices of a running pod that lost their record: the node's agent says whose they are, and they are recorded anew."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+World = Any  # the class lives in conftest.py, which tests cannot import
+Pod = Any
+Held = tuple[str, int, int, str]
+
+
+def says(world: World, *held: Held) -> None:
+    """The agent tells of slices without a promise: profile, start, size, and the UID of the pod that they are for."""
+    foreign = [
+        {"gpuUUID": "GPU-n1-0", "profile": profile, "start": start, "size": size, "podUID": uid}
+        for profile, start, size, uid in held
+    ]
+    world.patch("n1", {"status": {"nodeResources": {"foreign": foreign}}})
+
+
+def running(world: World, *profiles: str, node: str = "n1") -> Pod:
+    """A pod that runs, of which no record says anything."""
+    return world.pod("a", *profiles, node=node, gates=())
+
+
+def test_they_are_promised_where_they_are(world: World) -> None:
+    world.node("n1")
+    pod = running(world, "1g.5gb", "3g.20gb")
+    says(world, ("3g.20gb", 4, 4, pod.uid), ("1g.5gb", 2, 1, pod.uid))
+    world.settle()
+    assert sorted(world.where(pod)) == [("n1", "1g.5gb", 2), ("n1", "3g.20gb", 4)]
+    assert world.states(pod) == ("ungated", "created")
+    says(world)
+    other = world.pod("b", "1g.5gb")
+    world.settle()
+    assert world.where(other) not in ([], [("n1", "1g.5gb", 2)])
+    world.remove(pod)
+    world.settle()
+    assert world.where(pod) == []
+
+
+def test_the_pod_may_be_seen_after_the_agents_word(world: World) -> None:
+    world.node("n1")
+    says(world, ("3g.20gb", 4, 4, "uid-a"))
+    world.settle()
+    pod = running(world, "3g.20gb")
+    assert pod.uid == "uid-a"
+    world.settle()
+    assert world.where(pod) == [("n1", "3g.20gb", 4)]
+
+
+def test_a_new_process_does_the_same_after_any_write(world: World) -> None:
+    world.node("n1")
+    pod = running(world, "3g.20gb")
+    says(world, ("3g.20gb", 4, 4, pod.uid))
+    for _ in range(3):
+        world.restart()
+        world.slicer.decide()
+        for instruction in list(world.slicer.take())[:1]:
+            world.answer(instruction)
+    world.settle()
+    assert world.where(pod) == [("n1", "3g.20gb", 4)]
+    assert world.states(pod) == ("ungated", "created")
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [("3g.20gb", 4, 4, "uid-other")],
+        [("3g.20gb", 4, 4, "")],
+        [("2g.10gb", 4, 2, "uid-a")],
+        [("3g.20gb", 4, 4, "uid-a"), ("1g.5gb", 0, 1, "uid-a")],
+        [("3g.20gb", 4, 4, "uid-a"), ("3g.20gb", 4, 4, "uid-a")],
+        [("3g.20gb", 4, 2, "uid-a")],
+        [("3g.20gb", 31, 1, "uid-a")],
+        [("3g.20gb", 2, 4, "uid-a")],
+        [("9g.90gb", 0, 4, "uid-a")],
+    ],
+    ids=[
+        "another-pod",
+        "no-pod",
+        "another-profile",
+        "more",
+        "twice",
+        "smaller",
+        "outside",
+        "illegal",
+        "no-such-profile",
+    ],
+)
+def test_what_does_not_fit_the_pod_is_never_recorded_as_its_own(world: World, held: list[Held]) -> None:
+    world.node("n1")
+    running(world, "3g.20gb")
+    says(world, *held)
+    world.settle()
+    promises = world.read("n1").spec.pod_allocation_requests
+    told = {(each.profile, each.start, each.size, uid) for uid, entry in promises.items() for each in entry.slices}
+    assert not told & set(held), "at most it is promised another place"
+    assert world.overlaps() == []
+
+
+def test_slots_that_are_promised_already_are_not_taken(world: World) -> None:
+    world.node("n1")
+    first = world.pod("b", "3g.20gb")
+    world.settle()
+    ((_, _, start),) = world.where(first)
+    pod = running(world, "3g.20gb")
+    says(world, ("3g.20gb", start, 4, pod.uid))
+    world.settle()
+    assert world.where(first) == [("n1", "3g.20gb", start)]
+    assert world.where(pod) != world.where(first)
+
+
+def test_a_pod_of_another_node_is_none_of_this_agents(world: World) -> None:
+    world.node("n1")
+    world.node("n2")
+    pod = running(world, "3g.20gb", node="n2")
+    says(world, ("3g.20gb", 4, 4, pod.uid))
+    world.settle()
+    assert {node for node, _, _ in world.where(pod)} <= {"n2"}
+
+
+@pytest.mark.parametrize("change", [{"finished": True}, {"gates": ("instaslice.redhat.com/accelerator",), "node": ""}])
+def test_a_pod_that_does_not_run_is_not_one_that_holds_them(world: World, change: dict[str, Any]) -> None:
+    world.node("n1")
+    pod = world.put(replace(running(world, "3g.20gb"), **change))
+    says(world, ("3g.20gb", 4, 4, pod.uid))
+    world.settle()
+    assert world.where(pod) in ([], [("n1", "3g.20gb", 0)])
