@@ -12,10 +12,22 @@ from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
 from tessera.driver.coverage.kernels import CONFIG_MAP
-from tessera.kube.resources import CAPI_MACHINES, CRDS, NODECLAIMS, NODES, OPENSHIFT_MACHINES, PODS, SECRETS, Resource
+from tessera.kube.resources import (
+    CAPI_MACHINES,
+    CRDS,
+    DAEMONSETS,
+    NODECLAIMS,
+    NODES,
+    OPENSHIFT_MACHINES,
+    OPENSHIFT_PROXIES,
+    PODS,
+    SECRETS,
+    Resource,
+)
 from tessera.lab.drivers.containers import broken
 from tessera.lab.drivers.world import driver_image
 from tessera.lab.manifests import install_manifests
+from tessera.lab.systems import SYSTEMS
 from tessera.nvml.errors import Unknown
 
 PREFIX = "system:serviceaccount:tessera-system:"
@@ -80,24 +92,32 @@ def served(kind: Resource[Any]) -> dict[str, Any]:
 
 #: Asked for only where registries are real, and not the lab's catalogue: see tests/driver/registry.
 WITH_REAL_REGISTRIES = {("get", "secrets", "tessera-system")}
-#: Asked for only before drivers of OpenShift's nodes are made: see tests/driver/test_acting.py.
-ON_OPENSHIFT = {("get", "proxies.config.openshift.io", "")}
+#: OpenShift's proxy, through which its nodes reach registries and mirrors.
+PROXY: dict[str, Any] = {"metadata": {"name": "cluster"}, "spec": {"httpsProxy": "http://proxy.example.com:3128"}}
 
 
 def used_for_drivers(folder: Path) -> set[Right]:
-    """Another day: drivers come, are built, are replaced under a workload, fail, and are taken away."""
+    """Another day: drivers come, are built, are replaced under a workload, fail, and are taken away.
+
+    One of the nodes runs RHCOS behind a proxy.
+    """
     account, found = "tessera-controller", set[Right]()
+    coreos = SYSTEMS["rhcos4.15"]
 
     async def scenario(lab: Drivers) -> None:
+        await lab.client.create(CRDS, served(OPENSHIFT_PROXIES))
+        await lab.client.create(OPENSHIFT_PROXIES, PROXY)
         crd = {"metadata": {"name": "unused"}, "spec": {"driverType": "gpu", "image": "driver"}}
         await lab.client.create(NVIDIA_DRIVERS, crd)
         await lab.policy(annotations={"tessera.dev/driver-build-repository": "registry.local/built"})
         await lab.config_map(CONFIG_MAP, {"ubuntu22.04": K2})
-        await lab.served("a", "b", seconds=3600)
+        await lab.served("a", "b", "c", seconds=3600)
+        made = (await lab.client.list(DAEMONSETS.untyped(), "tessera-system")).items
+        assert [through_the_proxy(each) for each in made].count(True) == 1
         await lab.create_owned("web", {"nvidia.com/gpu": 1}, {})
         await lab.until(lambda: lab.ready_of("web"), "the workload runs")
         await lab.policy(version=NEWER)
-        await lab.until(lambda: [made.version for made in lab.driver_sets] == [NEWER, NEWER], "all have it", 7200)
+        await lab.until(lambda: [made.version for made in lab.driver_sets] == [NEWER] * 3, "all have it", 7200)
         await lab.policy(version="550.54.14")
         await lab.until(lambda: lab.condition("GpuDriverReady", "a")[1] == "Upgrading", "the next one is tried", 7200)
         await lab.clock.sleep(7200)
@@ -109,8 +129,15 @@ def used_for_drivers(folder: Path) -> set[Right]:
     bad = msgspec.structs.replace(driver_image("550.54.14", COSTS), program=broken("modprobe: invalid argument"))
     images = precompiled(K1) | precompiled(K1, NEWER) | precompiled(K2, NEWER) | builder()
     images |= {f"{REPOSITORY}:550.54.14-{kernel}-ubuntu22.04": bad for kernel in (K1, K2)}
-    play(folder, scenario, [node("a", K1), node("b", K2)], images)
+    images |= precompiled(coreos.kernel, system="rhcos4.15") | precompiled(coreos.kernel, NEWER, system="rhcos4.15")
+    play(folder, scenario, [node("a", K1), node("b", K2), node("c", coreos.kernel, coreos.os_image)], images)
     return found
+
+
+def through_the_proxy(made: dict[str, Any]) -> bool:
+    """Whether containers of a DaemonSet reach what is outside through OpenShift's proxy."""
+    wanted = {"name": "HTTPS_PROXY", "value": PROXY["spec"]["httpsProxy"]}
+    return any(wanted in each.get("env", ()) for each in made["spec"]["template"]["spec"]["containers"])
 
 
 async def refused_by_its_scheduler(lab: Any, name: str) -> None:
@@ -172,6 +199,6 @@ def test_every_right_is_used_and_every_use_is_granted(
     found = set[Right]()
     in_lab(scenario, nodes="1xA100-40GB,1xA30")
     if account == "tessera-controller":
-        found |= used_for_drivers(tmp_path) | WITH_REAL_REGISTRIES | ON_OPENSHIFT
+        found |= used_for_drivers(tmp_path) | WITH_REAL_REGISTRIES
     assert sorted(found - granted(account)) == []
     assert sorted(granted(account) - found) == []
