@@ -74,7 +74,7 @@ class Lab:
 
     def ready_of(self, name: str) -> str:
         """The name of the ReplicaSet's pod that runs; empty if none does."""
-        return next((pod for pod in self._owned(name) if self._ready(pod)), "")
+        return next((pod for pod in self._owned(name) if self.ready(pod)), "")
 
     def _owned(self, name: str) -> list[str]:
         return [pod.metadata.name for pod in self.pods.cache.values() if pod.metadata.labels.get("app") == name]
@@ -148,7 +148,8 @@ class Lab:
         """A pod as last seen."""
         return self.pods.cache.get(f"default/{name}")
 
-    def _ready(self, name: str) -> bool:
+    def ready(self, name: str) -> bool:
+        """Whether all containers of a pod run."""
         pod = self.pod(name)
         return pod is not None and any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
 
@@ -163,7 +164,7 @@ class Lab:
 
     async def running(self, *names: str) -> None:
         """Waits until all containers of the pods run."""
-        await self.until(lambda: all(self._ready(name) for name in names), f"{names} run")
+        await self.until(lambda: all(self.ready(name) for name in names), f"{names} run")
 
     async def empty(self) -> None:
         """Waits until no node holds any record of a slice."""

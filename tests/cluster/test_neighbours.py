@@ -56,7 +56,7 @@ async def run(lab: Any, app: str, count: int) -> list[str]:
     """Waits until so many pods run; returns their nodes, sorted."""
 
     def ready() -> bool:
-        running = [pod for pod in of(lab, app) if lab._ready(pod.metadata.name)]
+        running = [pod for pod in of(lab, app) if lab.ready(pod.metadata.name)]
         return len(running) == count
 
     await lab.until(ready, f"{count} pods of {app} run")
@@ -247,7 +247,7 @@ def test_a_pod_pushes_a_placeholder_of_the_printed_manifest_aside(
 
         def warm() -> list[str]:
             pods = [pod for pod in lab.pods.cache.values() if pod.spec.priority_class_name == "tessera-warm"]
-            return sorted(pod.spec.node_name for pod in pods if lab._ready(pod.metadata.name))
+            return sorted(pod.spec.node_name for pod in pods if lab.ready(pod.metadata.name))
 
         await lab.until(lambda: warm() == ["node-1", "node-2"], "a placeholder keeps each node")
         await replicas(lab, "real", 1, {"nvidia.com/gpu": 1}, tolerations=[{"operator": "Exists"}])

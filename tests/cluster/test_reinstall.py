@@ -75,6 +75,24 @@ def test_slices_of_running_pods_are_recorded_again(in_lab: Callable[..., None], 
     in_lab(scenario, nodes="1xA100-40GB")
 
 
+def test_a_container_that_ended_meanwhile_starts_again_with_its_slice(in_lab: Callable[..., None]) -> None:
+    async def scenario(lab: Any) -> None:
+        await lab.create("web", {"nvidia.com/mig-3g.20gb": 1}, command="sleep 100", restartPolicy="Always")
+        await lab.running("web")
+        devices, hardware = lab.devices("web"), lab.hardware()
+        await uninstall(lab)
+        await lab.until(lambda: not lab.ready("web"), "its container has ended")
+        await lab.clock.sleep(300)
+        assert not lab.ready("web"), "nobody prepares its device"
+        await install(lab.client)
+        await offers_again(lab)
+        await lab.until(lambda: lab.settled("web"), "it is recorded")
+        await lab.running("web")
+        assert (lab.devices("web"), lab.hardware()) == (devices, hardware)
+
+    in_lab(scenario, nodes="1xA100-40GB")
+
+
 def test_a_slice_whose_pod_ended_meanwhile_is_free(in_lab: Callable[..., None]) -> None:
     async def scenario(lab: Any) -> None:
         await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})

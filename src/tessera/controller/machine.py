@@ -204,13 +204,7 @@ class Slicer(Promises):
         allocation = Allocation(placed.node, pod.uid, pod.namespace, pod.name, placed.slices, pod.amounts)
         taken = self.inventory.occupy(allocation)
         assert taken, f"planned slots of {pod.key} on {placed.node} are taken"
-        self.ledger.add(allocation)
-        self._leave(pod.uid)
-        self._told.pop(pod.uid, None)
-        self._withdrawn.pop(pod.uid, None)
-        self._reports.add(pod.uid)
-        self._charge(pod.uid)
-        self._due.add(placed.node)
+        self._enter(allocation)
         self.decisions += 1
 
     def _refuse(self, pod: PodFacts, reason: Reason | None) -> None:

@@ -149,11 +149,21 @@ class Promises(Planner):
         if resources is None or self.ledger.of(pod.uid):
             return
         slices = held_by(resources, pod.uid)
+        if sorted(resource_spelling(each.profile) for each in slices) != sorted(pod.profiles):
+            return
         allocation = Allocation(pod.node, pod.uid, pod.namespace, pod.name, slices, pod.amounts)
-        if sorted(resource_spelling(each.profile) for each in slices) == sorted(
-            pod.profiles
-        ) and self.inventory.take_over(allocation):
-            self.ledger.add(allocation)
+        if self.inventory.take_over(allocation):
+            self._enter(allocation)
+
+    def _enter(self, allocation: Allocation) -> None:
+        """Counts a promise whose slots are taken."""
+        self.ledger.add(allocation)
+        self._leave(allocation.uid)
+        self._told.pop(allocation.uid, None)
+        self._withdrawn.pop(allocation.uid, None)
+        self._reports.add(allocation.uid)
+        self._charge(allocation.uid)
+        self._due.add(allocation.node)
 
     def _note_refusal(self, uid: PodUid, pod: PodFacts | None) -> None:
         promised = pod is not None and not pod.leaving and self.ledger.live(uid) is not None
