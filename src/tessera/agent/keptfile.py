@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How the line with the SHA-256 begins: a JSON text, so that tools for JSON lines read the whole file.
+#: Beginning of the line with the SHA-256: a JSON text, so that tools for JSON lines read the whole file.
 _SEAL = b'"sha256:'
 
 

@@ -1,4 +1,4 @@
-"""Which pod is a node's agent, and whether it serves.
+"""Recognises the pod of a node's agent, and tells if that pod is ready.
 
 Kubelet says of every pod whether it is ready, at once when a container ends and after each failed probe. So an agent's
 own pod is its heartbeat: it costs the API server nothing beyond what is written anyway.
@@ -13,7 +13,7 @@ AGENT_DAEMON_SET = ("apps/v1", "DaemonSet", "tessera-agent")
 
 
 def is_agent(pod: Pod) -> bool:
-    """Whether the agents' DaemonSet made it: a tenant's pod may carry the label, in a namespace of its own."""
+    """Tells if the agents' DaemonSet made the pod. The label alone proves nothing: tenants can set it on their pods."""
     return pod.metadata.namespace == SYSTEM_NAMESPACE and any(
         owner.controller and (owner.api_version, owner.kind, owner.name) == AGENT_DAEMON_SET
         for owner in pod.metadata.owner_references
@@ -21,5 +21,5 @@ def is_agent(pod: Pod) -> bool:
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether kubelet says that it serves."""
+    """Tells if kubelet reports the pod as ready."""
     return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)

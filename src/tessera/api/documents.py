@@ -219,7 +219,7 @@ def _documents(text: str, most: int | None) -> list[Any]:
 
 
 def _more_than(most: int, document: Any) -> bool:
-    """Whether a document has more keys and values than that."""
+    """Tells if a document has more keys and values than ``most``."""
     count, waiting = 0, [document]
     while waiting and count <= most:
         value = waiting.pop()

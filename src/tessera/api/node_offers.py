@@ -90,7 +90,7 @@ class NodeOffer(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     profile: Annotated[str, msgspec.Meta(max_length=63)] = ""
 
 
-#: What a reader of a wrong annotation may rely on.
+#: The next step in the message about a wrong annotation.
 _REMEDY = "the node's agent writes it again"
 
 _DECODER = msgspec.json.Decoder(tuple[NodeOffer, ...])

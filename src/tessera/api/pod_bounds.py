@@ -1,7 +1,7 @@
-"""How much a pod that asks for slices may hold, so that judging it costs little whatever its author writes.
+"""Bounds the size of a pod that asks for slices, so that judging it costs little, whatever its author writes.
 
-Read by admission and, since pods can exist that no webhook has seen, by the controller. Counting costs nothing to
-speak of: nothing is parsed and nothing compared.
+Admission applies the bounds, and so does the controller, since pods can exist that no webhook has reviewed. Counting is
+cheap: it parses and compares nothing.
 """
 
 from typing import NamedTuple
@@ -24,10 +24,10 @@ from tessera.limits import (
 
 
 class PodSize(NamedTuple):
-    """How many of each a pod has; terms, expressions and values are those of required node affinity.
+    """Counts of a pod's parts; ``terms``, ``expressions`` and ``values`` are those of required node affinity.
 
-    What the controller alone judges, and admission does not count, stands last: terms of affinity and anti-affinity to
-    pods, spread constraints, labels and values in the selectors of all these, ports, volumes by claim.
+    Admission does not count the last ones, which the controller alone judges: terms of affinity (``near``) and
+    anti-affinity (``apart``) to pods, spread constraints, labels and values in their selectors, ports, volume claims.
     """
 
     containers: int = 0
@@ -46,12 +46,12 @@ class PodSize(NamedTuple):
 
 
 def excess(spec: PodSpec) -> str:
-    """Which limit a pod is over, for its author; empty if none."""
+    """Names the limit that a pod exceeds, in words for its author; empty if there is none."""
     return excess_of(_size(spec))
 
 
 def excess_of(size: PodSize) -> str:
-    """Which limit a pod of this size is over, for its author; empty if none."""
+    """Names the limit that a pod of this size exceeds, in words for its author; empty if there is none."""
     one_label = "label the nodes that you mean by one label"
     counts = (
         ("the pod has", size.containers, POD_CONTAINERS, "divide it into several pods"),

@@ -41,7 +41,7 @@ from tessera.text import one_line
 
 _log = logging.getLogger(__name__)
 
-#: Who owns the conditions that tell of a node's Instaslice object, and of a pod's slices.
+#: Field managers of two conditions: on a node about its Instaslice object, and on a pod about its slices.
 CONDITION_MANAGER = "tessera-instaslices"
 #: Pods patched at the same time; nodes are few by comparison and not limited.
 _PODS_AT_ONCE = 64

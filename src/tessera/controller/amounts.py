@@ -27,7 +27,7 @@ def amounts(quantities: Mapping[str, str]) -> Amounts:
 
 
 def offered_by_agent(resource: str) -> bool:
-    """Whether a node has this resource from its agent."""
+    """Tells if the agent is the one that gives a node this resource."""
     return resource == QUOTA_RESOURCE or resource.startswith(MIG_RESOURCE_PREFIX)
 
 

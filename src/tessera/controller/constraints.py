@@ -1,4 +1,4 @@
-"""Which nodes a pod may run on by what is written in it: node selector, required node affinity, tolerations.
+"""Constraints that a pod's spec puts on nodes: node selector, required node affinity, tolerations.
 
 The rules are the scheduler's filters TaintToleration and NodeAffinity. Here they are applied to one node;
 :mod:`tessera.controller.node_index` answers for all nodes at once, and from a memo.
@@ -20,7 +20,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Which nodes a pod may run on. Equal constraints are judged once.
+    """A pod's constraints on nodes. Equal constraints are judged once.
 
     Attributes:
         selector: ``spec.nodeSelector`` as sorted pairs.
@@ -40,12 +40,12 @@ class Constraints:
         return self._hash
 
 
-#: What a pod has that says nothing about nodes.
+#: The constraints of a pod that may run on any node.
 ANYWHERE = Constraints()
 
 
 def constraints_of(pod: Pod) -> Constraints:
-    """What a pod says about nodes."""
+    """Reads the constraints from a pod's spec."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
     return Constraints(
@@ -56,7 +56,7 @@ def constraints_of(pod: Pod) -> Constraints:
 
 
 def tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
-    """Whether one of these tolerations puts up with a taint."""
+    """Tells if one of these tolerations tolerates a taint."""
     return any(_tolerates(each, taint) for each in tolerations)
 
 
@@ -78,7 +78,7 @@ class Tolerances:
         self._equal = {(each.key, each.value, each.effect) for each in tolerations if each.operator != "Exists"}
 
     def accept(self, key: str, value: str, effect: str) -> bool:
-        """Whether a taint of these three is tolerated."""
+        """Tells if a taint with this key, value and effect is tolerated."""
         keys = {key, ""}
         if any((each, what) in self._exists for each in keys for what in (effect, "")):
             return True
@@ -86,7 +86,7 @@ class Tolerances:
 
 
 def selects(constraints: Constraints, name: NodeName, labels: Mapping[str, str]) -> bool:
-    """Whether selector and affinity admit a node of this name and these labels."""
+    """Tells if selector and affinity admit a node with this name and these labels."""
     if any(labels.get(key) != value for key, value in constraints.selector):
         return False
     return constraints.terms is None or any(_term_holds(term, name, labels) for term in constraints.terms)

@@ -14,7 +14,7 @@ from tessera.controller.constraints import HARD, Constraints, selects, tolerated
 from tessera.controller.facts import NodeFacts
 from tessera.kube.resources import Taint
 
-#: What a pod is told of nodes that its selector or affinity leaves out.
+#: The reason that a pod reads about nodes that its selector or affinity excludes.
 MISMATCH = "node(s) didn't match Pod's node affinity/selector"
 #: Taint that a cordoned node carries; a pod may tolerate it.
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

@@ -43,7 +43,7 @@ from tessera.kube.resources import Condition, Node, Pod, Taint
 
 
 class Agent(Enum):
-    """What is known of a node's agent from its pod."""
+    """State of a node's agent, read from the agent's pod."""
 
     UNKNOWN = "no pod of an agent is seen there"
     READY = "it serves"
@@ -169,7 +169,7 @@ class NodeFacts:
             yield "node(s) had no agent that is ready"
 
     def most(self, resource: str) -> int | None:
-        """How much of a resource pods may hold on it; None where kubelet has yet to publish what the agent offers.
+        """The amount of a resource that pods may hold on this node; None while kubelet has yet to publish it.
 
         Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin came. It
         counts 0 as soon as the plugin is gone. So 0 is believed, and a resource that is missing beside an agent that
@@ -237,7 +237,7 @@ def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
 
 
 def _refused(pod: Pod) -> str:
-    """What the scheduler says of a pod that it finds no node for; nothing while it makes room for it (preemption)."""
+    """The scheduler's message about a pod without a node; empty while the scheduler preempts other pods for it."""
     if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
         return ""
     said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
@@ -247,7 +247,7 @@ def _refused(pod: Pod) -> str:
 
 
 def _started(pod: Pod) -> bool:
-    """Whether kubelet has ever started a container that has slices."""
+    """Tells if kubelet has ever started a container that has slices."""
     started = {
         each.name
         for each in pod.status.containers

@@ -1,4 +1,4 @@
-"""Where room may have grown, and which waiting pods have not been asked since.
+"""Records the nodes where room may have grown, and the waiting pods that must be planned again.
 
 A pod that was refused was refused by every node as it stood then. So it is asked again only about nodes that changed
 since. Waiting pods are asked in rounds: a round has an end, and who was asked in it waits for the next one, however
@@ -21,7 +21,7 @@ class Growth:
         self._round = 0
         self._since: dict[int, frozenset[NodeName]] = {}
 
-    # What changes
+    # Changes of nodes and pods
 
     def at(self, node: NodeName) -> None:
         """Room may have grown on a node."""
@@ -48,7 +48,7 @@ class Growth:
         """A pod is to be asked about all nodes, or is not asked any more."""
         self._refused.pop(pod, None)
 
-    # Who is to be asked
+    # Pods to plan next
 
     def since_refusal(self, pod: PodUid) -> frozenset[NodeName] | None:
         """The nodes that changed since a pod was refused; None if it is to be asked about all."""
@@ -65,11 +65,11 @@ class Growth:
         return self._since[count]
 
     def concerns(self, waiting: Iterable[PodUid]) -> bool:
-        """Whether one of these is still to be asked."""
+        """Tells if one of these pods must be planned again."""
         return any(self._refused.get(pod, -1) < self._count for pod in waiting)
 
     def candidates(self, waiting: Iterable[PodUid]) -> list[PodUid]:
-        """Who is to be asked next: who is left of this round, or everybody concerned in a new one."""
+        """Returns the pods to plan next: the rest of this round, or all pods of a new one."""
         everybody = list(waiting)
         found = self._behind(everybody)
         if not found and self._round < self._count:

@@ -1,4 +1,4 @@
-"""What the scheduler asks about the things on a node, beside a pod's constraints: one judge for each of its filters.
+"""Judges of what is on a node, beside a pod's constraints: one for each filter of the scheduler.
 
 A pod's constraints (selector, affinity, taints) are answered for all nodes at once by
 :class:`tessera.controller.node_index.NodeIndex`. A judge is asked about one pod and one node that these admit. It is
@@ -15,7 +15,7 @@ from tessera.controller.eligibility import device_shortages, shortage
 from tessera.controller.facts import NodeFacts, PodFacts
 from tessera.controller.refused import Avoidance
 
-#: What is said of a node that a pod's owner avoids.
+#: The reason that a pod reads about a node that its owner avoids.
 AVOIDED = "node(s) where the scheduler refused the owner's last pod"
 
 
@@ -73,7 +73,7 @@ class FreeAmounts:
         return used if not taken else {name: used.get(name, 0) + taken.get(name, 0) for name in pod.amounts}
 
     def kind(self, pod: PodFacts) -> Hashable:
-        """What the pod asks for."""
+        """The amounts that the pod requests."""
         return tuple(sorted(pod.amounts.items()))
 
     def take(self, pod: PodFacts, node: NodeName) -> None:
@@ -131,7 +131,7 @@ class OfferedDevices:
         return next(device_shortages(pod.amounts, self._others[node], facts), "")
 
     def kind(self, pod: PodFacts) -> Hashable:
-        """What the pod asks for."""
+        """The amounts that the pod requests."""
         return tuple(sorted(pod.amounts.items()))
 
     def take(self, pod: PodFacts, node: NodeName) -> None:
@@ -150,7 +150,7 @@ class AvoidedNodes:
         self._avoidance = avoidance
 
     def refusal(self, pod: PodFacts, node: NodeName) -> str:
-        """Whether the pod's owner avoids the node."""
+        """Refuses a node that the pod's owner avoids."""
         return AVOIDED if self._avoidance.avoids(pod.owner, node) else ""
 
     def kind(self, pod: PodFacts) -> Hashable:

@@ -282,7 +282,7 @@ class Slicer(Promises):
         return [*report, *writes]
 
     def _report(self, node: NodeName) -> Sequence[ReportObject]:
-        """What the node does not say yet of its object."""
+        """Writes the node's condition about its Instaslice object where it differs from the state."""
         facts = self.nodes.get(node)
         if facts is None:
             self._reported.pop(node, None)
@@ -294,7 +294,7 @@ class Slicer(Promises):
         return (ReportObject(node=node, text=text),)
 
     def _pod_reports(self) -> Iterator[ReportPod]:
-        """What pods do not say yet of slices that were taken back. A pod says nothing before the first time."""
+        """Writes the condition of pods whose slices were taken back, or given again."""
         due, self._reports = self._reports, set()
         for uid in sorted(due):
             pod = self.pods.get(uid)

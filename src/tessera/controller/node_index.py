@@ -16,7 +16,7 @@ from tessera.controller.facts import NodeFacts
 from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm
 from tessera.limits import REMEMBERED_CONSTRAINTS, REMEMBERED_LABEL_KEYS
 
-#: What a cordoned node carries, as (key, value, effect); a pod may tolerate it.
+#: The taint of a cordoned node: key, value, effect. A pod may tolerate it.
 CORDON = ("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 
@@ -275,7 +275,7 @@ def _keys(constraints: Constraints) -> Iterator[str]:
 
 
 def _taints(node: NodeFacts | None) -> Iterator[_Taint]:
-    """What keeps pods off a node; a cordon counts as the taint that stands for it."""
+    """The taints of a node; a cordon counts as its taint."""
     if node is None:
         return
     if node.cordoned:

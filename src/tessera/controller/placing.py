@@ -49,7 +49,7 @@ class Unplaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a batch is planned in.
+    """The state in which a batch is planned.
 
     Attributes:
         fleet: the cards; unchanged.
@@ -71,7 +71,7 @@ class Surroundings:
 
 
 def rank(pod: PodFacts) -> tuple[int, str, str]:
-    """Who goes first: higher priority, then the older, then by name."""
+    """Sorts pods: higher priority first, then the older, then by name."""
     return (-pod.priority, pod.created, pod.key)
 
 
@@ -183,7 +183,7 @@ def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
 
 
 class _Rules:
-    """Which node takes whom, while a batch is being planned.
+    """Judges pods and nodes while a batch is being planned.
 
     Attributes:
         judged: how many of the pods, from the first on, had their constraints judged.

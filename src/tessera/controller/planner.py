@@ -1,4 +1,4 @@
-"""Where pods could go: what was observed, what is promised, and the rules for one batch of pods. Decides nothing."""
+"""Plans where pods could go, from observed state, promises and the rules for one batch of pods. Decides nothing."""
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,11 +40,11 @@ class Planner(Observed):
 
     @property
     def used(self) -> Mapping[NodeName, Amounts]:
-        """What pods and promises hold of each node besides slices."""
+        """Amounts of each node that pods and promises hold, besides slices."""
         return self._charges.used
 
     def _used_without_slices(self, node: NodeName) -> Amounts:
-        """What pods hold of a node that have no slices there."""
+        """Amounts that pods without slices hold on a node."""
         left = dict(self.used.get(node, {}))
         for allocation in self.ledger.on(node):
             pod = self.pods.get(allocation.uid)
@@ -53,7 +53,7 @@ class Planner(Observed):
         return left
 
     def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
-        """Where these pods would go now, together, if they waited alone; nothing is promised."""
+        """Plans these pods as if no other pod waited. Promises nothing."""
         with self._judging(pods) as judges:
             return place(pods, self._surroundings({}, judges), Work(sys.maxsize))
 
@@ -98,7 +98,7 @@ class Planner(Observed):
             neighbours.end()
 
     def _depends(self, pod: PodFacts) -> bool:
-        """Whether other pods or volumes decide where a pod may run."""
+        """Tells if other pods or volumes restrict where a pod may run."""
         if pod.relations != NONE or pod.ports or pod.claims:
             return True
         return any(True for _ in self.neighbours.opposed(pod.namespace, pod.labels, OPPOSING_TERMS))

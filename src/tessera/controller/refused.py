@@ -36,7 +36,7 @@ class RefusedPods:
             self._since.setdefault(uid, now)
 
     def next(self) -> float | None:
-        """When the first of them is to be taken back; None if nobody is refused."""
+        """Time at which the first refused pod loses its slices; None if no pod is refused."""
         return min(self._since.values()) + self.patience if self._since else None
 
     def due(self, now: float) -> list[PodUid]:
@@ -58,7 +58,7 @@ class Avoidance:
         self._nodes.setdefault(owner, {})[node] = until
 
     def avoids(self, owner: str, node: NodeName) -> bool:
-        """Whether it does."""
+        """Tells if an owner avoids a node."""
         return bool(owner) and node in self._nodes.get(owner, ())
 
     def of(self, owner: str) -> frozenset[NodeName]:
@@ -66,7 +66,7 @@ class Avoidance:
         return frozenset(self._nodes.get(owner, ())) if owner else frozenset()
 
     def next(self) -> float | None:
-        """When the first of this ends."""
+        """Time at which the next node is not avoided any more; None if no owner avoids a node."""
         return min((min(nodes.values()) for nodes in self._nodes.values()), default=None)
 
     def end(self, now: float) -> frozenset[NodeName]:

@@ -1,4 +1,4 @@
-"""What a pod's claims allow: VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone, as a judge.
+"""Judges nodes by a pod's claims, as VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone do.
 
 A claim that is bound leads to the nodes that reach its volume. One that waits for its first consumer leads to the nodes
 that its class may make volumes for, or where a free one lies; the scheduler binds it once the pod has its node. A
@@ -86,7 +86,7 @@ class Storage:
             del self.reserved[f"{reference.namespace}/{reference.name}"]
 
     def bound(self, claim: PersistentVolumeClaim) -> bool:
-        """Whether a claim has its volume for good."""
+        """Tells if a claim is bound to its volume for good."""
         return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
 
     def attached(self, key: str) -> tuple[str, str] | None:
@@ -104,7 +104,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class _Reach:
-    """Where a pod's claims lead.
+    """The nodes that a pod's claims allow.
 
     Attributes:
         never: why no node can take the pod; empty if some may.
@@ -260,7 +260,7 @@ class Volumes:
         return claim is not None and claim.spec.access_modes == ("ReadWriteOncePod",)
 
     def _lie_free(self, keys: tuple[str, ...], node: NodeName) -> bool:
-        """Whether there is a free volume on the node for each claim, beside those that promised pods will get."""
+        """Tells if the node has a free volume for each claim, beside those that promised pods will get."""
         if not keys:
             return True
         bit = self._nodes.bit(node)
@@ -277,7 +277,7 @@ class Volumes:
         return True
 
     def _exceeds(self, keys: tuple[str, ...], node: NodeName) -> bool:
-        """Whether a driver could not attach so many volumes."""
+        """Tells if the pod needs more volumes than a driver can attach on the node."""
         found = self._storage.csi_nodes.get(node)
         drivers = found.spec.drivers if found is not None else ()
         limits = {each.name: each.allocatable.count for each in drivers if each.allocatable is not None}

@@ -29,7 +29,7 @@ def lost_text(pod: PodFacts, reason: Reason) -> str:
 
 
 def object_text(node: str, fault: str) -> str:
-    """What a node's condition and event say of an Instaslice object that breaks a rule."""
+    """Text of a node's condition and event about an Instaslice object that breaks a rule."""
     name = f"instaslice -n {INSTASLICE_NAMESPACE} {node}"
     return (
         f"instaslice {INSTASLICE_NAMESPACE}/{node}: {one_line(fault, 400)}. The node gets no new slices until the "

@@ -209,7 +209,7 @@ def _translated(server: str) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """What went wrong, in plain words or the system's where there are some: aiohttp's show its own objects."""
+    """Describes an error in plain words, or in the system's. aiohttp's own texts show Python objects."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return _distrust(error.certificate_error)
     if (
@@ -221,7 +221,7 @@ def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-#: What OpenSSL's codes for a certificate that it does not trust mean (``X509_V_ERR_*``), and what helps.
+#: Meaning of OpenSSL's codes for a certificate that it does not trust (``X509_V_ERR_*``), and the next step.
 _DISTRUST: Mapping[int, str] = {
     7: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
     9: "is not valid yet; compare the clocks of this machine and the server",

@@ -41,7 +41,7 @@ _TROUBLE = (ApiError, ConnectionError, TimeoutError)
 #: Tries of a renewal without a pause while others change the Lease otherwise.
 _CONFLICTS = 5
 
-#: What the API server takes as leaseTransitions, an int32.
+#: The largest leaseTransitions that the API server accepts, an int32.
 _TRANSITIONS = range(2**31)
 
 
@@ -181,7 +181,7 @@ class LeaderElector:
         return True
 
     def _may_be_made(self) -> bool:
-        """Whether no other can act any more under a Lease that is not there now."""
+        """Tells if no other leader can still act under a Lease that was deleted."""
         if not self._version:
             return True
         now = self._clock.monotonic()

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.text import one_line
 
-#: What the decoder puts between its text and the path.
+#: The words between the decoder's text and the path.
 _PATH = " - at `"
 #: A field, or what is in brackets: ``...`` for an entry of a map, or an index.
 _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]+)\]")

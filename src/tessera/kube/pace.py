@@ -1,4 +1,4 @@
-"""How soon an object whose writes can wait is written again.
+"""Spaces the writes of an object that can wait, by how long the server takes.
 
 An API server under load answers slowly, and the cost of a write of a large object hardly depends on how much of it
 changes. So a writer that gathers changes leaves the object alone for a multiple of the time that the last write took:

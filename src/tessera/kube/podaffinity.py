@@ -27,7 +27,7 @@ class PodAffinity(Wire, frozen=True, kw_only=True):
 
 
 class TopologySpreadConstraint(Wire, frozen=True, kw_only=True):
-    """How evenly pods are spread over the values of a node label."""
+    """A rule that spreads pods evenly over the values of a node label."""
 
     max_skew: int = 1
     topology_key: str = ""

@@ -21,7 +21,7 @@ class VolumeNodeAffinity(Wire, frozen=True, kw_only=True):
 
 
 class PersistentVolumeSpec(Wire, frozen=True, kw_only=True):
-    """What the volume is; ``claim_ref`` names who has it, or may have it alone."""
+    """Spec of a volume; ``claim_ref`` names the claim that has it, or for which it is reserved."""
 
     capacity: dict[str, str] = {}
     access_modes: tuple[str, ...] = ()
@@ -47,13 +47,13 @@ class PersistentVolume(Wire, frozen=True, kw_only=True):
 
 
 class VolumeAmounts(Wire, frozen=True, kw_only=True):
-    """How much a claim asks for."""
+    """Amounts that a claim requests."""
 
     requests: dict[str, str] = {}
 
 
 class PersistentVolumeClaimSpec(Wire, frozen=True, kw_only=True):
-    """What is asked for; ``volume_name`` once it is given."""
+    """Spec of a claim; ``volume_name`` names its volume once it has one."""
 
     access_modes: tuple[str, ...] = ()
     selector: LabelSelector | None = None
@@ -91,7 +91,7 @@ class TopologyTerm(Wire, frozen=True, kw_only=True):
 
 
 class StorageClass(Wire, frozen=True, kw_only=True):
-    """How volumes of a class are made, and where; one of ``allowed_topologies`` must hold, if there are any."""
+    """The rules by which volumes are made. If there are ``allowed_topologies``, a volume needs one of them."""
 
     metadata: ObjectMeta = ObjectMeta()
     provisioner: str = ""
@@ -100,7 +100,7 @@ class StorageClass(Wire, frozen=True, kw_only=True):
 
 
 class CsiAllocatable(Wire, frozen=True, kw_only=True):
-    """How many volumes of a driver a node takes; None if nobody limits them."""
+    """The number of a driver's volumes that a node can attach; None without a limit."""
 
     count: int | None = None
 
@@ -119,7 +119,7 @@ class CsiNodeSpec(Wire, frozen=True, kw_only=True):
 
 
 class CsiNode(Wire, frozen=True, kw_only=True):
-    """What CSI drivers say of the node of the same name."""
+    """Facts that CSI drivers report about the node of the same name."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: CsiNodeSpec = CsiNodeSpec()

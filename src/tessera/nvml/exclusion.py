@@ -1,4 +1,4 @@
-"""What many threads do at once, and one does alone."""
+"""A lock that many threads share, or one thread holds alone."""
 
 from collections.abc import Callable
 from threading import Condition

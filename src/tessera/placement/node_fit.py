@@ -17,7 +17,7 @@ from tessera.placement.work import Work
 _STEPS = 300
 # Card-and-profile trials after which a division that was found is good enough.
 _WORK_A_STEP = 10
-# What a trial costs in steps of :class:`tessera.placement.work.Work`.
+# Cost of a trial in steps of :class:`tessera.placement.work.Work`.
 
 _Class = tuple[CardTable, int, Pending]
 
@@ -49,7 +49,7 @@ def empty_nodes(fleet: Fleet) -> list[list[_Class]]:
 
 
 def fits_when_empty(empties: Sequence[Sequence[_Class]], profiles: Sequence[str], work: Work | None = None) -> bool:
-    """Whether one of these empty nodes could hold the slices."""
+    """Tells if one of these empty nodes could hold the slices."""
     return any(divide(cards, profiles, work) is not None for cards in empties)
 
 

@@ -152,7 +152,7 @@ class Impossible(msgspec.Struct, frozen=True):
 
 
 class OfferTable:
-    """What nodes offer: each different offer once, with the set of nodes that have it.
+    """Offers of all nodes: each different offer once, with the set of nodes that have it.
 
     A cluster has few kinds of offers, however many nodes it has, so whatever goes over this table is short.
     """
@@ -180,7 +180,7 @@ class OfferTable:
         return frozenset(offer.resource for offer in self._nodes)
 
     def among(self, nodes: Nodes) -> list["Group"]:
-        """What these nodes offer, the smallest first."""
+        """Returns the offers of these nodes, the smallest first."""
         found = (Group(offer, has & nodes) for offer, has in self._nodes.items())
         return sorted((group for group in found if group.nodes), key=_order)
 

@@ -1,4 +1,4 @@
-"""What a batch may cost, counted in steps instead of time, so that the same batch always ends at the same demand."""
+"""Bounds the cost of a batch in steps instead of time, so that the same batch always ends at the same demand."""
 
 
 class Work:
@@ -19,7 +19,7 @@ class Work:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing is left."""
+        """Tells if no steps are left."""
         return self.left <= 0
 
     def part(self, share: float) -> "Work":

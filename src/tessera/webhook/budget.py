@@ -1,7 +1,7 @@
-"""What a review may cost: bounds on the pod before any work, and CPU time while it goes on.
+"""Bounds the cost of a review: the size of the pod before any work, and CPU time during the work.
 
-The bounds are what keeps reviews short. The time is there for what they may have missed: each part of a decision, and
-each container and alternative in it, asks first, and a review that has used its time ends in a refusal that says so.
+The bounds on size keep reviews short. The bound on time catches costs that they miss: each part of a decision, and each
+container and alternative in it, checks the time first. A review that has used its time is refused with that reason.
 """
 
 import time

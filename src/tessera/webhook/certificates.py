@@ -77,13 +77,13 @@ def joined(bundles: Iterable[bytes], now: float) -> bytes:
 
 
 def in_force(found: Certificate, now: float) -> bool:
-    """Whether the certificate is valid now."""
+    """Tells if the certificate is valid now."""
     serving = x509.load_pem_x509_certificate(found.certificate)
     return serving.not_valid_before_utc.timestamp() <= now < serving.not_valid_after_utc.timestamp()
 
 
 def due(found: Certificate, names: Sequence[str], now: float) -> bool:
-    """Whether the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
+    """Tells if the certificate must be replaced: it is not valid yet, near its end, or lacks a name.
 
     Args:
         found: the certificate.
@@ -94,7 +94,7 @@ def due(found: Certificate, names: Sequence[str], now: float) -> bool:
 
 
 def due_at(found: Certificate) -> float:
-    """When two thirds of its life are over, seconds since 1970."""
+    """Time at which two thirds of a certificate's life are over, seconds since 1970."""
     serving = x509.load_pem_x509_certificate(found.certificate)
     begin, end = serving.not_valid_before_utc.timestamp(), serving.not_valid_after_utc.timestamp()
     return begin + (end - begin) * 2 / 3

@@ -1,4 +1,4 @@
-"""What a pod with slices is charged: the quota resource, GB of its profiles counted as Gi.
+"""Charges a pod with slices in the quota resource: GB of its profiles, counted as Gi.
 
 - A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
   the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
@@ -33,7 +33,7 @@ class Asking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What one container is charged.
+    """The amount that one container is charged.
 
     Attributes:
         path: where the container stands in the pod.

@@ -158,7 +158,7 @@ class Keeper:
             self._served = found
 
     async def _protect_served(self, now: float) -> None:
-        """What is served stays trusted, whatever has become of the Secret."""
+        """Keeps the authority of the served certificate trusted, also when the Secret is lost or damaged."""
         if self._served is not None and in_force(self._served, now):
             await self._make_trusted(self._served.bundle, now)
 
@@ -185,7 +185,7 @@ class Keeper:
         return () if item is None else tuple(dict.fromkeys(one.client_config.ca_bundle for one in item.webhooks))
 
     def _trusts(self, bundle: bytes) -> bool:
-        """Whether every webhook of the configuration trusts the first authority of a bundle, which signed."""
+        """Tells if every webhook of the configuration trusts the first authority of a bundle, the one that signed."""
         first = authorities(joined([bundle], self._clock.now()).partition(_END)[0] + _END)
         return all(first <= authorities(each) for each in self._configured())
 

@@ -1,4 +1,4 @@
-"""Which nodes a test on labels leaves, looked up and not tried node by node.
+"""Looks up the nodes that pass a test on labels, instead of testing each node.
 
 The index holds, for each label and value, the set of nodes that have it, as a bit mask. A test costs a look-up and one
 operation on masks for each of its values, so what a pod's affinity costs grows with its text and not with the cluster.
@@ -15,7 +15,7 @@ import msgspec
 from tessera.kube.selectors import Operator
 from tessera.placement.offers import Nodes
 
-#: What ``Gt`` and ``Lt`` compare: integers of 64 bits, others are none to Kubernetes either (``strconv.ParseInt``).
+#: The integers that ``Gt`` and ``Lt`` compare: those of 64 bits, as in Kubernetes (``strconv.ParseInt``).
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _MOST = 2**63
 

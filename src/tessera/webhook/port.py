@@ -46,7 +46,7 @@ Answer = Callable[[str, str, bytes], "tuple[int, str, bytes]"]
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a port holds, and how long it waits, in milliseconds."""
+    """Limits of a port on connections, bytes and waits; times in milliseconds."""
 
     connections: int = PORT_CONNECTIONS
     bytes: int = PORT_BYTES
@@ -213,7 +213,7 @@ class Port:
 
     @property
     def connections(self) -> int:
-        """How many it holds."""
+        """The number of open connections."""
         return len(self._connections)
 
     @property

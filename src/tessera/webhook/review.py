@@ -120,7 +120,7 @@ class Reviewer:
 
 
 def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault: str) -> T:
-    """What the bytes say.
+    """Decodes a body or a part of it.
 
     Raises:
         ReviewError: they are no JSON of the decoder's type; the text begins with ``fault``.

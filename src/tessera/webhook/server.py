@@ -78,7 +78,7 @@ async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review
 
 
 class Pulse:
-    """Whether a loop goes on; read by other threads.
+    """Shows other threads that a loop makes progress.
 
     Args:
         clock: the time.

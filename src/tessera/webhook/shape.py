@@ -100,7 +100,7 @@ class PodShape(_Shape, frozen=True):
 
 
 def size_of(spec: Spec) -> PodSize:
-    """How many a pod has of what a review goes over."""
+    """Counts the parts of a pod that a review reads."""
     node = spec.affinity.node_affinity if spec.affinity else None
     terms = (node.required.node_selector_terms or []) if node and node.required else []
     tests = [test for term in terms for test in (*(term.match_expressions or ()), *(term.match_fields or ()))]

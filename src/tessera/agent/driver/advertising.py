@@ -69,7 +69,7 @@ class Advertising:
         return sum(served.count or 0 for served in self._served)
 
     def published(self, allocatable: Mapping[str, str]) -> bool:
-        """Whether a node's allocatable covers the healthy devices of every list that kubelet has taken."""
+        """Tells if a node's allocatable covers the healthy devices of every list that kubelet has accepted."""
         return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:

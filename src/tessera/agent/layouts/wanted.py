@@ -97,7 +97,7 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
 
 
 def _wants_mig(wish: LayoutWish) -> bool:
-    """Whether a layout turns MIG on, as far as that is known without cards: by its file, or by its name."""
+    """Tells if a layout turns MIG on, by its file or by its name, since the cards are not known."""
     if wish.entries is not None:
         return all(entry.mig_enabled for entry in wish.entries)
     return wish.name in {MIG_CONFIG_DYNAMIC, ENABLED, BALANCED} or _PROFILE.search(wish.name) is not None

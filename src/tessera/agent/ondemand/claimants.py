@@ -1,4 +1,4 @@
-"""Which container starts, when kubelet asks to prepare devices for one that it does not name.
+"""Finds the container that starts when kubelet asks to prepare devices and names no container.
 
 Kubelet says only IDs of one resource. Who holds them is asked of its pod-resources API, which lists app containers and
 sidecars from the pod's admission on, but no ordinary init container. Kubelet gives the devices of an ordinary init
@@ -42,7 +42,7 @@ _STATUS_PAUSE = 1.0
 
 
 class PodDirectory(Protocol):
-    """What the API server knows about this node's pods."""
+    """Reads this node's pods, and their status, from the API server."""
 
     def live(self) -> Sequence[Pod]:
         """The pods bound to this node that are not over."""
@@ -177,7 +177,7 @@ class Claimants:
         return Claimant(uid, asks=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
 
     async def _starting(self, pod: Pod, names: Collection[str], inits: Mapping[str, Mapping[str, int]]) -> str:
-        """Which of a pod's containers starts; the first where it makes no difference.
+        """Returns the name of the container that starts; the first one where all would be given the same.
 
         The watch is believed when it shows that the init containers have ended; otherwise the server itself is asked.
 
@@ -286,7 +286,7 @@ def _holding(listing: Sequence[PodResources], resource: str, device_ids: frozens
 
 
 def _asking(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, Mapping[str, int]]:
-    """What the ordinary init containers ask for that ask for so many of a resource, by name.
+    """Returns the requests of ordinary init containers that ask for ``count`` of a resource, by container name.
 
     Args:
         pod: whose.
@@ -305,7 +305,7 @@ def _asking(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, 
 
 
 def _slices(container: Container) -> dict[str, int]:
-    """How many slices of each resource a container asks for."""
+    """Counts the slices that a container asks for, by resource."""
     counts = {
         name: whole(text) for name, text in container.resources.limits.items() if name.startswith(MIG_RESOURCE_PREFIX)
     }

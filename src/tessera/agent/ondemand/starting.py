@@ -1,4 +1,4 @@
-"""Which containers of a pod kubelet can be starting now, by the pod's status: pure.
+"""Derives from a pod's status the containers that kubelet can be starting now. Pure.
 
 Kubelet calls PreStartContainer with devices and names no container. An ordinary init container leaves its devices to
 the containers that come after it, so that the same devices may mean either. The order of starts tells them apart
@@ -37,7 +37,7 @@ def may_start(pod: Pod) -> frozenset[str]:
 
 
 def is_sidecar(container: Container) -> bool:
-    """Whether an init container is restartable: it runs beside those that come after it."""
+    """Tells if an init container is restartable, so that it runs beside later containers."""
     return container.restart_policy == "Always"
 
 

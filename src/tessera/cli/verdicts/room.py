@@ -20,7 +20,7 @@ from tessera.controller.wording import wanted_text
 from tessera.placement.cards import Allocation
 from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
 
-#: How many profiles that would fit at once are named, and how many ways to a node.
+#: Numbers of alternative profiles, and of ways to a node, that an answer lists.
 _ALTERNATIVES = 3
 _WAYS = 3
 
@@ -146,7 +146,7 @@ def _way_out(view: View, slicer: Slicer, pod: PodFacts, way: Way) -> str:
 
 
 def remedy(rule: str, node: str) -> str:
-    """What helps against a rule on a node; the rule itself where nothing is known."""
+    """Names the step that lifts a rule on a node; the rule itself where no step is known."""
     for beginning, text in _REMEDIES:
         if rule.startswith(beginning):
             return text.replace("NODE", node).replace("KEY", rule.partition("{")[2].partition(":")[0])

@@ -1,4 +1,4 @@
-"""What would have to go for a pod to run, node by node: rules that refuse it, and pods that hold the room.
+"""Lists, node by node, the rules and the pods that prevent a pod from running there.
 
 The reason that people read is the one whose removal lets the pod run. For a node that is *all* its rules and, where
 its cards have no room, the owners of slices that have to end. The way with the least to remove comes first.
@@ -17,7 +17,7 @@ from tessera.placement.node_fit import fit_on_node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """What keeps a pod from one node whose cards could make its slices.
+    """The obstacles between a pod and one node whose cards could make its slices.
 
     Attributes:
         node: which.
@@ -31,7 +31,7 @@ class Way:
 
     @property
     def length(self) -> int:
-        """How much is in the way."""
+        """The number of obstacles."""
         return len(self.rules) + (not self.room)
 
 
