@@ -80,7 +80,7 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
             took.append(_decide(slicer))
             if placed is None and slicer.ledger.live(innocent.uid) is not None:
                 placed = len(took)
-            if not slicer.stirred:
+            if not slicer.has_work:
                 break
         slicer.growth.at(NodeName("n0"))  # as if a slot came free
     return {

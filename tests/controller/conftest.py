@@ -164,7 +164,7 @@ class World:
             found = self.slicer.take()
             for instruction in found:
                 self.answer(instruction)
-            if not found and not self.slicer.stirred:
+            if not found and not self.slicer.has_work:
                 return self.writes[before:]
         raise AssertionError("the controller never comes to rest")
 

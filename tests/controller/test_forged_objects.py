@@ -102,7 +102,7 @@ class History:
                 if not isinstance(one, Tell):
                     msgspec.json.encode(one.body() if hasattr(one, "body") else None)
                     self.flying.append(one)
-            if not found and not self.slicer.stirred:
+            if not found and not self.slicer.has_work:
                 return
         raise AssertionError("the machine never comes to rest")
 

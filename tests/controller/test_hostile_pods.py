@@ -90,7 +90,7 @@ def test_pods_that_no_node_can_hold_are_refused_step_by_step_and_the_last_one_ge
         world.pod(f"h{number}", "1g.5gb", amounts={"cpu": 100_000 + number}, created="1")
     innocent = world.pod("z", "1g.5gb", created="2")
     spent = []
-    while world.slicer.stirred:
+    while world.slicer.has_work:
         spent.append(steps_of(world))
         for instruction in world.slicer.take():
             world.answer(instruction)
@@ -113,7 +113,7 @@ def test_a_freed_slot_is_offered_to_all_in_one_step(world: World) -> None:
     world.remove(holder)
     world.agents()
     assert steps_of(world) < DECISION_STEPS
-    assert not world.slicer.stirred
+    assert not world.slicer.has_work
 
 
 def steps_of(world: World) -> int:

@@ -123,7 +123,7 @@ def test_a_new_process_goes_on_after_any_write(world: World, writes: int) -> Non
             if left:
                 world.answer(instruction)
                 left -= 1
-        if not world.slicer.stirred:
+        if not world.slicer.has_work:
             break
     before = world.where(pod)
     world.restart()

@@ -148,8 +148,8 @@ class Slicer(Promises):
     # Deciding
 
     @property
-    def stirred(self) -> bool:
-        """Whether there is anything new to decide about."""
+    def has_work(self) -> bool:
+        """Tells if there is something new to decide."""
         if self._changed_nodes or self._changed_pods or (self.neighbours_changed and self._dependent):
             return True
         return self.growth.concerns(self.waiting)
@@ -157,7 +157,7 @@ class Slicer(Promises):
     def decide(self) -> None:
         """Absorbs what was observed, then plans what waits, as much of it as one step may cost.
 
-        While :attr:`stirred`, there is more to do; the process does other things in between.
+        While :attr:`has_work`, there is more to do; the process does other things in between.
         """
         self._sweep()
         nodes, self._changed_nodes = self._changed_nodes, set()

@@ -36,7 +36,7 @@ async def settle(slicer: Slicer, step: Callable[[], None]) -> None:
     """
     while True:
         step()
-        if not slicer.stirred:
+        if not slicer.has_work:
             return
         await asyncio.sleep(0)
 
@@ -69,7 +69,7 @@ class Reign:
         self._clock = clock
         self._metrics = metrics
         self._slicer = Slicer()
-        self._stirred = asyncio.Event()
+        self._wake = asyncio.Event()
         self._pods = Informer(client, PODS, clock=clock, rng=rng)
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
@@ -82,14 +82,14 @@ class Reign:
             events=self._events,
             metrics=metrics,
             may_act=may_act,
-            wake=self._stirred.set,
+            wake=self._wake.set,
             clock=clock,
             rng=rng,
         )
 
         self._refused = RefusedPods()
         self._due: asyncio.TimerHandle | None = None
-        self._world = World(client, self._slicer, self._stirred.set, clock=clock, rng=rng)
+        self._world = World(client, self._slicer, self._wake.set, clock=clock, rng=rng)
         self._provisioning = Provisioning(
             client,
             clock,
@@ -117,7 +117,7 @@ class Reign:
 
     async def run(self, begun: Callable[[Slicer], None]) -> None:
         """Decides and writes until cancelled; ``begun`` is told once everything is listed."""
-        Watching(self._slicer, self._stirred.set).follow(self._pods, self._nodes, self._objects)
+        Watching(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
             stack.callback(self._actor.stop)
@@ -133,10 +133,10 @@ class Reign:
                 await informer.wait_synced()
             await self._world.wait_synced()
             begun(self._slicer)
-            self._stirred.set()
+            self._wake.set()
             while True:
-                await self._stirred.wait()
-                self._stirred.clear()
+                await self._wake.wait()
+                self._wake.clear()
                 await settle(self._slicer, lambda: self._step(group))
 
     def _step(self, group: asyncio.TaskGroup) -> None:
@@ -159,7 +159,7 @@ class Reign:
         self._stop_waiting()
         times = [when for when in (self._refused.next(), self._slicer.avoidance.next()) if when is not None]
         if times:
-            self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._stirred.set)
+            self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._wake.set)
 
     def _stop_waiting(self) -> None:
         if self._due is not None:

@@ -21,6 +21,6 @@ def state_of(pods: Iterable[Pod], nodes: Iterable[Node], instaslices: Iterable[I
     for item in instaslices:
         slicer.see_object(item)
     slicer.decide()
-    while slicer.stirred:
+    while slicer.has_work:
         slicer.decide()
     return slicer

@@ -17,12 +17,12 @@ class Watching:
 
     Args:
         slicer: the machine.
-        stirred: called after it has observed something.
+        changed: called after each change that was passed on.
     """
 
-    def __init__(self, slicer: Slicer, stirred: Callable[[], None]) -> None:
+    def __init__(self, slicer: Slicer, changed: Callable[[], None]) -> None:
         self._slicer = slicer
-        self._stirred = stirred
+        self._changed = changed
 
     def follow(self, pods: Informer[Pod], nodes: Informer[Node], objects: Informer[Instaslice]) -> None:
         """Listens to these mirrors from now on."""
@@ -39,7 +39,7 @@ class Watching:
             self._slicer.lose_pod(PodUid(event.object.metadata.uid))
         else:
             self._slicer.see_pod(pod_facts(event.object))
-        self._stirred()
+        self._changed()
 
     def node_seen(self, event: Event[Node]) -> None:
         """A node came, changed or went."""
@@ -47,7 +47,7 @@ class Watching:
             self._slicer.lose_node(NodeName(event.object.metadata.name))
         else:
             self._slicer.see_node(node_facts(event.object))
-        self._stirred()
+        self._changed()
 
     def object_seen(self, event: Event[Instaslice]) -> None:
         """An Instaslice object came, changed or went."""
@@ -55,9 +55,9 @@ class Watching:
             self._slicer.lose_object(NodeName(event.object.metadata.name))
         else:
             self._slicer.see_object(event.object)
-        self._stirred()
+        self._changed()
 
     def object_unreadable(self, key: str, error: str | None) -> None:
         """An Instaslice object does not decode, or decodes again."""
         self._slicer.see_unreadable(NodeName(split_key(key)[1]), error)
-        self._stirred()
+        self._changed()

@@ -57,10 +57,10 @@ class World:
         classes = Informer(client, STORAGE_CLASSES, clock=clock, rng=rng)
         csi_nodes = Informer(client, CSI_NODES, clock=clock, rng=rng)
         namespaces.add_handler(self._namespace)
-        claims.add_handler(self._kept_in(storage.claims))
+        claims.add_handler(self._store_in(storage.claims))
         volumes.add_handler(self._volume)
-        classes.add_handler(self._kept_in(storage.classes))
-        csi_nodes.add_handler(self._kept_in(storage.csi_nodes))
+        classes.add_handler(self._store_in(storage.classes))
+        csi_nodes.add_handler(self._store_in(storage.csi_nodes))
         self._informers: Sequence[Informer[Any]] = (namespaces, claims, volumes, classes, csi_nodes)
 
     async def run(self) -> None:
@@ -92,7 +92,7 @@ class World:
         self._observed.neighbours_changed = True
         self._changed()
 
-    def _kept_in(self, memory: dict[str, T]) -> Callable[[Event[T]], None]:
+    def _store_in(self, memory: dict[str, T]) -> Callable[[Event[T]], None]:
         def handle(event: Event[T]) -> None:
             if event.kind is EventKind.DELETED:
                 memory.pop(key_of(event.object), None)

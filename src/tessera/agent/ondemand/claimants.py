@@ -90,15 +90,15 @@ class Claimants:
 
     Args:
         kubelet: knows who holds which devices.
-        book: knows what is promised, and which device is which slice.
+        slices: the node's promises and slices, with the devices that stand for them.
         pods: the pods of this node.
         changes: wakes waiters.
         clock: for pauses.
     """
 
-    def __init__(self, *, kubelet: Kubelet, book: Book, pods: PodDirectory, changes: Changes, clock: Clock) -> None:
+    def __init__(self, *, kubelet: Kubelet, slices: Book, pods: PodDirectory, changes: Changes, clock: Clock) -> None:
         self._kubelet = kubelet
-        self._book = book
+        self._slices = slices
         self._pods = pods
         self._changes = changes
         self._clock = clock
@@ -114,7 +114,7 @@ class Claimants:
         ids = frozenset(device_ids)
         began = self._clock.monotonic()
         while True:
-            seen = self._changes.count
+            version = self._changes.count
             listed = await self._holding(resource, ids)
             found = self._of_shown_pod(listed)
             if found is not None:
@@ -122,7 +122,7 @@ class Claimants:
                 return await self._listed_claimant(resource, ids, pod, containers)
             if self._clock.monotonic() - began > (_SHOWN_WITHIN if listed else _LISTED_WITHIN):
                 break
-            await self._changes.wait(seen, _LISTING_PAUSE)
+            await self._changes.wait(version, _LISTING_PAUSE)
         if listed:
             names = ", ".join(sorted({f"{pod.namespace}/{pod.name}" for pod, _, _ in listed}))
             raise PluginError(f"the API server does not show pod {names} on this node; the start is tried again")
@@ -132,7 +132,7 @@ class Claimants:
         """All devices of the container that starts, as far as they are known yet."""
         if claimant.listed is not None:
             return claimant.listed
-        self._calls = {uid: calls for uid, calls in self._calls.items() if self._book.slices_of(uid)}
+        self._calls = {uid: calls for uid, calls in self._calls.items() if self._slices.slices_of(uid)}
         calls = self._calls.setdefault(claimant.pod, {})
         calls[resource] = device_ids
         others = (
@@ -188,7 +188,7 @@ class Claimants:
             return next(iter(names), "")
         deadline = self._clock.monotonic() + _SHOWN_WITHIN
         while True:
-            seen = self._changes.count
+            version = self._changes.count
             shown = _named(self._pods.live(), pod) & frozenset(names)
             if not shown or not shown.isdisjoint(inits):
                 shown = _named(await self._bound(), pod) & frozenset(names)
@@ -199,7 +199,7 @@ class Claimants:
                     f"pod {pod.metadata.namespace}/{pod.metadata.name}: its status does not show yet which of its "
                     f"containers {', '.join(sorted(names))} starts; the start is tried again"
                 )
-            await self._changes.wait(seen, _STATUS_PAUSE)
+            await self._changes.wait(version, _STATUS_PAUSE)
 
     # Not listed -------------------------------------------------------------------------------------------------
 
@@ -213,13 +213,13 @@ class Claimants:
 
     async def _owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
         for uid in asking:
-            if device_ids and self._book.bindings(uid).keys() >= set(device_ids):
+            if device_ids and self._slices.bindings(uid).keys() >= set(device_ids):
                 return uid
-        if not await self._changes.until(lambda: all(map(self._book.slices_of, asking)), _SHOWN_WITHIN):
+        if not await self._changes.until(lambda: all(map(self._slices.slices_of, asking)), _SHOWN_WITHIN):
             names = ", ".join(
                 f"{pod.metadata.namespace}/{pod.metadata.name}"
                 for uid, pod in asking.items()
-                if not self._book.slices_of(uid)
+                if not self._slices.slices_of(uid)
             )
             raise PluginError(
                 f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)}; they may be those "
@@ -227,8 +227,8 @@ class Claimants:
             )
         profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
         free = {
-            uid: [p for p in unclaimed(self._book, uid) if p.profile == profile]
-            for uid in self._book.promises
+            uid: [p for p in unclaimed(self._slices, uid) if p.profile == profile]
+            for uid in self._slices.promises
             if uid in asking
         }
         could = [uid for uid, positions in free.items() if len(positions) >= len(device_ids)]
@@ -247,10 +247,10 @@ class Claimants:
             raise PluginError(f"the API server did not say which pods are on this node: {error}") from error
 
 
-def unclaimed(book: Book, pod: PodUid) -> list[Position]:
+def unclaimed(slices: Book, pod: PodUid) -> list[Position]:
     """A pod's slices that no container has claimed."""
-    claimed = book.bindings(pod).values()
-    return [position for position in book.slices_of(pod) if position not in claimed]
+    claimed = slices.bindings(pod).values()
+    return [position for position in slices.slices_of(pod) if position not in claimed]
 
 
 def _named(pods: Iterable[Pod], pod: Pod) -> frozenset[str]:

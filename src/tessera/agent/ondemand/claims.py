@@ -55,7 +55,7 @@ class Claims:
         metrics: Metrics,
         timeout: float,
     ) -> None:
-        self._claimants = Claimants(kubelet=kubelet, book=book, pods=pods, changes=changes, clock=clock)
+        self._claimants = Claimants(kubelet=kubelet, slices=book, pods=pods, changes=changes, clock=clock)
         self._book = book
         self._pods = pods
         self._cdi = cdi
