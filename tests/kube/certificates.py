@@ -35,14 +35,15 @@ class Authority:
         )
         self.pem = self._certificate.public_bytes(serialization.Encoding.PEM)
 
-    def issue(self, common_name: str, *, expired: bool = False) -> Certificate:
+    def issue(self, common_name: str, hours: tuple[int, int] = (-1, 1)) -> Certificate:
+        """A certificate that is valid for these hours from now on."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(common_name))
         except ValueError:
             subject = x509.DNSName(common_name)
         extension = x509.SubjectAlternativeName([subject])
-        made = self._sign(_name(common_name), key.public_key(), extension, expired=expired)
+        made = self._sign(_name(common_name), key.public_key(), extension, hours)
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
@@ -53,8 +54,7 @@ class Authority:
         subject: x509.Name,
         key: ec.EllipticCurvePublicKey,
         extension: x509.ExtensionType,
-        *,
-        expired: bool = False,
+        hours: tuple[int, int] = (-1, 1),
     ) -> x509.Certificate:
         now = dt.datetime.now(dt.UTC)
         return (
@@ -63,8 +63,8 @@ class Authority:
             .issuer_name(self._name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - dt.timedelta(hours=1))
-            .not_valid_after(now + dt.timedelta(minutes=-1 if expired else 60))
+            .not_valid_before(now + dt.timedelta(hours=hours[0]))
+            .not_valid_after(now + dt.timedelta(hours=hours[1]))
             .add_extension(extension, critical=isinstance(extension, x509.BasicConstraints))
             .sign(self._key, hashes.SHA256())
         )

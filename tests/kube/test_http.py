@@ -95,21 +95,25 @@ async def test_a_server_of_another_authority_is_not_trusted(tls_server: Scripted
 
 
 @pytest.mark.parametrize(
-    ("host", "aged", "said"),
+    ("host", "hours", "called", "said"),
     [
-        ("127.0.0.1", True, "its certificate has expired"),
-        ("10.0.0.9", False, "its certificate is not for this address"),
+        ("127.0.0.1", (-2, -1), "", "its certificate has expired; whoever runs the server has to renew it"),
+        ("127.0.0.1", (1, 2), "", "its certificate is not valid yet; compare the clocks of this machine and the"),
+        ("10.0.0.9", (-1, 1), "", "its certificate is not for this address; use the name that it has"),
+        ("api.example.com", (-1, 1), "", "its certificate is not for this address; use the name that it has"),
+        ("api.example.com", (-1, 1), "api.example.org", "its certificate is not for this host name; use the name that"),
     ],
 )
 async def test_a_certificate_that_is_not_right_is_told_in_plain_words(
-    host: str, *, aged: bool, said: str, tmp_path: Path
+    host: str, hours: tuple[int, int], called: str, said: str, tmp_path: Path
 ) -> None:
     authority = Authority()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(authority.issue(host, expired=aged).write(tmp_path))
+    context.load_cert_chain(authority.issue(host, hours).write(tmp_path))
     secured = ScriptedServer()
     await secured.start(ssl=context)
-    transport = HttpTransport(ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=authority.pem))
+    config = ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=authority.pem, server_name=called)
+    transport = HttpTransport(config)
     with pytest.raises(ConnectionError, match=said):
         await transport.request(Request(method="GET", path="/"))
     await transport.close()

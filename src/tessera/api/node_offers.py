@@ -24,6 +24,7 @@ from tessera.mig.models import model_by_product
 from tessera.mig.names import ProfileName, parse_profile_name
 from tessera.placement.offers import CardKind, Kind, Offer
 from tessera.placement.requirements import GIB
+from tessera.text import one_line
 
 OFFERS_ANNOTATION = "tessera.dev/offers"
 
@@ -137,7 +138,7 @@ def _check_size(text: str) -> None:
 def _located(error: str) -> str:
     """The decoder's text with the path in front of it."""
     text, _, path = error.partition(" - at `$")
-    return f"{path.rstrip('`')}: {text}" if path else text
+    return f"{one_line(path.rstrip('`'))}: {one_line(text)}" if path else one_line(text)
 
 
 def _check_profile(number: int, offer: NodeOffer) -> None:
@@ -146,7 +147,7 @@ def _check_profile(number: int, offer: NodeOffer) -> None:
         if sliced or offer.profile:
             _profile(offer.profile)
     except ValueError as error:
-        raise ValueError(f"annotation {OFFERS_ANNOTATION}: [{number}].profile: {error}") from None
+        raise ValueError(f"annotation {OFFERS_ANNOTATION}: [{number}].profile: {one_line(error)}") from None
 
 
 def _profile(text: str) -> tuple[ProfileName, int]:

@@ -29,6 +29,7 @@ from tessera.api.operator.settings import DEVICE_ID_STRATEGIES, NamedConfig, Ope
 from tessera.api.operator.unfollowed import unfollowed
 from tessera.api.sharing.config import DEVICE_LIST_STRATEGIES, MigStrategy
 from tessera.api.sharing.grammar import parse_profile
+from tessera.text import one_line
 
 #: The chart's value of ``mig.strategy`` since its version 1.7; a ClusterPolicy without one leaves it to the device
 #: plugin, whose own is ``none``.
@@ -205,7 +206,7 @@ class _Reading:
         name, default = config.get("name", ""), config.get("default", "")
         if name and not _OBJECT_NAME.fullmatch(name):
             rule = "write lower-case letters, digits, '-' and '.', with a letter or digit at both ends"
-            self.found.add(self._at(f"{path}.name"), f'"{name}" is no name of a ConfigMap: {rule}')
+            self.found.add(self._at(f"{path}.name"), f"{shown(name)} is no name of a ConfigMap: {rule}")
         data = dict(self._files(config.get("data"), f"{path}.data"))
         if not config.get("create"):
             if data:
@@ -216,9 +217,8 @@ class _Reading:
         for key, text in data.items():
             self._judged(text, join(self._at(f"{path}.data"), key), parse)
         if data and default and component == "devicePlugin" and default not in data:
-            self.found.add(
-                self._at(f"{path}.default"), f'"{default}" is none of config.data: {", ".join(sorted(data))}'
-            )
+            names = one_line(", ".join(sorted(data)))
+            self.found.add(self._at(f"{path}.default"), f"{shown(default)} is none of config.data: {names}")
         return NamedConfig(name=name, default=default, data=data or None)
 
     def _files(self, value: Any, path: str) -> Iterator[tuple[str, str]]:
@@ -250,7 +250,7 @@ class _Reading:
 
     def _folder(self, path: str, folder: str) -> str | None:
         if folder and not folder.startswith("/"):
-            self.found.add(self._at(path), f'"{folder}" is no folder of the host; begin it with /')
+            self.found.add(self._at(path), f"{shown(folder)} is no folder of the host; begin it with /")
         return folder or None
 
 

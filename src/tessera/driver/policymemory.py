@@ -44,11 +44,7 @@ class PolicyMemory:
 
     async def load(self) -> None:
         """Reads what an earlier controller followed; insists until the server answers."""
-        text = (await self._map.load()).get(KEY, "{}")
-        try:
-            self._followed = msgspec.json.decode(text[:DRIVER_MEMORY], type=dict[str, DriverPolicy])
-        except (msgspec.DecodeError, RecursionError) as error:
-            _log.warning("what ConfigMap %s says of policies cannot be read: %s", CONFIG_MAP, error)
+        self._followed = followed_in((await self._map.load()).get(KEY, "{}"))
 
     async def run(self) -> None:
         """Writes down what is followed, until cancelled."""
@@ -67,3 +63,12 @@ class PolicyMemory:
 
     def _data(self) -> Mapping[str, str]:
         return {KEY: msgspec.json.encode(self._followed, order="sorted").decode()}
+
+
+def followed_in(text: str) -> Mapping[str, DriverPolicy]:
+    """What a ConfigMap says was followed; nothing if it cannot be read."""
+    try:
+        return msgspec.json.decode(text[:DRIVER_MEMORY], type=dict[str, DriverPolicy])
+    except (msgspec.DecodeError, RecursionError) as error:
+        _log.warning("what ConfigMap %s says of policies cannot be read, it is written anew: %s", CONFIG_MAP, error)
+        return {}

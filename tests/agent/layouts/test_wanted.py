@@ -141,6 +141,26 @@ def test_an_unknown_layout_lists_what_there_is() -> None:
     assert "dynamic, all-disabled, all-enabled, all-1g.5gb" in found.text
 
 
+@pytest.mark.parametrize(
+    ("name", "closest", "hint"),
+    [
+        ("all-1g.5bg", "", "all-1g.5gb"),
+        ("dinamic", "", "dynamic"),
+        ("all-disabeld", "", "all-disabled"),
+        ("trainnig", "training", "training"),
+        ("all-1g.5bgs", "all-1g.5bg", "all-1g.5bg"),
+    ],
+)
+def test_an_unknown_layout_is_answered_with_what_was_probably_meant(name: str, closest: str, hint: str) -> None:
+    found = wanted_of(LayoutWish(name=name, closest=closest), CARDS)
+    assert isinstance(found, Refused)
+    assert f'did you mean "{hint}"? correct the label nvidia.com/mig.config, or add' in found.text
+
+
+def test_a_name_that_is_like_none_is_answered_with_no_guess() -> None:
+    assert "did you mean" not in refused("zzzzzz").text
+
+
 def test_an_unknown_layout_of_a_broken_file_is_told_as_the_files_mistake() -> None:
     found = wanted_of(LayoutWish(name="mine", problem="mig-configs: is empty", problem_reason="LayoutsRefused"), CARDS)
     assert found == Refused(layout="mine", reason="LayoutsRefused", text="mig-configs: is empty")

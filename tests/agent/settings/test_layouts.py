@@ -63,6 +63,15 @@ def test_a_name_that_no_file_has_is_no_mistake_here() -> None:
     assert (found.name, found.entries, found.problem) == ("all-1g.5gb", None, None)
 
 
+@pytest.mark.parametrize(
+    ("label", "closest"),
+    [("disabeld", "disabled"), ("Whole", "whole"), ("2x2g.10gb-3x1g.5g", "2x2g.10gb-3x1g.5gb"), ("other", "")],
+)
+def test_a_name_that_no_file_has_is_compared_with_those_that_they_have(label: str, closest: str) -> None:
+    assert layout_wish(files(config_yaml=SEED, more_yaml=OTHER, bad_yaml="["), label, "").closest == ""
+    assert layout_wish(files(config_yaml=SEED, more_yaml=OTHER), label, "").closest == closest
+
+
 def test_a_broken_file_is_a_problem_only_for_what_the_others_do_not_have() -> None:
     both = files(config_yaml=BROKEN, more_yaml=OTHER)
     assert layout_wish(both, "whole", "").problem is None

@@ -168,7 +168,7 @@ def _unknown(wish: LayoutWish, cards: Iterable[StockCard]) -> Refused:
     if wish.problem is not None:
         return Refused(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
     names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))]
-    close = get_close_matches(wish.name[:63], names, n=1, cutoff=0.6)
+    close = get_close_matches(wish.name[:63], [*names, wish.closest], n=1, cutoff=0.6)
     text = (
         f'layout "{wish.name}" is not known: no file of layouts has it, and it is none of those that this node has'
         f" without a file: {', '.join(names)}, or counts such as 7x1g.5gb;"

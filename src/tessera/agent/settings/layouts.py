@@ -8,6 +8,7 @@ Layouts that exist without a file, and what a layout asks of each card, are not 
 """
 
 from collections.abc import Callable
+from difflib import get_close_matches
 
 from tessera.agent.settings.sharing import Files
 from tessera.agent.settings.wishes import LayoutWish
@@ -16,6 +17,9 @@ from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
 
 REFUSED, AMBIGUOUS, UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"
+
+#: Characters that the value of a label has at most (Kubernetes, labels and selectors).
+LABEL_LENGTH = 63
 
 #: Layouts, or why the file has none.
 ReadLayouts = Callable[[str], MigLayouts | FileRefused]
@@ -45,6 +49,7 @@ def layout_wish(files: Files, label: str, default: str, read: ReadLayouts = read
     if name == MIG_CONFIG_DYNAMIC:
         return LayoutWish(name=name, reason=reason, default=not label)
     entries, problem, problem_reason = _found(files, name, read)
+    absent = entries is None and problem is None
     return LayoutWish(
         name=name,
         entries=entries,
@@ -52,7 +57,16 @@ def layout_wish(files: Files, label: str, default: str, read: ReadLayouts = read
         default=not label,
         problem=problem,
         problem_reason=problem_reason,
+        closest=_closest(files, name, read) if absent else "",
     )
+
+
+def _closest(files: Files, name: str, read: ReadLayouts) -> str:
+    """The layout of the files whose name is most like this one; empty if none is."""
+    every = [read(text) for text in files.texts.values()]
+    names = [each for layouts in every if isinstance(layouts, MigLayouts) for each in layouts.layouts]
+    close = get_close_matches(name[:LABEL_LENGTH], [each for each in names if len(each) <= LABEL_LENGTH], n=1)
+    return close[0] if close else ""
 
 
 def _found(files: Files, name: str, read: ReadLayouts) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:

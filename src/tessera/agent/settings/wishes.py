@@ -58,6 +58,8 @@ class LayoutWish(msgspec.Struct, frozen=True, kw_only=True):
         default: it is the cluster's; the node itself asks for none.
         problem: why the files cannot be gone by, for people, with the path of each mistake; ``None`` if they can.
         problem_reason: the same as a word for machines: ``LayoutsRefused``, ``LayoutAmbiguous``, ``LayoutsUnreadable``.
+        closest: the layout of a file whose name comes closest, where no file has the one that is asked for; may be
+            empty.
     """
 
     name: str = ""
@@ -66,3 +68,4 @@ class LayoutWish(msgspec.Struct, frozen=True, kw_only=True):
     default: bool = False
     problem: str | None = None
     problem_reason: str | None = None
+    closest: str = ""
