@@ -5,6 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from tests.cluster.test_kills import Fate, mortal
 
 from tessera.cli.cards import cards_of
 from tessera.cli.installation.applying import resource_of
@@ -128,3 +129,53 @@ def test_a_slice_that_somebody_else_made_stays_foreign(in_lab: Callable[..., Non
         assert [start for _, _, start in lab.hardware()] == [other]
 
     in_lab(scenario, nodes="1xA100-40GB")
+
+
+#: More writes of the controller than it takes to record two pods; the test proves that it is.
+WRITES = 10
+#: Some of the NVML calls of an agent that finds slices of its own: the first ones, and those of a later reading.
+CALLS = (1, 2, 3, 5, 8, 13)
+
+
+def death_after_the_return(fate: Fate, outcome: list[bool]) -> Callable[[Any], Any]:
+    """Tessera comes back to two pods, and a process dies once before it has recorded them."""
+
+    async def scenario(lab: Any) -> None:
+        await lab.create("one", {"nvidia.com/mig-3g.20gb": 1})
+        await lab.create("two", {"nvidia.com/mig-1g.5gb": 1, "nvidia.com/mig-2g.10gb": 1})
+        await lab.running("one", "two")
+        drawn, hardware = tiles(lab), lab.hardware()
+        await uninstall(lab)
+        fate.armed = True
+        await install(lab.client)
+        await offers_again(lab)
+        await lab.until(lambda: lab.settled("one") and lab.settled("two"), "both are recorded")
+        await lab.until(lambda: tiles(lab) == drawn, "where they were, and nothing else is there")
+        assert lab.hardware() == hardware
+        fate.armed = False
+        for name in ("one", "two"):
+            await lab.delete(name)
+        await lab.empty()
+        assert lab.hardware() == []
+        outcome.append(fate.struck)
+
+    return scenario
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_the_controller_may_die_at_any_write(in_lab: Callable[..., None], after: bool) -> None:
+    outcome: list[bool] = []
+    for at in range(1, WRITES + 1):
+        fate = Fate(at, after=after)
+        story = death_after_the_return(fate, outcome)
+        in_lab(story, nodes="1xA100-40GB", cluster_type=mortal("controller", fate))
+    assert outcome[0]
+    assert not outcome[-1], "the last point lies beyond, so every point before it was tried"
+
+
+@pytest.mark.parametrize("at", CALLS)
+def test_the_agent_may_die_at_nvml_calls(in_lab: Callable[..., None], at: int) -> None:
+    outcome: list[bool] = []
+    fate = Fate(at, after=bool(at % 2))
+    in_lab(death_after_the_return(fate, outcome), nodes="1xA100-40GB", cluster_type=mortal("agent", fate))
+    assert outcome == [True]
