@@ -1,14 +1,16 @@
 """What happens to a pod on its way in."""
 
 import base64
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from tessera.webhook.admission import patch
+from tessera.webhook import admission
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNode
+from tessera.webhook.operations import Operation
 from tessera.webhook.operations import applied as with_patch
 from tessera.webhook.refusal import Refused
 from tessera.webhook.review import Reviewer, ReviewError
@@ -38,6 +40,10 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 def asking(limits: dict[str, Any], **more: Any) -> dict[str, Any]:
     """As the API server hands it over: requests are filled in from limits."""
     return {"resources": {"limits": limits, "requests": dict(limits)}, **more}
+
+
+def patch(pod: dict[str, Any], capabilities: Capabilities) -> Sequence[Operation]:
+    return admission.patch(pod, capabilities, capabilities.left_by(pod["spec"]))
 
 
 def applied(pod: dict[str, Any], capabilities: Capabilities = A100) -> Any:

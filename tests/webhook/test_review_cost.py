@@ -20,6 +20,7 @@ from tessera.limits import (
 )
 from tessera.webhook.budget import Budget
 from tessera.webhook.capabilities import Capabilities
+from tessera.webhook.decision import decide
 from tessera.webhook.gpu_nodes import GpuNode
 from tessera.webhook.refusal import Refused
 from tessera.webhook.review import Reviewer, ReviewError
@@ -120,3 +121,13 @@ def test_the_time_is_asked_for_while_a_pod_is_gone_over() -> None:
 def test_a_body_that_is_too_long_is_not_read() -> None:
     with pytest.raises(ReviewError, match=f"{REVIEW_BODY} are allowed, make the pod smaller"):
         Reviewer(Capabilities()).review(b" " * (REVIEW_BODY + 1))
+
+
+def test_a_review_compares_the_nodes_with_a_pods_affinity_once() -> None:
+    """Each alternative is counted when it is compared; a pod with slices paid twice for all of them."""
+    steps: list[None] = []
+    terms_of_pod = [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}] * NODE_AFFINITY_TERMS
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms_of_pod}}}
+    spec = {"affinity": affinity, "containers": [{"name": "c", "resources": {"limits": SLICE}}]}
+    decide({"spec": spec}, cluster(10), lambda: steps.append(None))
+    assert len(steps) < 1.5 * NODE_AFFINITY_TERMS

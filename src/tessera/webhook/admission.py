@@ -38,8 +38,14 @@ Json = Mapping[str, Any]
 _LONGEST_PROFILE = 63
 
 
-def patch(pod: Json, capabilities: Capabilities, spend: Spend = free) -> Sequence[Operation]:
+def patch(pod: Json, capabilities: Capabilities, nodes: Nodes, spend: Spend = free) -> Sequence[Operation]:
     """The operations that gate a pod and charge its slices; none if it is to be left alone.
+
+    Args:
+        pod: as it is to be created.
+        capabilities: what the cluster has.
+        nodes: those that the pod's author leaves.
+        spend: asked before each piece of work.
 
     Raises:
         Refused: the pod asks for what cannot be served.
@@ -51,7 +57,7 @@ def patch(pod: Json, capabilities: Capabilities, spend: Spend = free) -> Sequenc
         held = pod_slices([one.slices for one in asking])
     except SliceRequestError as error:
         raise Refused(f"{error}") from None
-    static = not asking or _for_static_nodes(spec, asking, capabilities, spend)
+    static = not asking or _for_static_nodes(spec, asking, capabilities, nodes)
     charges = charges_of(asking, held, spec)
     refuse_other_charges(spec, charges)
     if static:
@@ -83,7 +89,7 @@ def _slices(container: Json, *, init: bool) -> ContainerSlices:
     )
 
 
-def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities, spend: Spend) -> bool:
+def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities, nodes: Nodes) -> bool:
     """Whether nodes with a fixed layout are to serve the pod.
 
     The nodes decide that its author leaves; if none of those has what it asks for, all.
@@ -94,10 +100,9 @@ def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabi
     profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
     if any(_is_share(profile, capabilities) for profile in profiles):
         return True  # like any pod for a resource that no node has yet, it waits for one
-    left = capabilities.left_by(spec, spend)
-    if _having(capabilities.on_demand, profiles, left):
+    if _having(capabilities.on_demand, profiles, nodes):
         return False
-    if _having(capabilities.fixed, profiles, left):
+    if _having(capabilities.fixed, profiles, nodes):
         return True
     fixed = profiles.keys() <= capabilities.fixed.keys()
     if fixed and not restriction_of(spec).may_be_on_demand:

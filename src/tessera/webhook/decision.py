@@ -34,4 +34,4 @@ def decide(pod: Mapping[str, Any], capabilities: Capabilities, spend: Spend = fr
     nodes = capabilities.left_by(spec, spend)
     if why := refused_amount(spec, nodes, capabilities):
         raise Refused(why)
-    return [*first, *patch(translated, capabilities, spend)]
+    return [*first, *patch(translated, capabilities, nodes, spend)]
