@@ -15,7 +15,8 @@ from tessera.api.instaslice import (
     Position,
     Slice,
 )
-from tessera.mig.models import MODELS, GpuModel
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.models import MODELS
 
 ARTICLE = b"""
 {"metadata": {"name": "host-192-168-11-144", "namespace": "instaslice-system"},

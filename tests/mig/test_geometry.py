@@ -4,15 +4,8 @@ import msgspec
 import pytest
 
 from tessera.mig.geometry import Geometry, UnknownProfile
-from tessera.mig.models import (
-    MODELS,
-    WHOLE_MODELS,
-    GpuModel,
-    HasNoMig,
-    PlacementsUnknown,
-    model_by_product,
-    model_by_short_name,
-)
+from tessera.mig.gpu_model import GpuModel, HasNoMig, PlacementsUnknown
+from tessera.mig.models import MODELS, WHOLE_MODELS, model_by_product, model_by_short_name
 
 A100 = model_by_short_name("A100-40GB").geometry
 

@@ -13,7 +13,8 @@ import uuid
 import msgspec
 
 from tessera.mig.geometry import Geometry, Placement, Profile
-from tessera.mig.models import GpuModel, model_by_short_name
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.models import model_by_short_name
 from tessera.nvml.attributes import CardAttributes, ComputeMode, NvLink
 from tessera.nvml.interface import EventKind, GpuUuid, MigUuid
 

@@ -25,19 +25,16 @@ from tessera.mig.geometry import closest_profile
 from tessera.placement.demand import Demand, NodeAllows
 from tessera.placement.explain import Explainer
 from tessera.placement.fleet import Allocation, Card, CardPlacement, Fleet
-from tessera.placement.node_fit import empty_nodes, fit_on_node, fits_when_empty
-from tessera.placement.policy import Candidate, CardTable, Pending, with_one
-from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason, Refusal
+from tessera.placement.node_fit import empty_nodes, fits_when_empty
+from tessera.placement.policy import CardTable, Pending, with_one
+from tessera.placement.reasons import NeverFits, NoSuchProfile, Reason
+from tessera.placement.search import Search
 from tessera.placement.work import Work
 
 __all__ = ["Demand", "NodeAllows", "Plan", "plan"]
 
-_NODES_COMPARED = 16
-# A demand of several slices takes the best of so many nodes that have room; it is refused only after all were tried.
 _REPACKS = 8
 # Attempts per batch to make room by packing anew; each costs as much as the batch.
-_FEW_NODES = 64
-# Up to so many nodes a demand's own nodes are looked at one by one, instead of all groups of alike cards.
 _STEPS_A_DEMAND = 20
 # Steps that a demand costs beside the nodes it asks.
 _PACKING_SHARE = 0.4
@@ -126,15 +123,13 @@ class _Batch:
     ) -> None:
         self._fleet = fleet
         self._work = work
-        self._allows = node_allows
+        self._search = Search(fleet, node_allows)
         self._on_take = on_take
         self._on_give_back = on_give_back
         self._given: dict[str, tuple[Demand, tuple[Card, ...]]] = {}
-        self._refused: dict[str, dict[str, Refusal]] = {}
         self._shares: dict[str, tuple[float, int]] = {}
         self._postponed: list[Demand] = []
         self._empties: list[list[tuple[CardTable, int, Pending]]] | None = None
-        self._costs: dict[tuple[str, ...], dict[object, float | None]] = {}
 
     def run(self, ordered: Sequence[Demand], allows_when_empty: NodeAllows) -> Plan:
         reasons, possible = self._sort_out(ordered)
@@ -143,7 +138,7 @@ class _Batch:
         explainer = Explainer(self._fleet, allows_when_empty, settled)
         for demand in short:
             if not demand.again:
-                reasons[demand.key] = explainer.reason(demand, self._refused.get(demand.key, {}))
+                reasons[demand.key] = explainer.reason(demand, self._search.refusals(demand))
         left = self._work.part(_REASONS_SHARE)
         for demand in (each for each in short if each.again):
             if left.spent:
@@ -151,9 +146,9 @@ class _Batch:
             anew = msgspec.structs.replace(demand, nodes=None, again=False)
             before = self._work.left
             self._work.spend(2 * len(self._fleet.nodes))
-            self._find(anew, spread=False)
+            self._search.find(anew, self._work)
             left.left -= before - self._work.left
-            reasons[demand.key] = explainer.reason(anew, self._refused.get(demand.key, {}))
+            reasons[demand.key] = explainer.reason(anew, self._search.refusals(demand))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 
     def forget(self) -> None:
@@ -212,7 +207,12 @@ class _Batch:
                 admitted.append(demand)
                 continue
             shape = tuple(sorted(demand.profiles))
-            if repacks and admitted and shape not in hopeless and self._fleet.roomiest() >= self._slots_needed(demand):
+            if (
+                repacks
+                and admitted
+                and shape not in hopeless
+                and self._fleet.roomiest() >= self._search.slots_needed(demand)
+            ):
                 repacks -= 1
                 if self._pack_anew([*admitted, demand]):
                     admitted.append(demand)
@@ -235,7 +235,7 @@ class _Batch:
         if not demand.again:
             self._work.spend(2 * len(self._fleet.nodes))
             if demand.nodes is not None:
-                self._find(msgspec.structs.replace(demand, nodes=None), spread=False)
+                self._search.find(msgspec.structs.replace(demand, nodes=None), self._work)
 
     def _pack_all(self, demands: Sequence[Demand]) -> bool:
         """Places all demands, large to small; places none when one finds no room.
@@ -285,30 +285,16 @@ class _Batch:
             self._shares[profile] = found
         return found
 
-    def _slots_needed(self, demand: Demand) -> int:
-        """Memory slots that the demand takes at least."""
-        return sum(
-            min(table.size_of(name) for table in self._fleet.tables if (name := table.name_of(profile)))
-            for profile in demand.profiles
-        )
-
     # One demand
 
     def _place(self, demand: Demand, *, spread: bool = False) -> bool:
-        self._refused.pop(demand.key, None)
+        self._search.forget(demand)
         self._work.spend(_STEPS_A_DEMAND)
-        cards = self._find(demand, spread=spread)
+        cards = self._search.find(demand, self._work, spread=spread)
         if cards is None:
             return False
         self._give(demand, cards)
         return True
-
-    def _find(self, demand: Demand, *, spread: bool) -> tuple[Card, ...] | None:
-        if len(demand.profiles) > 1:
-            return self._one_node(demand)
-        if demand.nodes is not None and len(demand.nodes) <= _FEW_NODES:
-            return self._one_of_few(demand, demand.nodes, spread=spread)
-        return self._one_card(demand, spread=spread)
 
     def _give(self, demand: Demand, cards: tuple[Card, ...]) -> None:
         for card, profile in zip(cards, demand.profiles, strict=True):
@@ -318,62 +304,6 @@ class _Batch:
         self._given[demand.key] = (demand, cards)
         if self._on_take:
             self._on_take(demand, cards[0].node.name)
-
-    def _one_card(self, demand: Demand, *, spread: bool) -> tuple[Card] | None:
-        """The card that loses least by one slice: over all groups, fullest card, then fullest node."""
-        for group in self._fleet.candidates(demand.profiles[0], spread=spread):
-            for alike in group.nodes():
-                card = next(iter(alike.values()))
-                if self._admits(demand, card.node.name):
-                    return (card,)
-        return None
-
-    def _one_of_few(self, demand: Demand, nodes: frozenset[str], *, spread: bool) -> tuple[Card] | None:
-        """The same, where few nodes come into question."""
-        found: list[tuple[int, Candidate, int, str, str, Card]] = []
-        for card in (card for name in sorted(nodes) if name in self._fleet for card in self._fleet.cards(name)):
-            self._work.spend()
-            name = card.table.name_of(demand.profiles[0])
-            one = None if name is None else card.table.candidate(card.occupancy, card.pending, name)
-            if one is not None:
-                found.append((-one[1] if spread else 0, one, card.node.free, card.node.name, card.gpu, card))
-        return next(((row[-1],) for row in sorted(found) if self._admits(demand, row[3])), None)
-
-    def _one_node(self, demand: Demand) -> tuple[Card, ...] | None:
-        """Cards of the node that loses least by several slices, among the fullest that have room."""
-        best: tuple[float, tuple[Card, ...]] | None = None
-        compared = 0
-        costs = self._costs.setdefault(tuple(sorted(demand.profiles)), {})
-        need = self._slots_needed(demand)
-        for node in self._fleet.fullest_nodes():
-            if best is not None and compared >= _NODES_COMPARED:
-                break
-            self._work.spend()
-            if node.free < need or (demand.nodes is not None and node.name not in demand.nodes):
-                continue
-            self._work.spend(2)
-            shape = tuple(sorted((card.table.number, card.occupancy, card.pending) for card in node.cards.values()))
-            if shape not in costs:
-                found = fit_on_node(node, demand.profiles, self._work)
-                costs[shape] = found and found[0]
-            cost = costs[shape]
-            compared += cost is not None
-            if cost is None or (best is not None and cost >= best[0]) or not self._admits(demand, node.name):
-                continue
-            best = fit_on_node(node, demand.profiles, self._work)
-        return best and best[1]
-
-    def _admits(self, demand: Demand, node: str) -> bool:
-        self._work.spend()
-        if demand.nodes is not None and node not in demand.nodes:
-            return False
-        refused = self._refused.setdefault(demand.key, {})
-        if node in refused:
-            return False
-        refusal = self._allows(demand, node)
-        if refusal is not None:
-            refused[node] = refusal
-        return refusal is None
 
     # The end of the batch
 

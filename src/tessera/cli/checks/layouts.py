@@ -15,8 +15,9 @@ from tessera.api.names import resource_of
 from tessera.cli.checks.part import Node, Part, refused_part
 from tessera.cli.layout_tiles import layout_row
 from tessera.mig.geometry import Placement
+from tessera.mig.gpu_model import GpuModel
 from tessera.mig.layout import Infeasible, plan_layout
-from tessera.mig.models import MODELS, GpuModel
+from tessera.mig.models import MODELS
 
 #: The vendor in every PCI id of NVIDIA's cards.
 _NVIDIA = 0x10DE

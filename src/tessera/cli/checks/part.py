@@ -3,7 +3,8 @@
 import msgspec
 
 from tessera.api.documents import FileRefused
-from tessera.mig.models import GpuModel, model_by_short_name
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.models import model_by_short_name
 
 
 class Node(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
 from tessera.kube.resources import Node, Pod
-from tessera.mig.models import GpuModel, model_by_product
+from tessera.mig.gpu_model import GpuModel
+from tessera.mig.models import model_by_product
 
 _LOG = "read the agent's log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera-agent --prefix"
 _STACK_LOG = "its log: kubectl logs -n tessera-system -l app.kubernetes.io/name=tessera"
