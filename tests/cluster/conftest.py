@@ -210,7 +210,7 @@ class Lab:
         """The MIG devices that a container was given."""
         found = self.pod(pod)
         assert found is not None
-        env = self.cluster.nodes[found.spec.node_name].container_env("default", pod, container)
+        env = self.cluster.nodes[found.spec.node_name].pods.container_env("default", pod, container)
         return env["NVIDIA_VISIBLE_DEVICES"].split(",")
 
     def events_of(self, pod: str, reason: str) -> list[CoreEvent]:

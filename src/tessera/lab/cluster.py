@@ -93,7 +93,7 @@ class Cluster:
     def _logs(self, namespace: str, pod: str, container: str) -> Sequence[str]:
         for node in self.nodes.values():
             with contextlib.suppress(LookupError):
-                return node.logs(namespace, pod, container)
+                return node.pods.logs(namespace, pod, container)
         raise LookupError(f"no node has run container {container} of pod {namespace}/{pod}")
 
     def _webhooks(self) -> AdmissionWebhooks:

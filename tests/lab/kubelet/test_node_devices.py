@@ -68,7 +68,7 @@ def test_the_preferred_device_is_given_and_reaches_the_container(in_lab: InLab, 
         plugin.prefers = ("c",)
         node = await joined(lab, plugin)
         await bound(lab, "p", asks(1))
-        assert node.container_env("default", "p", "c")["SLICES"] == "c"
+        assert node.pods.container_env("default", "p", "c")["SLICES"] == "c"
         (listed,) = await node.plugins.bus.pod_resources()
         assert [each.device_ids for each in listed.containers[0].devices] == [("c",)]
 

@@ -48,7 +48,7 @@ def test_a_slice_in_use_cannot_be_destroyed_and_is_free_after_the_container(
         (tmp_path / "a.json").write_bytes(msgspec.json.encode(file))
         await lab.clock.sleep(10)
         assert await lab.phase("p") == "Running"
-        assert node.container_env("default", "p", "c")["NVIDIA_VISIBLE_DEVICES"] == made.mig_uuid
+        assert node.pods.container_env("default", "p", "c")["NVIDIA_VISIBLE_DEVICES"] == made.mig_uuid
         assert machine.memory(made.mig_uuid).used == 1 << 30
         with pytest.raises(InUse):
             machine.destroy_compute_instance(gpu, gi_id, made.ci_id)

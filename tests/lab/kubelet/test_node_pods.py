@@ -171,8 +171,8 @@ def test_a_missing_config_map_holds_the_container_until_it_is_there(in_lab: InLa
         assert waiting == {"reason": "CreateContainerConfigError", "message": 'configmap "settings" not found'}
         await lab.api.create(CONFIGMAPS, {"metadata": {"name": "settings"}, "data": {"a": "1"}}, "default")
         await lab.clock.sleep(10)
-        assert node.container_env("default", "p", "c")["A"] == "1"
-        assert "A=1" in node.logs("default", "p", "c")
+        assert node.pods.container_env("default", "p", "c")["A"] == "1"
+        assert "A=1" in node.pods.logs("default", "p", "c")
 
     in_lab(story)
 
@@ -210,7 +210,7 @@ def test_tesseras_own_containers_run_for_real(in_lab: InLab) -> None:
         assert [context.argv for context in seen] == [("tessera", "agent", "--node=n1")] * 2
         assert seen[0].service_account == "agent"
         assert (await state(lab, "p"))["restartCount"] == 1
-        assert node.logs("default", "p", "c")[-1] == "RuntimeError: lost the API server"
+        assert node.pods.logs("default", "p", "c")[-1] == "RuntimeError: lost the API server"
         await lab.clock.sleep(10)
         assert await lab.phase("p") == "Succeeded"
 

@@ -7,7 +7,7 @@ it. Device plugins join over unix sockets or in this process; everything above t
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 from uuid import UUID
@@ -16,27 +16,25 @@ from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Event, EventKind
-from tessera.kube.meta import key_of, uid_of
+from tessera.kube.meta import uid_of
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
 from tessera.lab.kubelet.addresses import Addresses
 from tessera.lab.kubelet.admission import Rejection, admit
-from tessera.lab.kubelet.backoffs import CREATE_RETRY
 from tessera.lab.kubelet.cdi import CdiRegistry
 from tessera.lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions
 from tessera.lab.kubelet.devices import PodUid
 from tessera.lab.kubelet.images import Catalogue
 from tessera.lab.kubelet.launching import Launcher
 from tessera.lab.kubelet.nodeobject import NodeObject
+from tessera.lab.kubelet.nodepods import NodePods
 from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.lab.kubelet.pluginside import PluginSide
-from tessera.lab.kubelet.podstatus import ContainerRecord
 from tessera.lab.kubelet.pulls import NodeImages
 from tessera.lab.kubelet.runtime import Runtime
-from tessera.lab.kubelet.worker import NodeServices, PodWorker
+from tessera.lab.kubelet.worker import NodeServices
 from tessera.lab.scheduler.cluster import PodNeeds
 from tessera.lab.scheduler.requests import amounts
-from tessera.lab.supervision import LabInformer, one_line_of, outcome, supervised
+from tessera.lab.supervision import LabInformer, supervised
 from tessera.lab.waits import CountedClock
 from tessera.nvml.simulated import SimulatedMachine
 
@@ -75,6 +73,7 @@ class SimulatedNode:
     Attributes:
         name: the node's name.
         machine: its cards.
+        pods: the pods that are bound to it.
         kernel: ``uname -r`` of what runs now.
         waits: the node's clock for waits that end by themselves: a lab on virtual time may leap over them.
     """
@@ -101,8 +100,6 @@ class SimulatedNode:
         self._client = client
         self._clock = clock
         self._rng = rng
-        self._workers: dict[str, PodWorker] = {}
-        self._tasks: asyncio.TaskGroup | None = None
         self._addresses = Addresses(self.options.pod_network)
         self._restarting = asyncio.Lock()
         self._to_reboot = asyncio.Event()
@@ -111,10 +108,12 @@ class SimulatedNode:
         self.kernel = self._next_kernel = self.options.kernel
         self._booting = False
         self._registered = False
-        self._before: dict[str, PodWorker] = {}
         self._side = PluginSide(plugins)
         self.devices = DeviceManager(
-            clock=clock, checkpoint=self._side.checkpoint(), on_change=self._changed, running_pods=self._running_pods
+            clock=clock,
+            checkpoint=self._side.checkpoint(),
+            on_change=self._changed,
+            running_pods=self._running_pods,
         )
         self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
         self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
@@ -158,7 +157,7 @@ class SimulatedNode:
             kernel=lambda: self.kernel,
             reboot=self.reboot,
         )
-        self._services = NodeServices(
+        services = NodeServices(
             client=client,
             clock=clock,
             rng=rng,
@@ -176,6 +175,7 @@ class SimulatedNode:
             take_address=self._addresses.take,
             put_back_address=self._addresses.put_back,
         )
+        self.pods = NodePods(name, services)
 
     # For tests and the lab
 
@@ -188,22 +188,6 @@ class SimulatedNode:
     def pending(self) -> int:
         """Simulated waits under way that end by themselves: image pulls, programs with an end, a boot."""
         return self.waits.pending + (self._booting or self._to_reboot.is_set())
-
-    def container_env(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
-        """The environment of a container's present or last run.
-
-        Raises:
-            LookupError: the node has no such container.
-        """
-        return self._record(namespace, pod, container).env
-
-    def logs(self, namespace: str, pod: str, container: str) -> tuple[str, ...]:
-        """The lines that a container has printed so far.
-
-        Raises:
-            LookupError: the node has no such container.
-        """
-        return tuple(self._record(namespace, pod, container).log)
 
     # Life
 
@@ -229,7 +213,7 @@ class SimulatedNode:
         """Runs kubelet and the pods until the machine goes down."""
         try:
             async with asyncio.TaskGroup() as group:
-                self._tasks = group
+                self.pods.open(group)
                 group.create_task(
                     supervised(f"kubelet of {self.name}", self._kubelet, self._clock, least=KUBELET_RESTART)
                 )
@@ -239,16 +223,15 @@ class SimulatedNode:
         except* _WentDown:
             pass
         finally:
-            self._tasks = None
-            self._workers.clear()
+            self.pods.close()
             await self._shut()
 
     async def _kubelet(self) -> None:
         """One run of kubelet; pods that ran before it go on running."""
-        pods = LabInformer(
+        follower = LabInformer(
             self._client, PODS.untyped(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
         )
-        pods.add_handler(self._on_pod)
+        follower.add_handler(self.pods.follow)
         if not self._registered:
             await self._object.register()
             self._registered = True
@@ -259,21 +242,14 @@ class SimulatedNode:
                 await self._nodes.wait_synced()
                 group.create_task(self._object.run())
                 await self._open()
-                group.create_task(pods.run())
-                await pods.wait_synced()
-                self._before.clear()
-                self._lose(uid_of(pod) for pod in pods.cache.values())
-                self.devices.keep(self._workers.keys())
+                group.create_task(follower.run())
+                await follower.wait_synced()
+                self.devices.keep(self.pods.settle(uid_of(pod) for pod in follower.cache.values()))
         except Exception:
             async with self._restarting:
                 await self._shut()
                 await self.devices.restart()
             raise
-
-    def _lose(self, known: Iterable[str]) -> None:
-        """Ends the pods that were deleted while kubelet was away."""
-        for uid in self._workers.keys() - set(known):
-            self._workers[uid].gone()
 
     async def _accompany(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
         await self._object.network()
@@ -285,9 +261,7 @@ class SimulatedNode:
     async def _go_down(self) -> Never:
         await self._to_reboot.wait()
         await self._clock.sleep(SHUTDOWN)
-        self._before = dict(self._workers)
-        for worker in self._workers.values():
-            worker.went_down()
+        self.pods.went_down()
         raise _WentDown
 
     async def _boot(self) -> None:
@@ -326,40 +300,6 @@ class SimulatedNode:
             await self.devices.restart()
             await self._open()
 
-    def _on_pod(self, event: Event[dict[str, Any]]) -> None:
-        pod = event.object
-        uid = uid_of(pod)
-        worker = self._workers.get(uid)
-        if event.kind is EventKind.DELETED:
-            if worker is not None:
-                worker.gone()
-        elif worker is not None:
-            worker.update(pod)
-        elif self._tasks is not None:
-            worker = self._workers[uid] = PodWorker(pod, self._services, self._before.get(uid))
-            worker.update(pod)
-            self._tasks.create_task(self._work(uid, worker))
-
-    async def _work(self, uid: str, worker: PodWorker) -> None:
-        """A pod's life; after an error of the lab it begins again, with its containers started anew."""
-        try:
-            while not await self._lived(worker) and not worker.is_gone:
-                again = PodWorker(worker.pod, self._services, worker)
-                again.update(worker.pod)
-                worker = self._workers[uid] = again
-        finally:
-            del self._workers[uid]
-
-    async def _lived(self, worker: PodWorker) -> bool:
-        """Whether the pod's life went to its end; after a failure this waits as kubelet does."""
-        error = await outcome(worker.run())
-        if error is None:
-            return True
-        _log.error("pod %s on %s", key_of(worker.pod), self.name, exc_info=error)
-        worker.tell("FailedSync", f"error syncing pod, skipping: {one_line_of(error)}", type="Warning")
-        await self._clock.sleep(CREATE_RETRY)
-        return False
-
     # Plugins' side
 
     async def _open(self) -> None:
@@ -379,7 +319,7 @@ class SimulatedNode:
             labels=(node.get("metadata") or {}).get("labels") or {},
             taints=(node.get("spec") or {}).get("taints") or (),
             allocatable=amounts(self._allocatable()),
-            others=[worker.needs for uid, worker in self._workers.items() if worker.active and uid != pod.uid],
+            others=self.pods.needs_beside(pod.uid),
         )
 
     def _allocatable(self) -> Mapping[str, str]:
@@ -405,15 +345,7 @@ class SimulatedNode:
         return self.devices.ledger.counts()
 
     def _running_pods(self) -> Sequence[tuple[Json, PodUid]]:
-        return [(worker.pod, PodUid(uid)) for uid, worker in self._workers.items() if worker.active]
-
-    def _record(self, namespace: str, pod: str, container: str) -> ContainerRecord:
-        for worker in self._workers.values():
-            if key_of(worker.pod) == f"{namespace}/{pod}":
-                for record in worker.records:
-                    if record.name == container:
-                        return record
-        raise LookupError(f"node {self.name}: no container {container} of pod {namespace}/{pod}")
+        return self.pods.running()
 
     def _new_boot_id(self) -> str:
         return str(UUID(int=self._rng.getrandbits(128), version=4))
