@@ -358,6 +358,18 @@ async def test_versions_that_go_back_are_told_before_the_objects_of_before(
         assert mirror.story == ["ADDED a 90", "MODIFIED a 120", "rewound", "MODIFIED a 60", "MODIFIED a 80"]
 
 
+async def test_a_stream_that_stands_before_the_version_that_was_asked_for_is_followed_by_a_list(
+    server: ScriptedServer, client: Client, clock: ImpatientClock
+) -> None:
+    """A server on a restored etcd shows nothing to a watch that is ahead of it, but for bookmarks."""
+    story: Story = []
+    mirror = Mirror(client, clock, on_rewound=lambda: story.append("rewound"))
+    server.lists(pod("a", 90), version=120).streams(bookmark(50)).lists(pod("a", 40), version=50)
+    async with played(server, mirror):
+        assert story == ["rewound"]
+        assert mirror.story == ["ADDED a 90", "MODIFIED a 40"]
+
+
 async def test_an_object_of_more_than_a_megabyte_arrives_whole_however_it_is_cut(
     server: ScriptedServer, mirror: Mirror
 ) -> None:

@@ -18,7 +18,8 @@ loops, crashes), which is why it is written here. The rules:
    minute or so, and that must not make us deaf for longer and longer.
 8. A list of a smaller version than the last one comes from an etcd that was restored from a backup. That is told before
    its objects are, since versions from before say nothing about the order of theirs. A server that has not reached our
-   version yet (its cause ``ResourceVersionTooLarge``) is listed at once.
+   version yet (its cause ``ResourceVersionTooLarge``, or a bookmark before it) is listed at once: until then it would
+   show no change to a watch that is ahead of it.
 """
 
 import asyncio
@@ -32,7 +33,7 @@ from tessera.clock import Clock
 from tessera.kube.backoff import LONGEST, Backoff
 from tessera.kube.cache import Cache, Event, EventKind
 from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Expired, error_from_response, error_from_status
+from tessera.kube.errors import ApiError, Expired, Status, error_from_response, error_from_status
 from tessera.kube.meta import ObjectMeta, Resource, key, key_of, uid_of, version_number, version_of
 from tessera.kube.transport import Stream
 from tessera.kube.wire import Bookmark, Change, Codec, Failure, Line, Lines, Poison
@@ -209,6 +210,9 @@ class Reflector(Generic[T]):
             self._tell(line.type, line.object)
             self._move_to(version_of(line.object))
         elif isinstance(line, Bookmark):
+            if version_number(line.version) < version_number(self._version):
+                text = f"the watch from {self._version} stands at {line.version} only"
+                raise error_from_status(Status(code=410, reason="Expired", message=text))
             self._move_to(line.version)
         elif isinstance(line, Failure):
             raise error_from_status(line.status)
