@@ -28,11 +28,19 @@ def stored(store: Store, resource: GroupResource, obj: Obj) -> None:
     store.put(resource, obj, None)
 
 
+def policies() -> list[Obj]:
+    return list(yaml.safe_load_all((ROOT / "deploy" / "policies" / "pods.yaml").read_text()))
+
+
 @pytest.fixture(scope="module")
 def server() -> ApiServer:
     """A server with the policy of pods, and a namespace of each sort."""
+    return serving(policies())
+
+
+def serving(objects: list[Obj]) -> ApiServer:
     made = ApiServer(SystemClock())
-    for each in yaml.safe_load_all((ROOT / "deploy" / "policies" / "pods.yaml").read_text()):
+    for each in objects:
         stored(made.core.store, GroupResource(GROUP, KINDS[each["kind"]]), each)
     for name, labels in (("team", {}), ("trusted", {"tessera.dev/device-access": "allowed"}), ("tessera-system", {})):
         meta = {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}
@@ -329,6 +337,16 @@ def test_what_has_more_than_is_judged_is_refused_without_a_look(server: ApiServe
     )
     assert judged(server, pod(container(env=many), annotations={"a": "b"}), old=pod(container(env=many))) == ""
     assert f"up to {most:,} environment variables" in (ROOT / "docs" / "security.md").read_text()
+
+
+def test_the_rules_refuse_nothing_that_the_condition_spares_them(server: ApiServer) -> None:
+    without = policies()
+    assert without[0]["spec"].pop("matchConditions")
+    unconditional = serving(without)
+    for sent in (*ADMITTED.values(), *(refused for refused, _ in REFUSED.values())):
+        for old, subresource in ((None, ""), (pod(), ""), (pod(), "ephemeralcontainers")):
+            said = judged(server, sent, old=old, subresource=subresource)
+            assert said == judged(unconditional, sent, old=old, subresource=subresource)
 
 
 def test_who_cannot_be_judged_is_refused() -> None:
