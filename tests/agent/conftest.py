@@ -195,37 +195,50 @@ class Scene:
         size = geometry.profile(profile).size
         return {"id": str(number), "profile": profile, "gpuUUID": uuid, "start": start, "size": size}
 
-    async def promise(self, name: str, *places: Place, state: str = "ungated") -> None:
-        """What the controller writes for a pod: the promise, then its record."""
+    async def promise(self, name: str, *places: Place, state: str = "") -> None:
+        """What the controller writes for a pod; one of an earlier version also wrote a result in some state."""
         uid = self.uid(name)
         slices = [self.slice(number, place) for number, place in enumerate(places)]
         ref = {"kind": "Pod", "namespace": "default", "name": name, "uid": uid}
         request = {"profile": slices[0]["profile"], "podRef": ref, "slices": slices}
         await self._patch({"spec": {"podAllocationRequests": {uid: request}}})
-        result = {
-            "allocationStatus": {"allocationStatusController": state, "allocationStatusDaemonset": ""},
-            "configMapResourceIdentifier": f"id-{name}",
-            "gpuUUID": slices[0]["gpuUUID"],
-            "migPlacement": {"size": slices[0]["size"], "start": slices[0]["start"]},
-            "nodename": NODE,
-        }
-        await self._patch({"status": {"podAllocationResults": {uid: result}}}, subresource="status")
+        if state:
+            result = {
+                "allocationStatus": {"allocationStatusController": state, "allocationStatusDaemonset": ""},
+                "configMapResourceIdentifier": f"id-{name}",
+                "gpuUUID": slices[0]["gpuUUID"],
+                "migPlacement": {"size": slices[0]["size"], "start": slices[0]["start"]},
+                "nodename": NODE,
+            }
+            await self._patch({"status": {"podAllocationResults": {uid: result}}}, subresource="status")
 
-    async def release(self, name: str) -> None:
-        """What the controller does when a pod has ended: asks for the slices back, then forgets the pod."""
+    async def take_back(self, name: str) -> None:
+        """What the controller does while a pod lives: asks for the slices back, then forgets the pod."""
         uid = self.uid(name)
         deleting = {"allocationStatus": {"allocationStatusController": "deleting"}}
         await self._patch({"status": {"podAllocationResults": {uid: deleting}}}, subresource="status")
         await self.reported(name, "deleted")
+        await self.release(name)
+
+    async def release(self, name: str) -> None:
+        """What the controller does when a pod has ended: removes the promise. The agent removes the result."""
+        uid = self.uid(name)
         await self._patch({"spec": {"podAllocationRequests": {uid: None}}})
-        await self._patch({"status": {"podAllocationResults": {uid: None}}}, subresource="status")
+
+        async def gone() -> bool:
+            try:
+                return uid not in (await self.object()).status.pod_allocation_results
+            except NotFound:  # the node gave its last card back
+                return True
+
+        await self.until(gone)
 
     async def reported(self, name: str, state: str) -> None:
         """The agent wrote a state of a pod."""
 
         async def written() -> bool:
-            result = (await self.object()).status.pod_allocation_results[self.uid(name)]
-            return result.allocation_status.allocation_status_daemonset == state
+            result = (await self.object()).status.pod_allocation_results.get(self.uid(name))
+            return result is not None and result.allocation_status.allocation_status_daemonset == state
 
         await self.until(written)
 

@@ -242,7 +242,7 @@ def test_a_slice_is_not_destroyed_under_a_running_process(play: Callable[..., No
         assert scene.places() == [B]
         ended = scene.clock.monotonic()
         scene.machine.end_process(pid)
-        await scene.reported("web", "deleted")
+        await scene.release("web")
         assert scene.places() == []
         assert scene.clock.monotonic() - ended < 0.1
 

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.api.instaslice import Instaslice
+from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
+from tessera.controller.allocation import over
 from tessera.controller.facts import NodeFacts, PodFacts
 from tessera.controller.instructions import (
     DeleteObject,
@@ -181,16 +182,31 @@ class World:
     # Agents
 
     def agents(self) -> None:
-        """Every agent catches up: makes what is promised, destroys what is to be deleted."""
+        """Every agent catches up: makes what is promised and says so, destroys what is to go."""
         for name in list(self.objects):
-            states = {}
-            for uid, result in self.read(name).status.pod_allocation_results.items():
-                state = result.allocation_status
-                goal = "deleted" if state.allocation_status_controller == "deleting" else "created"
-                if state.allocation_status_daemonset != goal:
-                    states[uid] = {"allocationStatus": {"allocationStatusDaemonset": goal}}
-            if states:
-                self.patch(name, {"status": {"podAllocationResults": states}})
+            item = self.read(name)
+            results: dict[str, Any] = {}
+            for uid, request in item.spec.pod_allocation_requests.items():
+                pod = self.pods.get(PodUid(uid))
+                if uid not in item.status.pod_allocation_results and request.slices and pod is not None:
+                    made = AllocationStatus(
+                        allocation_status_controller="creating" if pod.gated else "ungated",
+                        allocation_status_daemonset="created",
+                    )
+                    results[uid] = msgspec.to_builtins(result_of(uid, name, request.slices, made))
+            for uid, result in item.status.pod_allocation_results.items():
+                pod = self.pods.get(PodUid(uid))
+                before = result.allocation_status
+                deleting = before.allocation_status_controller == "deleting"
+                goal = "deleted" if deleting else "created"
+                if uid not in item.spec.pod_allocation_requests and (deleting or over(pod)):
+                    results[uid] = None
+                elif before.allocation_status_daemonset != goal:
+                    results[uid] = {"allocationStatus": {"allocationStatusDaemonset": goal}}
+                elif before.allocation_status_controller == "creating" and pod is not None and not pod.gated:
+                    results[uid] = {"allocationStatus": {"allocationStatusController": "ungated"}}
+            if results:
+                self.patch(name, {"status": {"podAllocationResults": results}})
 
     def settle(self) -> None:
         """Controller and agents until both rest."""

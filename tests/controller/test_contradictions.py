@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from tessera.api.names import GATE
-from tessera.controller.instructions import PatchRequests, PatchResults, Ungate
+from tessera.controller.instructions import PatchRequests, Ungate
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
@@ -130,8 +130,9 @@ def test_of_two_promises_to_a_pod_the_one_where_it_runs_is_kept_and_not_touched(
     assert [node for node, _, _ in world.where(pod)] == ["n2"]
 
 
-def test_the_record_of_a_pod_that_runs_already_costs_two_writes(world: World) -> None:
+def test_the_record_of_a_pod_that_runs_already_costs_one_write(world: World) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb", gates=(), node="n1")
-    assert [type(write) for write in world.run()] == [PatchRequests, PatchResults]
-    assert world.states(pod) == ("ungated", "")
+    assert [type(write) for write in world.run()] == [PatchRequests]
+    world.agents()
+    assert world.states(pod) == ("ungated", "created")

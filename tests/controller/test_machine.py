@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from tessera.controller.instructions import PatchRequests, PatchResults, Ungate
+from tessera.controller.instructions import PatchRequests, Ungate
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
 
-def test_a_pod_goes_through_the_articles_states_in_three_writes(world: World) -> None:
+def test_a_pod_is_promised_and_ungated_in_two_writes(world: World) -> None:
     world.node("n1")
     pod = world.pod("a", "3g.20gb")
     writes = world.run()
-    assert [type(write) for write in writes] == [PatchRequests, Ungate, PatchResults]
-    assert world.states(pod) == ("ungated", "")
+    assert [type(write) for write in writes] == [PatchRequests, Ungate]
+    assert world.states(pod) is None
     world.agents()
     assert world.run() == []
     assert world.states(pod) == ("ungated", "created")
@@ -32,7 +32,7 @@ def test_seven_small_pods_sit_on_one_card_and_share_their_writes(world: World) -
     world.node("n1", count=4)
     pods = [world.pod(f"p{i}", "1g.5gb") for i in range(7)]
     writes = world.run()
-    assert len(writes) == 2 + 7
+    assert len(writes) == 1 + 7
     assert (
         len(
             {
@@ -55,8 +55,10 @@ def test_the_one_too_many_waits_and_gets_the_slot_that_comes_free(world: World) 
     assert [(tell.name, tell.reason) for tell in world.told] == [("late", "SliceWaiting")]
     freed = world.where(pods[5])
     world.remove(pods[5])
-    world.run()
-    assert world.states(pods[5]) == ("deleting", "created")
+    (write,) = world.run()
+    assert isinstance(write, PatchRequests), "the one write that the end of a pod costs the controller"
+    assert write.drop == (pods[5].uid,)
+    assert world.states(pods[5]) == ("ungated", "created"), "its slice is not destroyed yet"
     assert world.where(late) == []
     world.agents()
     world.slicer.decide()

@@ -8,8 +8,8 @@ Who writes what:
 
 ===========================================  ==========
 ``spec.podAllocationRequests``               controller
-``status.podAllocationResults``              controller makes and removes entries; the agent writes only
-                                             ``allocationStatusDaemonset`` of existing ones
+``status.podAllocationResults``              agent; the controller writes one state, ``deleting``, for a pod that
+                                             lives and shall not have its slices any more
 ``status.nodeResources``                     agent
 ===========================================  ==========
 
@@ -21,8 +21,9 @@ are read (:mod:`tessera.limits`): an object beyond that does not decode, and its
 does. The schema in ``deploy/crds`` has the same bounds; :func:`misfit` has what neither can say.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
+from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
@@ -115,6 +116,19 @@ class AllocationResult(Wire, frozen=True, kw_only=True):
     slices: Slices = ()
 
 
+def result_of(pod: str, node: str, slices: Sequence[Slice], status: AllocationStatus) -> AllocationResult:
+    """A new entry of ``status.podAllocationResults``; a pod has at least one slice."""
+    first = slices[0]
+    return AllocationResult(
+        allocation_status=status,
+        config_map_resource_identifier=str(uuid5(NAMESPACE_URL, f"pod:{pod}")),
+        gpu_uuid=first.gpu_uuid,
+        mig_placement=Position(size=first.size, start=first.start),
+        nodename=node,
+        slices=tuple(slices) if len(slices) > 1 else (),
+    )
+
+
 class ProfilePlacements(Wire, frozen=True, kw_only=True):
     """Where one profile may lie on a card, and NVML's ids for it."""
 
@@ -197,6 +211,25 @@ class Instaslice(Wire, frozen=True, kw_only=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: InstasliceSpec = InstasliceSpec()
     status: InstasliceStatus = InstasliceStatus()
+
+
+def recorded_slices(request: AllocationRequest | None, result: AllocationResult | None) -> Sequence[Slice]:
+    """The positions of a record, also of one that the older slicer wrote without ``slices``; empty if it names none."""
+    if request is not None and request.slices:
+        return request.slices
+    if result is None:
+        return ()
+    if result.slices:
+        return result.slices
+    return (
+        Slice(
+            id="0",
+            profile=request.profile if request is not None else "",
+            gpu_uuid=result.gpu_uuid,
+            start=result.mig_placement.start,
+            size=result.mig_placement.size,
+        ),
+    )
 
 
 def misfit(item: Instaslice) -> str:

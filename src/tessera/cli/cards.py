@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice
+from tessera.api.instaslice import Instaslice, NodeGpu, ProfilePlacements, Slice, recorded_slices
 from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.kube.resources import Node
 
@@ -23,7 +23,7 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
         start: first memory slot.
         size: memory slots.
         profile: NVIDIA's name of the slice; empty when a foreign slice's is not known.
-        pod: ``namespace/name``; empty for a foreign slice.
+        pod: ``namespace/name``; empty for a foreign slice, and once the pod's request is removed.
         uid: the pod's UID.
         state: ``creating``, ``created``, ``ungated``, ``deleting``, ``deleted``, ``foreign``, or ``kept``: of a running
             pod whose record is gone.
@@ -123,13 +123,17 @@ def _more_of(profile: ProfilePlacements, tiles: Sequence[Tile]) -> int:
 
 
 def _tiles(instaslice: Instaslice) -> dict[str, list[Tile]]:
-    """The tiles by card: promised slices, and what others hold."""
+    """The tiles by card: promised slices, those of pods that are gone, and what others hold."""
     found: dict[str, list[Tile]] = {}
     for uid, request in instaslice.spec.pod_allocation_requests.items():
         state = _state(instaslice, uid)
         for each in request.slices:
             pod = f"{request.pod_ref.namespace}/{request.pod_ref.name}"
             found.setdefault(each.gpu_uuid, []).append(_tile(each, pod, uid, state))
+    for uid, result in instaslice.status.pod_allocation_results.items():
+        if uid not in instaslice.spec.pod_allocation_requests:
+            for each in recorded_slices(None, result):
+                found.setdefault(each.gpu_uuid, []).append(_tile(each, "", uid, "deleting"))
     for other in instaslice.status.node_resources.foreign:
         state = "kept" if other.pod_uid else "foreign"
         tile = Tile(start=other.start, size=other.size, profile=other.profile, state=state)

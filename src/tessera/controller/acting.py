@@ -1,7 +1,7 @@
 """Carries out the state machine's instructions at the API server and tells it what came of them.
 
 One task per write. The machine never asks for two writes of one key at a time, so order per node and per pod needs no
-queue here. States of a node rest between two writes while the server is slow (:mod:`tessera.kube.pace`); promises and
+queue here. A node's promises and states rest between two writes while the server is slow (:mod:`tessera.kube.pace`);
 pods never do. A write that failed is not repeated: after a pause the machine is asked again what is due, which by then
 may be something else.
 """
@@ -34,7 +34,7 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.pace import rest_after
+from tessera.kube.pace import STATE, WAITED_FOR, rest_after
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
@@ -129,12 +129,19 @@ class Actor:
         else:
             self._metrics.written(kind)
             self._backoffs.pop(write.key, None)
-            rest = rest_after(self._clock.monotonic() - began) if isinstance(write, PatchResults) else 0.0
+            rest = self._rest(write, self._clock.monotonic() - began)
             if rest:
                 self._later(rest, lambda: self._slicer.done(write))
             else:
                 self._slicer.done(write)
         self._wake()
+
+    @staticmethod
+    def _rest(write: Write, took: float) -> float:
+        """Seconds until the machine may ask for the next write of the same key."""
+        if isinstance(write, PatchRequests):
+            return rest_after(took, WAITED_FOR)
+        return rest_after(took, STATE) if isinstance(write, PatchResults) else 0.0
 
     def _impossible(self, write: Write, error: ApiError) -> None:
         if isinstance(write, DeleteObject) and isinstance(error, NotFound):

@@ -4,30 +4,33 @@ A promise is one pod's slices on one node. What is *recorded* of it stands in th
 (``spec``), and the result (``status``) with its two states. What happens next follows from the record and from the pod
 alone, never from what this process remembers having done, so a crash between any two writes is the normal case:
 
-====================================  ===========================================  =======================
-pod                                   record                                       next
-====================================  ===========================================  =======================
-wants its slices                      no request                                   W1 write the request
-behind our gate                       request                                      W3 pin and ungate the pod
-ungated                               request, no result                           W4 write the result as ``ungated``
-ungated                               controller says ``creating`` [2]_            W4 write ``ungated``
-ungated                               controller says ``ungated``                  nothing, it is settled
-gone, finished, or given up [1]_      nothing                                      forget it
-gone, finished, or given up           request, no result                           write ``deleting``
-gone, finished, or given up           agent does not say ``deleted``               W6 write ``deleting``, then wait
-gone, finished, or given up           agent says ``deleted``, or no positions      W8, W9 remove request, result
-====================================  ===========================================  =======================
+================================  ===========================================  ==============================
+pod                               record                                       next
+================================  ===========================================  ==============================
+wants its slices                  no request                                   write the request
+behind our gate                   request                                      pin and ungate the pod
+ungated                           request                                      nothing, it is settled
+lives, but given up               request, or result; agent says nothing       write the result as ``deleting``
+lives, but given up               ``deleting``                                 wait until agent says ``deleted``
+gone or finished [1]_, or         request                                      remove the request
+agent says ``deleted``
+gone or finished, or given up     result alone, agent says ``deleted`` [2]_    remove the result
+gone or finished                  result alone                                 wait until the agent removes it
+gone, finished, or given up       nothing                                      forget it
+================================  ===========================================  ==============================
 
 .. [1] or to be deleted and bound to no node: it will never run, though a finalizer may keep it.
-.. [2] as another controller left it; this one writes the result once, after the pod is ungated.
+.. [2] or the record names no positions. An agent of an earlier version leaves results to the controller.
 
-The slots are free again when the agent says ``deleted`` (or when nothing was ever recorded).
+A pod that is gone never comes back with the same UID, so its request can be removed before its slices are destroyed.
+A pod that lives may be promised others at once; so its agent has to say first that the old ones are destroyed.
+
+The slots are free again when the agent says ``deleted`` or has removed the result, or when nothing was ever recorded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from uuid import NAMESPACE_URL, uuid5
 
 from tessera.api.instaslice import (
     AllocationRequest,
@@ -36,9 +39,10 @@ from tessera.api.instaslice import (
     Instaslice,
     NodeResources,
     PodRef,
-    Position,
     RequestedResources,
     Slice,
+    recorded_slices,
+    result_of,
 )
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.amounts import Amounts, text
@@ -53,8 +57,6 @@ class Step(Enum):
 
     REQUEST = "write the request"
     UNGATE = "pin and ungate the pod"
-    RESULT = "write the result as ungated"
-    UNGATED = "write the state ungated"
     DELETING = "write the state deleting"
     WAIT = "wait for the agent"
     DROP_REQUEST = "remove the request"
@@ -109,38 +111,42 @@ class Allocation:
         return self.result is not None and self.result[1] == "deleted"
 
 
+def over(pod: PodFacts | None) -> bool:
+    """Whether a pod will never use slices again; ``pod`` is None once it is gone.
+
+    A pod that is to be deleted and is on no node will never run, and a finalizer of its author's can keep it for ever;
+    a quota no longer counts it then.
+    """
+    return pod is None or pod.finished or (pod.leaving and not pod.node)
+
+
 def wanted(allocation: Allocation, pod: PodFacts | None) -> bool:
     """Whether the pod is still to have these slices.
 
-    A pod that is to be deleted and is on no node will never run, and a finalizer of its author's can keep it for ever;
-    a quota no longer counts it then. A record that names no position promises nothing; it goes, and the pod waits anew.
+    A record that names no position promises nothing; it goes, and the pod waits anew.
     """
-    if not allocation.slices or pod is None or pod.finished or (pod.leaving and not pod.node):
-        return False
-    return not allocation.given_up
+    return bool(allocation.slices) and not allocation.given_up and not over(pod)
 
 
 def next_step(allocation: Allocation, pod: PodFacts | None) -> Step:
     """The table above; ``pod`` is None once it is gone."""
     if pod is None or not wanted(allocation, pod):
-        return _next_of_release(allocation)
+        return _next_of_release(allocation, lives=not over(pod))
     if not allocation.requested:
         return Step.REQUEST
-    if pod.gated:
-        return Step.UNGATE
-    if allocation.result is None:
-        return Step.RESULT
-    return Step.SETTLED if allocation.result[0] == "ungated" else Step.UNGATED
+    return Step.UNGATE if pod.gated else Step.SETTLED
 
 
-def _next_of_release(allocation: Allocation) -> Step:
+def _next_of_release(allocation: Allocation, *, lives: bool) -> Step:
     if not allocation.recorded:
         return Step.FORGET
-    if allocation.destroyed or not allocation.slices:
-        return Step.DROP_REQUEST if allocation.requested else Step.DROP_RESULT
-    if allocation.result is None or allocation.result[0] != "deleting":
-        return Step.DELETING
-    return Step.WAIT
+    destroyed = allocation.destroyed or not allocation.slices
+    if lives and not destroyed:
+        deleting = allocation.result is not None and allocation.result[0] == "deleting"
+        return Step.WAIT if deleting else Step.DELETING
+    if allocation.requested or allocation.sent:
+        return Step.DROP_REQUEST
+    return Step.DROP_RESULT if destroyed else Step.WAIT
 
 
 def request_of(allocation: Allocation) -> AllocationRequest:
@@ -156,36 +162,10 @@ def request_of(allocation: Allocation) -> AllocationRequest:
     )
 
 
-def result_of(allocation: Allocation, state: str) -> AllocationResult:
-    """A new entry of ``status.podAllocationResults``, in that state of the controller's."""
-    first = allocation.slices[0]
-    return AllocationResult(
-        allocation_status=AllocationStatus(allocation_status_controller=state),
-        config_map_resource_identifier=str(uuid5(NAMESPACE_URL, f"pod:{allocation.uid}")),
-        gpu_uuid=first.gpu_uuid,
-        mig_placement=Position(size=first.size, start=first.start),
-        nodename=allocation.node,
-        slices=allocation.slices if len(allocation.slices) > 1 else (),
-    )
-
-
-def recorded_slices(request: AllocationRequest | None, result: AllocationResult | None) -> Sequence[Slice]:
-    """The positions of a record, also of one that the older slicer wrote without ``slices``; empty if it names none."""
-    if request is not None and request.slices:
-        return request.slices
-    if result is None:
-        return ()
-    if result.slices:
-        return result.slices
-    return (
-        Slice(
-            id="0",
-            profile=request.profile if request is not None else "",
-            gpu_uuid=result.gpu_uuid,
-            start=result.mig_placement.start,
-            size=result.mig_placement.size,
-        ),
-    )
+def deleting_result(allocation: Allocation) -> AllocationResult:
+    """A new entry of ``status.podAllocationResults`` by which the agent learns that the pod loses its slices."""
+    status = AllocationStatus(allocation_status_controller="deleting")
+    return result_of(allocation.uid, allocation.node, allocation.slices, status)
 
 
 def adopted(node: NodeName, uid: PodUid, item: Instaslice) -> Allocation:

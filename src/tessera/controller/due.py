@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tessera.api.instaslice import AllocationRequest, AllocationResult
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.allocation import Allocation, Step, request_of, result_of
+from tessera.controller.allocation import Allocation, Step, deleting_result, request_of
 from tessera.controller.instructions import PatchRequests, PatchResults, Ungate, Write
 
 
@@ -38,12 +38,8 @@ def collect(due: Due, allocation: Allocation, step: Step) -> None:
     match step:
         case Step.REQUEST:
             due.requests[uid] = request_of(allocation)
-        case Step.RESULT:
-            due.results[uid] = result_of(allocation, "ungated")
-        case Step.UNGATED:
-            due.states[uid] = "ungated"
         case Step.DELETING if allocation.result is None:
-            due.results[uid] = result_of(allocation, "deleting")
+            due.results[uid] = deleting_result(allocation)
         case Step.DELETING:
             due.states[uid] = "deleting"
         case Step.DROP_REQUEST:

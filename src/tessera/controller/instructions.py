@@ -17,7 +17,7 @@ Key = tuple[Literal["spec", "status", "pod", "object", "condition", "pod-conditi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchRequests:
-    """W1 and W8: sets and removes entries of a node's ``spec.podAllocationRequests``."""
+    """Sets and removes entries of a node's ``spec.podAllocationRequests``."""
 
     node: NodeName
     put: dict[PodUid, AllocationRequest]
@@ -36,7 +36,7 @@ class PatchRequests:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatchResults:
-    """W4, W6 and W9: sets, changes and removes entries of a node's ``status.podAllocationResults``.
+    """Sets, changes and removes entries of a node's ``status.podAllocationResults``.
 
     Attributes:
         node: the node.
@@ -65,7 +65,7 @@ class PatchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ungate:
-    """W3: pins a pod to its node and opens the last gate, in one patch of that life of the pod.
+    """Pins a pod to its node and opens the last gate, in one patch of that life of the pod.
 
     Attributes:
         uid: the pod.

@@ -59,6 +59,11 @@ class Slicer(Promises):
         """The server did it. What it made of it has been observed before."""
         if isinstance(write, ReportObject):
             self._reported[write.node] = write.text
+        elif isinstance(write, PatchRequests):
+            for uid in write.drop:
+                allocation = self.ledger.get(write.node, uid)
+                if allocation is not None:
+                    allocation.sent = False
         self._busy.discard(write.key)
         self._touch(write)
 

@@ -77,6 +77,10 @@ class Holdings:
         """Whether a pod has lost its claim on its slices."""
         return pod in self._released
 
+    def bound(self, pod: PodUid) -> bool:
+        """Whether a pod is bound to this node."""
+        return pod in self._pods
+
     def positions_of(self, pod: PodUid) -> list[Position]:
         """The positions that are noted as this pod's, made or about to be."""
         return [position for position, owner in self._owners.items() if owner == pod]

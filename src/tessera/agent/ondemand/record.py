@@ -4,8 +4,10 @@ One writer per node with one write in flight. What changes meanwhile goes into t
 few writes; after a slow one it rests (:mod:`tessera.kube.pace`). Every write is a merge patch of the status that names
 only what differs:
 
-* ``allocationStatusDaemonset`` of entries that the controller made: ``created`` when all slices of the pod exist,
-  ``deleted`` when the last one is gone;
+* the result of a promise, once all slices of the pod exist; removed once the last one is destroyed and the controller
+  has removed the promise. It is written when the pod is bound to the node, so that one write says both; a pod that is
+  not bound a second later gets its result all the same. ``deleted`` is written only where the controller asks for it
+  by ``deleting``;
 * ``nodeResources``: cards, tables, boot id, and the positions that others occupy.
 """
 
@@ -21,16 +23,27 @@ from tessera.agent.ondemand.inventory import Inventory, node_gpus
 from tessera.agent.ondemand.positions import Position, spelled
 from tessera.agent.ondemand.slices import Book
 from tessera.agent.wakeup import Changes
-from tessera.api.instaslice import INSTASLICES, AllocationRequest, ForeignSlice, Instaslice, NodeResources
+from tessera.api.instaslice import (
+    INSTASLICES,
+    AllocationRequest,
+    AllocationStatus,
+    ForeignSlice,
+    Instaslice,
+    NodeResources,
+    result_of,
+)
 from tessera.api.names import PodUid
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.meta import version_number
-from tessera.kube.pace import rest_after
+from tessera.kube.pace import STATE, rest_after
 
 _log = logging.getLogger(__name__)
+
+#: Seconds that a made slice waits for its pod to be bound before the object tells of it all the same.
+_UNBOUND = 1.0
 
 
 def facts_of(item: Instaslice | None) -> ObjectSeen:
@@ -89,30 +102,40 @@ class Description:
 
 
 def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
-    """Positions that no promise explains: made by others, or kept for a living pod whose promise vanished.
+    """Positions that no record explains: made by others, or kept for a living pod whose record vanished.
 
     The latter name the pod, so that the controller can promise them anew.
     """
     taken = []
     for made, pod in book.instances():
-        if pod is None or not (book.released(pod) or book.promised(pod, made.position)):
+        if pod is None or not _recorded(book, pod, made.position):
             gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
             card = inventory.card(gpu)
             row = card.geometry.find(profile) if card is not None else None
             name = profile if row is None else row.name
-            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name, pod_uid=pod or ""))
+            owner = "" if pod is None or book.released(pod) else pod
+            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name, pod_uid=owner))
     return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
 
 
-def status_patch(item: Instaslice, book: Book, resources: NodeResources) -> dict[str, Any]:
-    """The merge patch that brings an object's status up to date; empty if it is."""
+def _recorded(book: Book, pod: PodUid, position: Position) -> bool:
+    """Whether the object has an entry of the pod for a position; a result alone stands for all that the pod has."""
+    if pod not in book.promises:
+        return pod in book.records
+    return book.released(pod) or book.promised(pod, position)
+
+
+def status_patch(item: Instaslice, book: Book, resources: NodeResources, *, unbound: bool = True) -> dict[str, Any]:
+    """The merge patch that brings an object's status up to date; empty if it is.
+
+    Args:
+        item: the object.
+        book: what is on the cards.
+        resources: what the object should say of the node.
+        unbound: slices of pods that are not bound to the node yet count too.
+    """
     status: dict[str, Any] = {}
-    results = {}
-    for uid, result in item.status.pod_allocation_results.items():
-        now = result.allocation_status.allocation_status_daemonset
-        should = _daemonset_state(book, PodUid(uid), now)
-        if should != now:
-            results[uid] = {"allocationStatus": {"allocationStatusDaemonset": should}}
+    results = _new_results(item, book, unbound=unbound) | _changed_results(item, book)
     if results:
         status["podAllocationResults"] = results
     if item.status.node_resources != resources:
@@ -120,10 +143,52 @@ def status_patch(item: Instaslice, book: Book, resources: NodeResources) -> dict
     return {"status": status} if status else {}
 
 
-def _daemonset_state(book: Book, pod: PodUid, now: str) -> str:
+def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, Any]:
+    """Entries for promises whose slices are made."""
+    found = {}
+    for uid, request in item.spec.pod_allocation_requests.items():
+        pod = PodUid(uid)
+        recorded = uid in item.status.pod_allocation_results
+        if recorded or not request.slices or pod not in book.promises or book.released(pod) or not book.made(pod):
+            continue
+        if unbound or book.bound(pod):
+            state = "ungated" if book.bound(pod) else "creating"
+            status = AllocationStatus(allocation_status_controller=state, allocation_status_daemonset="created")
+            found[uid] = msgspec.to_builtins(result_of(uid, item.metadata.name, request.slices, status))
+    return found
+
+
+def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
+    """What changes in entries that are there: states, and ``None`` for an entry that goes."""
+    found: dict[str, Any] = {}
+    for uid, result in item.status.pod_allocation_results.items():
+        pod, now = PodUid(uid), result.allocation_status
+        if uid not in item.spec.pod_allocation_requests and not book.positions_of(pod):
+            found[uid] = None
+            continue
+        after = msgspec.structs.replace(
+            now,
+            allocation_status_controller=_controller_state(book, pod, now.allocation_status_controller),
+            allocation_status_daemonset=_daemonset_state(book, pod, now),
+        )
+        if after != now:
+            before = msgspec.to_builtins(now)
+            changes = {key: value for key, value in msgspec.to_builtins(after).items() if value != before[key]}
+            found[uid] = {"allocationStatus": changes}
+    return found
+
+
+def _controller_state(book: Book, pod: PodUid, now: str) -> str:
+    """A pod that is bound has been ungated, whoever was to write that."""
+    return "ungated" if now in {"", "creating"} and book.bound(pod) else now
+
+
+def _daemonset_state(book: Book, pod: PodUid, now: AllocationStatus) -> str:
     if book.released(pod):
-        return now if book.positions_of(pod) else "deleted"
-    return "created" if now == "" and pod in book.promises and book.made(pod) else now
+        gone = now.allocation_status_controller == "deleting" and not book.positions_of(pod)
+        return "deleted" if gone else now.allocation_status_daemonset
+    made = now.allocation_status_daemonset == "" and pod in book.promises and book.made(pod)
+    return "created" if made else now.allocation_status_daemonset
 
 
 def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
@@ -181,6 +246,7 @@ class RecordWriter:
         self._changes = changes
         self._backoff = Backoff(rng)
         self._written: Instaslice | None = None
+        self._unbound_since: float | None = None
 
     def rewind(self) -> None:
         """Versions of the object went back: what the watch shows counts, whatever our last write returned."""
@@ -189,16 +255,12 @@ class RecordWriter:
     async def run(self) -> None:
         """Writes until cancelled."""
         while True:
-            count, rest = self._changes.count, 0.0
+            count = self._changes.count
             try:
                 self._sweep()
-                patch = self._patch()
+                patch, waits = self._patch()
                 if patch:
-                    began = self._clock.monotonic()
-                    self._written = await self._client.merge_patch(
-                        INSTASLICES, self._name, patch, self._namespace, subresource="status"
-                    )
-                    rest = rest_after(self._clock.monotonic() - began)
+                    waits = rest_after(await self._write(patch), STATE)
                 self._backoff.reset()
             except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
                 pause = self._backoff.next()
@@ -206,13 +268,36 @@ class RecordWriter:
                 await self._changes.wait(count, pause)
             else:
                 if not patch:
-                    await self._changes.wait(count)
-                elif rest:
-                    await self._clock.sleep(rest)
+                    await self._changes.wait(count, waits)
+                elif waits:
+                    await self._clock.sleep(waits)
 
-    def _patch(self) -> dict[str, Any]:
+    async def _write(self, patch: dict[str, Any]) -> float:
+        """Writes; returns the seconds that it took."""
+        began = self._clock.monotonic()
+        self._written = await self._client.merge_patch(
+            INSTASLICES, self._name, patch, self._namespace, subresource="status"
+        )
+        return self._clock.monotonic() - began
+
+    def _patch(self) -> tuple[dict[str, Any], float | None]:
+        """What to write now; and if that is nothing, the seconds until there is something without a change."""
         item, resources = self._latest(), self._resources()
-        return {} if item is None or resources is None else status_patch(item, self._book, resources)
+        if item is None or resources is None:
+            return {}, None
+        whole = status_patch(item, self._book, resources)
+        patch = status_patch(item, self._book, resources, unbound=False)
+        if whole == patch:
+            self._unbound_since = None
+            return patch, None
+        now = self._clock.monotonic()
+        if self._unbound_since is None:
+            self._unbound_since = now
+        left = self._unbound_since + _UNBOUND - now
+        if left <= 0:
+            self._unbound_since = None
+            return whole, None
+        return patch, left
 
     def _latest(self) -> Instaslice | None:
         """The newer one of what the watch showed and what our last write returned."""

@@ -335,9 +335,12 @@ class OnDemand:
         self._cdi.remove(self._book.take_unbound())
         self._journal.save(self._book.journal())
         for notice in self._book.take_notices():
-            promise = self._book.promises.get(notice.pod)
+            promise, node = self._book.promises.get(notice.pod), self._mirror.node()
             if promise is not None:
                 about = reference_to(PODS, promise.name, promise.namespace, notice.pod)
+                self._events.record(about, notice.reason, notice.text, type="Warning")
+            elif node is not None:  # the pod is gone, and its slice cannot be destroyed yet
+                about = reference_to(NODES, node.metadata.name, uid=node.metadata.uid)
                 self._events.record(about, notice.reason, notice.text, type="Warning")
 
     def _tell_skipped(self, node: Node) -> None:

@@ -11,7 +11,8 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
     that we reported it ``created`` (the journal was lost). Everything else is *foreign*: occupied, never touched.
 2.  Ownership is noted before the GPU instance is created, so that no instance of ours can be unknown to us.
 3.  A pod's slices are released when its pod ended or vanished, when the controller says ``deleting``, or when its
-    promise is gone and no such pod lives here. Released is final for a pod UID and is in the journal.
+    promise is gone and no such pod lives here. Released is final for a pod UID and is in the journal. The controller
+    removes the promise of a pod that is gone at once; such a promise says nothing about what is still on the cards.
 4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. One that a
     container was given is kept even if the pod is promised others then: who lost the record cannot know of it.
 5.  Destroy before create on a card; a compute instance before its GPU instance. What overlaps waits.
