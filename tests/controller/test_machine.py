@@ -383,3 +383,39 @@ def test_the_same_reason_is_told_once(world: World) -> None:
     world.settle()
     assert len(world.told) == 1
     assert first.key in world.told[0].message
+
+
+def test_an_agent_of_an_earlier_version_leaves_the_result_to_the_controller(world: World) -> None:
+    world.node("n1")
+    pod = world.pod("a", "3g.20gb")
+    world.settle()
+    world.remove(pod)
+    world.run()
+    deleted = {"allocationStatus": {"allocationStatusDaemonset": "deleted"}}
+    world.patch("n1", {"status": {"podAllocationResults": {pod.uid: deleted}}})
+    world.run()
+    assert world.empty()
+
+
+def test_an_agent_of_an_earlier_version_writes_no_result_and_its_slots_come_free(world: World) -> None:
+    world.node("n1")
+    pod = world.pod("a", "7g.40gb")
+    world.run()
+    world.remove(pod)
+    world.run()
+    assert world.empty()
+    late = world.pod("late", "7g.40gb")
+    world.run()
+    assert world.where(late)
+
+
+def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_its_pod(world: World) -> None:
+    world.node("n1")
+    pod = world.pod("a", "3g.20gb")
+    world.slicer.decide()
+    (put,) = world.slicer.take()
+    world.slicer.unsure(put)
+    world.remove(pod)
+    world.slicer.retry(put)
+    assert [write.drop for write in world.run()] == [(pod.uid,)]
+    assert len(world.slicer.ledger) == 0
