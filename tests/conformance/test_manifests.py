@@ -126,7 +126,7 @@ async def test_the_webhook_is_asked_about_no_other_pods(
                     return answer
 
     refused = await refusal(slices)
-    assert 'failed calling webhook "slices.tessera.dev"' in refused.refused(500, "InternalError")
+    assert 'failed calling webhook "gpus.tessera.dev"' in refused.refused(500, "InternalError")
     init = gated_pod("b")
     init["spec"]["initContainers"] = [{**slices["spec"]["containers"][0], "name": "first"}]
     (await created(init)).refused(500, "InternalError")
@@ -140,7 +140,7 @@ async def test_the_webhook_is_asked_about_no_other_pods(
     (await created(annotated)).ok()
     annotated["metadata"]["annotations"]["tessera.dev/ecc"] = "true"
     asked = await created(annotated)
-    assert 'failed calling webhook "requirements.tessera.dev"' in asked.refused(500, "InternalError")
+    assert 'failed calling webhook "gpus.tessera.dev"' in asked.refused(500, "InternalError")
 
 
 async def test_the_quota_counts_gigabytes_of_slices(api: Api, core: str) -> None:

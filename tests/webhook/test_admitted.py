@@ -141,7 +141,7 @@ def test_refusals_reach_the_author() -> None:
     async def tell(cluster: Cluster) -> None:
         await cluster.node("shared", SHARE)
         impossible = await refusal(cluster.pod("p", gpu_memory="10Gi"))
-        assert 'admission webhook "requirements.tessera.dev" denied the request' in impossible
+        assert 'admission webhook "gpus.tessera.dev" denied the request' in impossible
         assert "no GPU of the cluster fulfils memory 10Gi: the most memory that one has is 8Gi" in impossible
         several = await refusal(cluster.pod("p", {"nvidia.com/gpu.shared": 3}))
         assert 'admission webhook "requests.tessera.dev" denied the request: container "c": asks for 3' in several

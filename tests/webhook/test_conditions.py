@@ -51,21 +51,21 @@ def pod(*limits: dict[str, Any] | None, annotations: dict[str, str] | None = Non
         (pod({"nvidia.com/gpu.shared": 2}), "requests"),
         (pod(None, {"nvidia.com/gpu.shared": "10"}), "requests"),
         (pod(None, initContainers=[{"name": "i", "resources": {"limits": {"nvidia.com/gpu": "1k"}}}]), "requests"),
-        (pod({"nvidia.com/mig-1g.5gb": "1"}), "slices"),
-        (pod({"nvidia.com/mig-1g.5gb": "2"}), "slices"),
-        (pod({"nvidia.com/mig-1g.5gb.shared": "2"}), "slices"),
-        (pod(None, annotations={"tessera.dev/gpu-memory": "10Gi"}), "requirements"),
-        (pod(None, annotations={"tessera.dev/gpu-memroy": "10Gi"}), "requirements"),
-        (pod({QUOTA: "5Gi"}), "slices"),
-        (pod(None, initContainers=[{"name": "i", "resources": {"requests": {QUOTA: "5Gi"}}}]), "slices"),
+        (pod({"nvidia.com/mig-1g.5gb": "1"}), "gpus"),
+        (pod({"nvidia.com/mig-1g.5gb": "2"}), "gpus"),
+        (pod({"nvidia.com/mig-1g.5gb.shared": "2"}), "gpus"),
+        (pod(None, annotations={"tessera.dev/gpu-memory": "10Gi"}), "gpus"),
+        (pod(None, annotations={"tessera.dev/gpu-memroy": "10Gi"}), "gpus"),
+        (pod({QUOTA: "5Gi"}), "gpus"),
+        (pod(None, initContainers=[{"name": "i", "resources": {"requests": {QUOTA: "5Gi"}}}]), "gpus"),
         (pod({"mig.das.com/1g.5gb": "1"}), "requests"),
         (pod({"instaslice.redhat.com/mig-1g.5gb": "1"}), "requests"),
         (pod({"instaslice.redhat.com/other": "1"}), ""),
         # A pod of several kinds is sent once.
-        (pod({"nvidia.com/gpu": "2"}, annotations={"tessera.dev/ecc": "true"}), "requirements"),
-        (pod({"nvidia.com/gpu": "2"}, {"nvidia.com/mig-1g.5gb": "1"}), "slices"),
-        (pod({"nvidia.com/mig-1g.5gb": "1"}, annotations={"tessera.dev/ecc": "true"}), "requirements"),
-        (pod({"nvidia.com/gpu": "2", QUOTA: "1"}, annotations={"tessera.dev/ecc": "true"}), "requirements"),
+        (pod({"nvidia.com/gpu": "2"}, annotations={"tessera.dev/ecc": "true"}), "gpus"),
+        (pod({"nvidia.com/gpu": "2"}, {"nvidia.com/mig-1g.5gb": "1"}), "gpus"),
+        (pod({"nvidia.com/mig-1g.5gb": "1"}, annotations={"tessera.dev/ecc": "true"}), "gpus"),
+        (pod({"nvidia.com/gpu": "2", QUOTA: "1"}, annotations={"tessera.dev/ecc": "true"}), "gpus"),
     ],
 )
 def test_who_is_asked_about_a_pod(found: dict[str, Any], webhooks: str) -> None:
@@ -103,8 +103,7 @@ def test_a_condition_has_a_value_for_every_pod_and_no_pod_is_sent_twice(found: d
 def test_what_must_not_slip_through_fails_closed() -> None:
     policies = {hook["name"]: hook["failurePolicy"] for hook in CONFIGURATION["webhooks"]}
     assert policies == {
-        "requirements.tessera.dev": "Fail",
-        "slices.tessera.dev": "Fail",
+        "gpus.tessera.dev": "Fail",
         "requests.tessera.dev": "Ignore",
     }
 

@@ -43,8 +43,8 @@ _log = logging.getLogger(__name__)
 
 #: Field managers of two conditions: on a node about its Instaslice object, and on a pod about its slices.
 CONDITION_MANAGER = "tessera-instaslices"
-#: Pods patched at the same time; nodes are few by comparison and not limited.
-_PODS_AT_ONCE = 64
+#: Pods patched at the same time, each over a connection of its own; nodes are few by comparison and not limited.
+_PODS_AT_ONCE = 32
 #: Seconds after which a pod that the server refused to ungate is tried again, for reasons that pass by themselves.
 _RECONSIDER = 60.0
 
