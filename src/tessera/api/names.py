@@ -21,7 +21,7 @@ QUOTA_RESOURCE = "instaslice.redhat.com/accelerator-memory-quota"
 INSTASLICE_NAMESPACE = "instaslice-system"
 
 MIG_RESOURCE_PREFIX = "nvidia.com/mig-"
-#: What other slicers call NVIDIA's resources: DAS, and InstaSlice v0.0.2 on nodes and in pods that it has changed.
+#: Names of NVIDIA's resources in other slicers: DAS, and InstaSlice v0.0.2 on nodes and in pods that it changed.
 OTHER_PREFIXES = ("mig.das.com/", "instaslice.redhat.com/mig-")
 #: Whole cards, and cards shared by time or by MPS.
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")

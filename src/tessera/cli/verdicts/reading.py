@@ -67,7 +67,7 @@ _ALIASES = {
     "no": "node",
 }
 _DEFAULT_REPLICAS = 1
-#: What objects of these kinds may be called (RFC 1123 subdomain).
+#: Form of the names of these kinds (RFC 1123 subdomain).
 _NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
 #: Where events about objects without a namespace lie.
 NODE_EVENTS = "default"
