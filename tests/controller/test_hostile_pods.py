@@ -11,15 +11,27 @@ from tessera.controller.facts import PodFacts, pod_facts
 from tessera.controller.instructions import Tell
 from tessera.controller.reign import settle
 from tessera.kube.resources import Pod
-from tessera.limits import DECISION_STEPS
+from tessera.limits import DECISION_STEPS, NEIGHBOUR_STEPS, POD_LABELS
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
 
-def pod(name: str, created: str = "2026-01-01T00:00:00Z", **spec: Any) -> PodFacts:
+#: A step of planning is worth so many comparisons.
+COMPARISONS_A_STEP = 4
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def pod(
+    name: str,
+    created: str = "2026-01-01T00:00:00Z",
+    namespace: str = "default",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> PodFacts:
     limits = {"nvidia.com/mig-1g.5gb": "1"}
+    meta = {"name": name, "namespace": namespace, "uid": f"uid-{name}", "labels": labels or {}}
     body = {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": created},
+        "metadata": {**meta, "creationTimestamp": created},
         "spec": {
             "schedulingGates": [{"name": GATE}],
             "containers": [{"name": "c", "resources": {"limits": limits}}],
@@ -34,6 +46,21 @@ def terms(prefix: str, count: int) -> dict[str, Any]:
         {"matchExpressions": [{"key": "zone", "operator": "In", "values": [f"{prefix}-{i}"]}]} for i in range(count)
     ]
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": rows}}}
+
+
+def bound(name: str, node: str, **more: Any) -> PodFacts:
+    """A pod without GPUs that runs."""
+    return pod(name, nodeName=node, schedulingGates=[], containers=[{"name": "c"}], **more)
+
+
+def anti_affinity(*selectors: dict[str, Any], **more: Any) -> dict[str, Any]:
+    rows = [{"labelSelector": each, "topologyKey": "kubernetes.io/hostname", **more} for each in selectors]
+    return {"podAntiAffinity": {REQUIRED: rows}}
+
+
+def without(*values: str) -> dict[str, Any]:
+    """A selector of the pods whose label ``a`` has none of these values; no index leads to them."""
+    return {"matchExpressions": [{"key": "a", "operator": "NotIn", "values": list(values)}]}
 
 
 def told(world: World, one: PodFacts) -> list[Tell]:
@@ -114,6 +141,93 @@ def test_a_freed_slot_is_offered_to_all_in_one_step(world: World) -> None:
     world.agents()
     assert steps_of(world) < DECISION_STEPS
     assert not world.slicer.has_work
+
+
+def test_pods_that_come_are_compared_with_no_rule_until_one_asks(world: World) -> None:
+    """300 new sets of labels were compared with 100 selectors, in a decision that planned nothing."""
+    world.node("n1")
+    hostile = [world.put(pod(f"h{i}", affinity=anti_affinity(without(f"x{i}")))) for i in range(100)]
+    world.settle()
+    for one in hostile:
+        world.remove(one)
+    world.settle()
+    cost = world.slicer.neighbours.cost
+    for number in range(300):
+        world.put(bound(f"b{number}", "n1", labels={"a": f"{number}"}))
+    world.slicer.decide()
+    assert world.slicer.neighbours.cost == cost
+
+
+def test_every_comparison_of_a_batch_is_charged_to_its_work(world: World) -> None:
+    for number in range(20):
+        world.node(f"n{number}")
+    for number in range(400):
+        world.put(bound(f"b{number}", f"n{number % 20}", labels={"a": f"{number}"}))
+    world.slicer.decide()
+    for number in range(60):
+        rules = anti_affinity(*(without(f"{number}-{i}") for i in range(20)))
+        world.put(pod(f"h{number:02}", labels={"a": f"h{number}"}, affinity=rules))
+    decisions = 0
+    while world.slicer.has_work:
+        cost = world.slicer.neighbours.cost
+        steps = steps_of(world)
+        compared = world.slicer.neighbours.cost - cost
+        assert compared // COMPARISONS_A_STEP <= steps <= DECISION_STEPS * 1.25 + NEIGHBOUR_STEPS // COMPARISONS_A_STEP
+        decisions += 1
+    assert decisions > 1
+    assert len(world.slicer.waiting) == 60
+
+
+def test_a_rule_that_alone_takes_too_much_is_left_to_the_scheduler(world: World) -> None:
+    for number in range(10):
+        world.node(f"n{number}")
+    for number in range(500):
+        world.put(bound(f"b{number}", f"n{number % 10}", labels={"a": f"{number}"}))
+    world.slicer.decide()
+    values = [f"x{i}" for i in range(999)]
+    one = world.put(pod("h", affinity=anti_affinity(without(*values))))
+    cost = world.slicer.neighbours.cost
+    world.settle()
+    assert world.where(one) != []
+    assert world.slicer.neighbours.cost - cost < NEIGHBOUR_STEPS
+
+
+def test_terms_of_one_namespace_do_not_displace_those_of_another(world: World) -> None:
+    """1,000 terms that select nobody here were looked at first, and those that count were not."""
+    world.node("n1")
+    world.node("n2")
+    for number in range(100):
+        rules = anti_affinity(*(without(f"{number}-{i}") for i in range(20)))
+        world.put(bound(f"a{number}", "n2", namespace="hostile", affinity=rules))
+    exists = {"matchExpressions": [{"key": "app", "operator": "Exists"}]}
+    for number in range(2):
+        world.put(bound(f"b{number}", "n1", labels={"app": "x"}, affinity=anti_affinity(exists)))
+    world.slicer.decide()
+    pods = [world.put(pod(f"p{i}", labels={"app": f"y{i}"})) for i in range(4)]
+    world.settle()
+    assert {place[0] for one in pods for place in world.where(one)} == {"n2"}
+
+
+def test_of_a_pods_labels_the_first_ones_count(world: World) -> None:
+    world.node("n1")
+    for number in range(100):
+        one = world.put(pod(f"h{number}", labels={f"l{i}": f"{number}" for i in range(5_000)}))
+    assert len(one.labels) == POD_LABELS
+    assert steps_of(world) < DECISION_STEPS
+
+
+def test_host_ports_that_are_taken_everywhere_are_charged_once_a_pod(world: World) -> None:
+    for number in range(50):
+        world.node(f"n{number}")
+        ports = [{"hostPort": 80, "containerPort": 80}]
+        world.put(
+            pod(f"b{number}", nodeName=f"n{number}", schedulingGates=[], containers=[{"name": "c", "ports": ports}])
+        )
+    ports = [{"hostPort": 40_000 + i, "containerPort": 1} for i in range(199)] + [{"hostPort": 80, "containerPort": 80}]
+    limits = {"nvidia.com/mig-1g.5gb": "1"}
+    one = world.put(pod("h", containers=[{"name": "c", "ports": ports, "resources": {"limits": limits}}]))
+    assert steps_of(world) < 1_000
+    assert world.where(one) == []
 
 
 def steps_of(world: World) -> int:

@@ -1,5 +1,6 @@
 """Rules about other pods agree with the lab's scheduler, which looks at every pod anew for every question."""
 
+import sys
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from tessera.lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
 from tessera.lab.scheduler.decision import refusals
 from tessera.lab.scheduler.neighbours import affinity_filter
 from tessera.lab.scheduler.spread import spread_filter
+from tessera.placement.work import Work
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -122,7 +124,8 @@ class Both:
 
     def ours(self, pod: Obj) -> dict[str, str]:
         """What the judges say of each node."""
-        judges = (HostPorts(self.pods), Neighbours(self.pods, self.index, [facts(pod)]))
+        work = Work(sys.maxsize)
+        judges = (HostPorts(self.pods, work), Neighbours(self.pods, self.index, work))
         said = {
             name: [why for judge in judges if (why := judge.refusal(facts(pod), NodeName(name)))]
             for name in self.lab.nodes
@@ -179,9 +182,30 @@ def test_pods_of_one_batch_count_for_each_other_until_it_ends() -> None:
     both = Both(nodes)
     spec = {"containers": [{**SLICE, "ports": [{"hostPort": 80}]}]}
     one, two = ({"metadata": {"name": n, "uid": n, "namespace": "one", "labels": {}}, "spec": spec} for n in "ab")
-    judge, ports = Neighbours(both.pods, both.index, [facts(one), facts(two)]), HostPorts(both.pods)
+    work = Work(sys.maxsize)
+    judge, ports = Neighbours(both.pods, both.index, work), HostPorts(both.pods, work)
     judge.take(facts(one), NodeName("n1"))
     assert ports.refusal(facts(two), NodeName("n1"))
     assert not ports.refusal(facts(two), NodeName("n2"))
     judge.end()
     assert not ports.refusal(facts(two), NodeName("n1"))
+
+
+def test_pods_of_one_rule_with_other_node_selectors_are_judged_apart() -> None:
+    """The pods of a spread count on the nodes that the pod's own selector admits."""
+    zones = {"n1": "p", "n2": "q"}
+    both = Both([{"metadata": {"name": n, "labels": {HOST: n, ZONE: z}}, "spec": {}} for n, z in zones.items()])
+    rule = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    spec: Obj = {
+        "containers": [SLICE],
+        "topologySpreadConstraints": [{**rule, "labelSelector": {"matchLabels": {"a": "x"}}}],
+    }
+    there, narrow, wide = (
+        {"metadata": {"name": n, "uid": n, "namespace": "one", "labels": {"a": "x"}}, "spec": spec} for n in "abc"
+    )
+    both.put(there, "n1")
+    narrow["spec"] = {**spec, "nodeSelector": {ZONE: "p"}}
+    judge = Neighbours(both.pods, both.index, Work(sys.maxsize))
+    assert not judge.refusal(facts(narrow), NodeName("n1"))
+    assert judge.refusal(facts(wide), NodeName("n1"))
+    assert not judge.refusal(facts(wide), NodeName("n2"))

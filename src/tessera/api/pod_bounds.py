@@ -37,8 +37,8 @@ class PodSize(NamedTuple):
     expressions: int = 0
     values: int = 0
     quantities: int = 0
-    near: int = 0
-    apart: int = 0
+    affinity_terms: int = 0
+    anti_affinity_terms: int = 0
     spread: int = 0
     selector_values: int = 0
     ports: int = 0
@@ -61,8 +61,8 @@ def excess_of(size: PodSize) -> str:
         ("node affinity has", size.expressions, NODE_AFFINITY_EXPRESSIONS, one_label),
         ("node affinity has", size.values, NODE_AFFINITY_VALUES, one_label),
         ("the pod has", size.quantities, POD_QUANTITIES, "ask for fewer resources"),
-        ("pod affinity has", size.near, POD_AFFINITY_TERMS, "name many values in one term, by In"),
-        ("pod anti-affinity has", size.apart, POD_AFFINITY_TERMS, "name many values in one term, by In"),
+        ("pod affinity has", size.affinity_terms, POD_AFFINITY_TERMS, "name many values in one term, by In"),
+        ("pod anti-affinity has", size.anti_affinity_terms, POD_AFFINITY_TERMS, "name many values in one term, by In"),
         ("the pod has", size.spread, SPREAD_CONSTRAINTS, "spread over zone and host"),
         ("pod affinity and spread have", size.selector_values, SELECTOR_VALUES, "label the pods meant by one label"),
         ("the pod has", size.ports, HOST_PORTS, "name the ports of the host alone"),
@@ -84,12 +84,12 @@ def _size(spec: PodSpec) -> PodSize:
     few = terms[:NODE_AFFINITY_TERMS]
     tests = [test for term in few for test in (*term.match_expressions, *term.match_fields)]
     containers = (*spec.init_containers, *spec.containers)
-    near = _terms(spec.affinity.pod_affinity if spec.affinity is not None else None)
-    apart = _terms(spec.affinity.pod_anti_affinity if spec.affinity is not None else None)
+    affinity_terms = _terms(spec.affinity.pod_affinity if spec.affinity is not None else None)
+    anti_affinity_terms = _terms(spec.affinity.pod_anti_affinity if spec.affinity is not None else None)
     spread = spec.topology_spread_constraints
     rules: tuple[PodAffinityTerm | TopologySpreadConstraint, ...] = (
-        *near[:POD_AFFINITY_TERMS],
-        *apart[:POD_AFFINITY_TERMS],
+        *affinity_terms[:POD_AFFINITY_TERMS],
+        *anti_affinity_terms[:POD_AFFINITY_TERMS],
         *spread[:SPREAD_CONSTRAINTS],
     )
     return PodSize(
@@ -100,8 +100,8 @@ def _size(spec: PodSpec) -> PodSize:
         expressions=len(tests),
         values=sum(len(test.values) for test in tests),
         quantities=sum(len(each.resources.limits) + len(each.resources.requests) for each in containers),
-        near=len(near),
-        apart=len(apart),
+        affinity_terms=len(affinity_terms),
+        anti_affinity_terms=len(anti_affinity_terms),
         spread=len(spread),
         selector_values=sum(map(selector_values, rules)),
         ports=sum(len(each.ports) for each in containers),

@@ -27,7 +27,8 @@ from tessera.controller.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.placing import Placed, first_batch, place
+from tessera.controller.placing import Placed, Unplaced, first_batch, place
+from tessera.controller.planner import depends
 from tessera.controller.promises import Promises
 from tessera.controller.wording import fixed_text, lost_text, object_text, taken_back_text, waiting_text
 from tessera.limits import DECISION_STEPS
@@ -90,7 +91,7 @@ class Slicer(Promises):
         if pod is None:
             return
         self._denied[write.uid] = pod
-        self._say(pod, "SliceRefused", f"The pod cannot be pinned to its node: {why}", warning=True)
+        self._record_event(pod, "SliceRefused", f"The pod cannot be pinned to its node: {why}", warning=True)
         allocation = self.ledger.live(write.uid)
         if allocation is not None:
             self._give_up(allocation)
@@ -121,7 +122,7 @@ class Slicer(Promises):
         served = not self._agent_down(allocation.node)
         text = taken_back_text(pod, allocation.node, avoided=served)
         stays = bool(pod.node) and not pod.owner
-        self._say(pod, "AgentNotReady" if stays else "SliceTakenBack", text, warning=True)
+        self._record_event(pod, "AgentNotReady" if stays else "SliceTakenBack", text, warning=True)
         if pod.owner:
             if served:
                 self.avoidance.add(pod.owner, allocation.node, avoid_until)
@@ -188,14 +189,15 @@ class Slicer(Promises):
     def _plan(self, pods: Sequence[PodFacts]) -> None:
         since = {pod.uid: self.growth.since_refusal(pod.uid) for pod in pods}
         work = Work(DECISION_STEPS)
-        with self._judging(pods) as judges:
+        with self._judging(work) as judges:
             found = place(pods, self._surroundings(since, judges), work)
+            dependent = {one.pod.uid for one in found if isinstance(one, Unplaced) and depends(one.pod, judges)}
         self.work += DECISION_STEPS - work.left
         for one in found:
             if isinstance(one, Placed):
                 self._promise(one)
             else:
-                self._refuse(one.pod, one.reason)
+                self._refuse(one.pod, one.reason, dependent=one.pod.uid in dependent)
 
     def _follow_neighbours(self) -> None:
         """Pods that others or volumes kept from a node are asked anew about all nodes once such a thing has changed."""
@@ -212,24 +214,25 @@ class Slicer(Promises):
         self._enter(allocation)
         self.decisions += 1
 
-    def _refuse(self, pod: PodFacts, reason: Reason | None) -> None:
+    def _refuse(self, pod: PodFacts, reason: Reason | None, *, dependent: bool) -> None:
         self.growth.refuse(pod.uid)
         if pod.gated and self._for_fixed(pod):
             self._leave(pod.uid)
             self._opened.add(pod.uid)
             return
-        if self._depends(pod):
+        if dependent:
             self._dependent.add(pod.uid)
+            self.neighbours.watch(pod.uid, pod.relations)
         if reason is None:
             return
         self.waiting[pod.uid] = reason
-        if self._told.get(pod.uid) == type(reason).__name__:
+        if self._last_event.get(pod.uid) == type(reason).__name__:
             return
-        self._told[pod.uid] = type(reason).__name__
+        self._last_event[pod.uid] = type(reason).__name__
         if self.home_of(pod) is None:
-            self._say(pod, "SliceWaiting", waiting_text(pod, reason))
+            self._record_event(pod, "SliceWaiting", waiting_text(pod, reason))
         else:
-            self._say(pod, "SliceLost", lost_text(pod, reason), warning=True)
+            self._record_event(pod, "SliceLost", lost_text(pod, reason), warning=True)
 
     def _for_fixed(self, pod: PodFacts) -> bool:
         """Whether only nodes with a fixed layout can serve a pod; they may have come after it was gated."""
@@ -254,8 +257,8 @@ class Slicer(Promises):
     def take(self) -> Sequence[Instruction]:
         """What to do now. Each write is in flight from here on."""
         evictions = [each for each in self._evict.values() if each.key not in self._busy]
-        found: list[Instruction] = [*self._openings(), *self._tell, *self._orphans, *evictions, *self._pod_reports()]
-        self._tell, self._orphans, self._evict = [], [], {}
+        found: list[Instruction] = [*self._openings(), *self._events, *self._orphans, *evictions, *self._pod_reports()]
+        self._events, self._orphans, self._evict = [], [], {}
         due, self._due = self._due, set()
         for node in sorted(due):
             found += self._writes(node)
@@ -318,7 +321,7 @@ class Slicer(Promises):
         for uid in sorted(opened):
             pod = self.pods.get(uid)
             if pod is not None and pod.gated and ("pod", uid) not in self._busy:
-                self._say(pod, "SliceFixed", fixed_text(pod))
+                self._record_event(pod, "SliceFixed", fixed_text(pod))
                 found.append(Ungate(uid=uid, namespace=pod.namespace, name=pod.name))
         return found
 

@@ -147,7 +147,7 @@ def _enough(
     for pod in ordered:
         if pod.profiles not in most:
             most[pod.profiles] = free // _slots(fleet, pod.profiles) + 1
-        before = kinds.setdefault(rules.kind(pod), [])
+        before = kinds.setdefault(rules.kinds[pod.uid], [])
         if len(before) < most[pod.profiles]:
             before.append(pod)
             asked.append(pod)
@@ -187,6 +187,7 @@ class _Rules:
 
     Attributes:
         judged: how many of the pods, from the first on, had their constraints judged.
+        kinds: by UID, equal for pods that every node treats alike.
     """
 
     def __init__(self, ordered: Sequence[PodFacts], within: Surroundings, work: Work) -> None:
@@ -198,6 +199,7 @@ class _Rules:
         self._grown_since = within.grown_since
         self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
         self._closed: dict[tuple[int, str], Refusal] = {}
+        self.kinds: dict[PodUid, Hashable] = {}
         self._shared: dict[Constraints, int] = {}
         self._kinds: dict[PodUid, int] = {}
         self._open: list[int] = []
@@ -213,6 +215,7 @@ class _Rules:
                 before = self._index.cost
                 self._open.append(self._index.open_to(pod.constraints))
                 work.spend(1 + (self._index.cost - before) // _COMPARISONS_A_STEP)
+            self.kinds[pod.uid] = self._kind(pod)
             yield pod
 
     def demand(self, pod: PodFacts) -> Demand:
@@ -246,8 +249,7 @@ class _Rules:
         why = next((why for judge in judges if (why := judge.refusal(pod, name))), "")
         return Refusal(why) if why else None
 
-    def kind(self, pod: PodFacts) -> Hashable:
-        """Equal for pods that every node treats alike."""
+    def _kind(self, pod: PodFacts) -> Hashable:
         special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
         judged = tuple(judge.kind(pod) for judge in self._judges)
         return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))

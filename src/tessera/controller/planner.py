@@ -18,7 +18,6 @@ from tessera.controller.placing import Placed, Surroundings, Unplaced, place
 from tessera.controller.refused import Avoidance
 from tessera.controller.relations import NONE
 from tessera.controller.volumes import Volumes
-from tessera.limits import OPPOSING_TERMS
 from tessera.placement.work import Work
 
 
@@ -54,13 +53,14 @@ class Planner(Observed):
 
     def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
         """Plans these pods as if no other pod waited. Promises nothing."""
-        with self._judging(pods) as judges:
-            return place(pods, self._surroundings({}, judges), Work(sys.maxsize))
+        work = Work(sys.maxsize)
+        with self._judging(work) as judges:
+            return place(pods, self._surroundings({}, judges), work)
 
     def objections(self, pod: PodFacts) -> Mapping[NodeName, tuple[str, ...]]:
         """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
         nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
-        with self._judging((pod,)) as judges:
+        with self._judging(Work(sys.maxsize)) as judges:
             return {
                 node.name: objections(pod, node, judges=judges, used=self.used.get(node.name, {}), ledger=self.ledger)
                 for node in nodes
@@ -80,14 +80,14 @@ class Planner(Observed):
         )
 
     @contextmanager
-    def _judging(self, pods: Sequence[PodFacts]) -> Iterator[Sequence[Judge]]:
+    def _judging(self, work: Work) -> Iterator[Sequence[Judge]]:
         """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
-        neighbours = Neighbours(self.neighbours, self.index, pods)
+        neighbours = Neighbours(self.neighbours, self.index, work)
         volumes = (Volumes(self.storage, self.neighbours, self.index),) if self.storage_listed else ()
         try:
             yield (
                 AvoidedNodes(self.avoidance),
-                HostPorts(self.neighbours),
+                HostPorts(self.neighbours, work),
                 FreeAmounts(self.nodes, self.used),
                 OfferedDevices(self.nodes, self.used, self._used_without_slices),
                 FreeDevices(self.nodes, self.used),
@@ -97,8 +97,9 @@ class Planner(Observed):
         finally:
             neighbours.end()
 
-    def _depends(self, pod: PodFacts) -> bool:
-        """Tells if other pods or volumes restrict where a pod may run."""
-        if pod.relations != NONE or pod.ports or pod.claims:
-            return True
-        return any(True for _ in self.neighbours.opposed(pod.namespace, pod.labels, OPPOSING_TERMS))
+
+def depends(pod: PodFacts, judges: Sequence[Judge]) -> bool:
+    """Tells if other pods or volumes restrict where a pod may run; its batch was planned with these judges."""
+    if pod.relations != NONE or pod.ports or pod.claims:
+        return True
+    return any(isinstance(judge, Neighbours) and judge.opposed(pod) for judge in judges)

@@ -1,60 +1,106 @@
 """Pods on nodes, by what other pods' rules may ask of them: labels, anti-affinity, host ports, claims.
 
 Kept up to date pod by pod, so that a decision never walks over all pods. Pods of one namespace with equal labels are
-one group. A selection (which pods does a rule mean?) is answered for groups once, when it is first asked, and counted
-along from then on. A test for equality leads to its groups through an index; only a selection without any looks at
-every group of its namespaces. Everything that is looked at is counted in ``cost``.
+one group. Which groups a selection selects is remembered; a group that came later is compared with a selection only
+when that selection is asked for again. So a pod that comes or goes costs little, however many rules there are, and
+every comparison is made for the pod whose rule asks, and is counted in ``cost``.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import TypeVar
 
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.facts import PodFacts
-from tessera.controller.relations import ANY_ADDRESS, HostPort, Labels, Selection, Term, Tests
-from tessera.kube.selectors import Requirement
-from tessera.limits import REMEMBERED_SELECTIONS
+from tessera.controller.label_index import Key, LabelIndex, pod_keys, selection_keys
+from tessera.controller.relations import HostPort, Labels, Relations, Selection, Term
+from tessera.limits import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
 
-#: A namespace and the labels of its pods.
-GroupKey = tuple[str, Labels]
-_Pair = tuple[str, str]
+#: Groups that are passed over, or looked up, for what one comparison costs.
+_LOOKUPS_A_STEP = 8
 
 
-class _Group:
-    """Pods of one namespace with equal labels. ``selections`` are those answered so far that mean them."""
+class PodGroup:
+    """Pods of one namespace with equal labels.
 
-    __slots__ = ("all", "labels", "namespace", "selections", "staying")
+    Attributes:
+        all: how many are on each node.
+        leaving: how many of these are being deleted.
+        created: the index's version that the group came with.
+        changed: the version that its counts changed with.
+    """
 
-    def __init__(self, key: GroupKey) -> None:
-        self.namespace, self.labels = key[0], dict(key[1])
+    __slots__ = ("all", "changed", "created", "labels", "leaving", "namespace")
+
+    def __init__(self, namespace: str, labels: Labels, version: int) -> None:
+        self.namespace, self.labels = namespace, dict(labels)
         self.all: Counter[NodeName] = Counter()
-        self.staying: Counter[NodeName] = Counter()
-        self.selections: dict[Selection, Counts] = {}
+        self.leaving: Counter[NodeName] = Counter()
+        self.created = self.changed = version
+
+
+class TermHolders:
+    """A term of anti-affinity, and how many pods on each node have it; versions as for :class:`PodGroup`."""
+
+    __slots__ = ("changed", "created", "nodes", "term")
+
+    def __init__(self, term: Term, version: int) -> None:
+        self.term = term
+        self.nodes: Counter[NodeName] = Counter()
+        self.created = self.changed = version
 
 
 @dataclass(slots=True)
-class Counts:
-    """How many of the pods that a selection means are on each node: ``all``, and those not being deleted."""
+class SelectedPods:
+    """The pods of one selection.
+
+    Attributes:
+        all: how many are on each node.
+        staying: the same without pods that are being deleted.
+        groups: their groups.
+        compared: the index's version up to which groups were compared.
+        version: the index's version that ``all`` and ``staying`` are of; equal versions mean equal counts.
+        size: entries that it takes of the limit on what is remembered.
+    """
 
     all: Counter[NodeName] = field(default_factory=Counter)
     staying: Counter[NodeName] = field(default_factory=Counter)
-    groups: dict[GroupKey, None] = field(default_factory=dict)
+    groups: list[PodGroup] = field(default_factory=list)
+    compared: int = 0
+    version: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class OpposingTerms:
+    """Terms of anti-affinity of pods on nodes that select the pods of one namespace with equal labels.
+
+    Attributes:
+        holders: the terms, with the nodes of the pods that have them.
+        compared: the index's version up to which terms were compared.
+    """
+
+    holders: list[TermHolders] = field(default_factory=list)
+    compared: int = 0
 
 
 class PodIndex:
     """Pods that run on a node or are promised a place there.
 
     Attributes:
-        changes: grows with every change that may alter an answer about other pods.
-        cost: groups and terms compared since it was made, and tests on labels.
+        version: grows with every change.
+        changes: grows with every change that may open a node to a pod that waits (:meth:`watch`).
+        cost: comparisons made since it was made.
         ports: host ports in use, by node; the port of any address is counted under an empty address too.
         claims: claims in use, by node.
         claim_users: pods that use a claim, on any node.
     """
 
     def __init__(self) -> None:
+        self.version = 1
         self.changes = 0
         self.cost = 0
         self.ports: dict[NodeName, Counter[HostPort]] = {}
@@ -62,15 +108,18 @@ class PodIndex:
         self.claim_users: Counter[str] = Counter()
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self._placed: dict[PodUid, tuple[NodeName, PodFacts]] = {}
-        self._groups: dict[GroupKey, _Group] = {}
-        self._by_namespace: dict[str, dict[GroupKey, None]] = {}
-        self._by_label: dict[_Pair, dict[str, dict[GroupKey, None]]] = {}
-        self._answers: dict[Selection, Counts] = {}
-        self._holders: dict[Term, Counter[NodeName]] = {}
-        self._terms: _Keyed[Term] = _Keyed()
-        self._questions: _Keyed[Selection] = _Keyed()
+        self._groups: dict[tuple[str, Labels], PodGroup] = {}
+        self._groups_by_label: LabelIndex[PodGroup] = LabelIndex()
+        self._last_group = self._last_term = 0  # the versions that the newest came with
+        self._holders: dict[Term, TermHolders] = {}
+        self._holders_by_label: LabelIndex[TermHolders] = LabelIndex()
+        self._selected: dict[Selection, SelectedPods] = {}
+        self._size = 0
+        self._opposing: dict[tuple[str, Labels], OpposingTerms] = {}
+        self._watching: dict[PodUid, Relations] = {}
+        self._watched: Counter[Key] = Counter()
 
-    # What is there
+    # Pods
 
     def __contains__(self, uid: object) -> bool:
         return uid in self._placed
@@ -101,201 +150,191 @@ class PodIndex:
             del self._namespaces[name]
         else:
             self._namespaces[name] = labels
-        for selection in [each for each in self._answers if each.namespace_tests is not None]:
+        for selection in [each for each in self._selected if each.namespace_tests is not None]:
             self._forget(selection)
+        self._opposing.clear()
+        self.version += 1
         self.changes += 1
 
+    def watch(self, uid: PodUid, relations: Relations) -> None:
+        """Notes a pod that waits: a change of pods that one of its rules may select counts in ``changes``."""
+        if uid in self._watching:
+            return
+        self._watching[uid] = relations
+        self._watched.update(key for each in relations.selections for key in selection_keys(each))
+
+    def unwatch(self, uid: PodUid) -> None:
+        """The pod waits no more."""
+        relations = self._watching.pop(uid, None)
+        for selection in relations.selections if relations is not None else ():
+            for key in selection_keys(selection):
+                _add(self._watched, key, -1)
+
     def _count(self, node: NodeName, pod: PodFacts, *, sign: int) -> None:
-        group = self._group((pod.namespace, pod.labels))
-        staying = 0 if pod.leaving else sign
-        every: tuple[_Group | Counts, ...] = (group, *group.selections.values())
-        for counts in every:
-            _add(counts.all, node, sign)
-            _add(counts.staying, node, staying)
-        for term in pod.relations.apart:
-            holders = self._holders.setdefault(term, Counter())
-            if not holders:
-                self._terms.add(term, term.selection.tests)
-            _add(holders, node, sign)
-            if not holders:
-                del self._holders[term]
-                self._terms.remove(term, term.selection.tests)
+        self.version += 1
+        group = self._group(pod.namespace, pod.labels)
+        group.changed = self.version
+        _add(group.all, node, sign)
+        if pod.leaving:
+            _add(group.leaving, node, sign)
+        if not group.all:
+            self._groups_by_label.remove(group, pod_keys(group.namespace, group.labels))
+            del self._groups[pod.namespace, pod.labels]
+        for term in pod.relations.anti_affinity:
+            self._count_holder(term, node, sign)
         for port in pod.ports:
             for each in (port, (port[0], "", port[2])):
                 _add(self.ports.setdefault(node, Counter()), each, sign)
         for claim in pod.claims:
             _add(self.claims.setdefault(node, Counter()), claim, sign)
             _add(self.claim_users, claim, sign)
-        if group.selections or pod.relations.apart or pod.ports or pod.claims:
+        opens = sign < 0 and bool(pod.relations.anti_affinity or pod.ports or pod.claims)
+        if opens or (self._watched and any(key in self._watched for key in pod_keys(group.namespace, group.labels))):
             self.changes += 1
-        if not group.all:
-            self._remove_group((pod.namespace, pod.labels), group)
 
-    # Groups
-
-    def _group(self, key: GroupKey) -> _Group:
-        group = self._groups.get(key)
+    def _group(self, namespace: str, labels: Labels) -> PodGroup:
+        group = self._groups.get((namespace, labels))
         if group is None:
-            group = self._groups[key] = _Group(key)
-            self._by_namespace.setdefault(group.namespace, {})[key] = None
-            for pair in key[1]:
-                self._by_label.setdefault(pair, {}).setdefault(group.namespace, {})[key] = None
-            for selection in self._questions.about(group.labels):
-                self.cost += 1
-                if self._means(selection, group.namespace, group.labels):
-                    self._link(selection, key, group)
+            self._last_group = self.version
+            group = self._groups[namespace, labels] = PodGroup(namespace, labels, self.version)
+            self._groups_by_label.add(group, pod_keys(namespace, group.labels))
         return group
 
-    def _remove_group(self, key: GroupKey, group: _Group) -> None:
-        del self._groups[key]
-        _discard(self._by_namespace, group.namespace, key)
-        for pair in key[1]:
-            _discard(self._by_label[pair], group.namespace, key)
-            if not self._by_label[pair]:
-                del self._by_label[pair]
-        for counts in group.selections.values():
-            del counts.groups[key]
+    def _count_holder(self, term: Term, node: NodeName, sign: int) -> None:
+        holders = self._holders.get(term)
+        if holders is None:
+            self._last_term = self.version
+            holders = self._holders[term] = TermHolders(term, self.version)
+            self._holders_by_label.add(holders, selection_keys(term.selection))
+        _add(holders.nodes, node, sign)
+        holders.changed = self.version
+        if not holders.nodes:
+            del self._holders[term]
+            self._holders_by_label.remove(holders, selection_keys(term.selection))
 
-    def _link(self, selection: Selection, key: GroupKey, group: _Group) -> None:
-        counts = group.selections[selection] = self._answers[selection]
-        counts.groups[key] = None
+    # Questions
 
-    # Answers
-
-    def holds(self, node: NodeName, ports: Iterable[HostPort]) -> bool:
-        """Whether a pod of the node has one of these host ports."""
+    def holds(self, node: NodeName, conflicts: AbstractSet[HostPort]) -> bool:
+        """Whether a pod of the node has one of these host ports; takes as long as the shorter list."""
         taken = self.ports.get(node)
-        if not taken:
+        return taken is not None and not taken.keys().isdisjoint(conflicts)
+
+    def select(self, selection: Selection, most: int) -> SelectedPods | None:
+        """The pods that a selection selects.
+
+        Args:
+            selection: which pods.
+            most: comparisons that it may take.
+
+        Returns:
+            The pods, valid until the next question; None if finding them would take more comparisons.
+        """
+        found = self._selected.pop(selection, None) or SelectedPods()
+        limit = self.cost + most
+        if found.compared < self.version and not self._bring_up_to_date(selection, found, limit):
+            self._size -= found.size
+            return None
+        self._selected[selection] = found  # the last used
+        while self._size > REMEMBERED_SELECTIONS and len(self._selected) > 1:
+            self._forget(next(iter(self._selected)))
+        return found
+
+    def _bring_up_to_date(self, selection: Selection, found: SelectedPods, limit: int) -> bool:
+        """Compares the groups that came since, and counts again if one changed; False once that costs too much."""
+        self.cost += 1 + len(found.groups) // _LOOKUPS_A_STEP
+        came: list[PodGroup] = []
+        new = self._last_group > found.compared
+        for group in self._groups_by_label.since(found.compared, selection_keys(selection)) if new else ():
+            came.append(group)
+            if self.cost + len(came) * selection.weight > limit:
+                self.cost += len(came) // _LOOKUPS_A_STEP
+                return False
+        self.cost += len(came) * selection.weight
+        came = [group for group in came if self._selects(selection, group.namespace, group.labels)]
+        if came or any(group.changed > found.version for group in found.groups):
+            found.groups = [group for group in (*found.groups, *came) if group.all]
+            if not self._count_groups(found, limit):
+                return False
+            self._size -= found.size
+            found.size = 1 + len(found.groups) + len(found.all)
+            self._size += found.size
+            found.version = self.version
+        found.compared = self.version
+        return True
+
+    def _count_groups(self, found: SelectedPods, limit: int) -> bool:
+        self.cost += sum(len(group.all) for group in found.groups)
+        if self.cost > limit:
             return False
-        for protocol, address, number in ports:
-            places = ("",) if address == ANY_ADDRESS else (address, ANY_ADDRESS)
-            if any(taken[protocol, place, number] for place in places):
-                return True
-        return False
+        found.all = _sum(group.all for group in found.groups)
+        found.staying = found.all
+        if any(group.leaving for group in found.groups):
+            found.staying = found.all - _sum(group.leaving for group in found.groups)
+        return True
 
-    def counts(self, selection: Selection) -> Counts:
-        """The pods that a selection means."""
-        known = self._answers.pop(selection, None)
-        if known is not None:
-            self._answers[selection] = known  # used last
-            return known
-        found = self._answers[selection] = Counts()
-        self._questions.add(selection, selection.tests)
-        for key in self._candidates(selection):
-            group = self._groups[key]
-            self.cost += 1 + len(selection.tests or ())
-            if self._means(selection, group.namespace, group.labels):
-                self._link(selection, key, group)
-                found.all.update(group.all)
-                found.staying.update(group.staying)
-        if len(self._answers) > REMEMBERED_SELECTIONS:
-            self._forget(next(iter(self._answers)))
-        return found
+    def in_all(self, selected: Sequence[SelectedPods]) -> Counter[NodeName]:
+        """How many pods that all of these selections select are on each node."""
+        groups = dict.fromkeys(selected[0].groups)
+        for each in selected[1:]:
+            self.cost += 1 + len(each.groups) // _LOOKUPS_A_STEP
+            groups = {group: None for group in each.groups if group in groups}
+        self.cost += sum(len(group.all) for group in groups)
+        return _sum(group.all for group in groups)
 
-    def meant_by_all(self, selections: Sequence[Selection]) -> Counter[NodeName]:
-        """The pods that every one of these selections means."""
-        answers = [self.counts(each) for each in selections]
-        found: Counter[NodeName] = Counter()
-        for key in min((each.groups for each in answers), key=len):
-            self.cost += 1
-            if all(key in each.groups for each in answers):
-                found.update(self._groups[key].all)
-        return found
-
-    def opposed(self, namespace: str, labels: Labels, most: int) -> Iterator[tuple[Term, Counter[NodeName]]]:
-        """Terms of anti-affinity of pods that are there which mean such a pod, and the nodes of their holders.
+    def opposing(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
+        """Terms of anti-affinity of pods on nodes that select such a pod; those of its namespace are compared first.
 
         Args:
             namespace: the pod's.
             labels: the pod's.
-            most: terms that are compared at most.
+            most: comparisons that it may take; terms beyond them, or beyond ``OPPOSING_TERMS``, are left out.
         """
-        if not self._holders:
-            return
-        own = dict(labels)
-        for term in self._terms.about(own):
-            if most <= 0:
-                return
-            most -= 1
-            self.cost += 1 + len(term.selection.tests or ())
-            if self._means(term.selection, namespace, own):
-                yield term, self._holders[term]
+        key = (namespace, labels)
+        found = self._opposing.pop(key, None) or OpposingTerms()
+        self._opposing[key] = found  # the last used
+        if found.compared < self.version:
+            found.holders = [each for each in found.holders if each.nodes]
+            own, limit = dict(labels), self.cost + most
+            keys = pod_keys(namespace, own) if self._last_term > found.compared else ()
+            for each in islice(self._holders_by_label.since(found.compared, keys), OPPOSING_TERMS):
+                self.cost += each.term.selection.weight
+                if self.cost > limit:
+                    break
+                if self._selects(each.term.selection, namespace, own):
+                    found.holders.append(each)
+            found.compared = self.version
+            if len(self._opposing) > REMEMBERED_OPPOSITION:
+                del self._opposing[next(iter(self._opposing))]
+        self.cost += len(found.holders)
+        return found.holders
 
-    def means(self, selection: Selection, pod: PodFacts) -> bool:
-        """Whether a selection means a pod."""
-        return self._means(selection, pod.namespace, dict(pod.labels))
+    def selects(self, selection: Selection, pod: PodFacts) -> bool:
+        """Whether a selection selects a pod."""
+        self.cost += selection.weight
+        return self._selects(selection, pod.namespace, dict(pod.labels))
 
-    def _means(self, selection: Selection, namespace: str, labels: Mapping[str, str]) -> bool:
+    def _selects(self, selection: Selection, namespace: str, labels: Mapping[str, str]) -> bool:
         tests = selection.tests
         if tests is None or not all(test.matches(labels) for test in tests):
             return False
-        return namespace in selection.namespaces or self._namespace_means(selection, namespace)
+        return namespace in selection.namespaces or self._selects_namespace(selection, namespace)
 
-    def _namespace_means(self, selection: Selection, namespace: str) -> bool:
+    def _selects_namespace(self, selection: Selection, namespace: str) -> bool:
         tests = selection.namespace_tests
         return tests is not None and all(test.matches(self._namespaces.get(namespace, {})) for test in tests)
 
-    def _candidates(self, selection: Selection) -> Iterator[GroupKey]:
-        """Groups that a selection may mean."""
-        if selection.tests is None:
-            return
-        pairs = _pairs(selection.tests)
-        wide = selection.namespace_tests is not None
-        places = [self._by_namespace] if pairs is None else [self._by_label.get(pair, {}) for pair in pairs]
-        for place in places:
-            for namespace in list(place) if wide else selection.namespaces & place.keys():
-                yield from place[namespace]
-
     def _forget(self, selection: Selection) -> None:
-        self._questions.remove(selection, selection.tests)
-        for key in self._answers.pop(selection).groups:
-            self._groups[key].selections.pop(selection, None)
+        self._size -= self._selected.pop(selection).size
 
 
-_Rule = TypeVar("_Rule", bound=Hashable)
-_Key = TypeVar("_Key")
+_K = TypeVar("_K")
 
 
-class _Keyed(Generic[_Rule]):
-    """Rules by a label that a pod must have for them to mean it; those without one are looked at for every pod."""
-
-    def __init__(self) -> None:
-        self._by_pair: dict[_Pair, dict[_Rule, None]] = {}
-        self._others: dict[_Rule, None] = {}
-
-    def add(self, rule: _Rule, tests: Tests) -> None:
-        """Files a rule with these tests; one that means nothing is left out."""
-        for place in self._places(tests):
-            place[rule] = None
-
-    def remove(self, rule: _Rule, tests: Tests) -> None:
-        """Takes it out again."""
-        for place in self._places(tests):
-            place.pop(rule, None)
-        for pair in (tests and _pairs(tests)) or ():
-            if not self._by_pair[pair]:
-                del self._by_pair[pair]
-
-    def _places(self, tests: Tests) -> list[dict[_Rule, None]]:
-        if tests is None:
-            return []
-        pairs = _pairs(tests)
-        return [self._others] if pairs is None else [self._by_pair.setdefault(pair, {}) for pair in pairs]
-
-    def about(self, labels: Mapping[str, str]) -> Iterator[_Rule]:
-        """The rules that may mean a pod of these labels."""
-        for pair in labels.items():
-            yield from self._by_pair.get(pair, ())
-        yield from self._others
-
-
-def _pairs(tests: tuple[Requirement, ...]) -> list[_Pair] | None:
-    """Labels of which a pod must have one, by the test for equality with the fewest values; None without any."""
-    listed = [test for test in tests if test.operator == "In"]
-    if not listed:
-        return None
-    shortest = min(listed, key=lambda test: len(test.values))
-    return [(shortest.key, value) for value in dict.fromkeys(shortest.values)]
+def _sum(counters: Iterable[Counter[NodeName]]) -> Counter[NodeName]:
+    total: Counter[NodeName] = Counter()
+    for each in counters:
+        total.update(each)
+    return total
 
 
 def _same(one: PodFacts, other: PodFacts) -> bool:
@@ -309,14 +348,7 @@ def _same(one: PodFacts, other: PodFacts) -> bool:
     )
 
 
-def _add(counter: Counter[_Key], key: _Key, sign: int) -> None:
-    if sign:
-        counter[key] += sign
-        if not counter[key]:
-            del counter[key]
-
-
-def _discard(index: dict[str, dict[GroupKey, None]], name: str, key: GroupKey) -> None:
-    del index[name][key]
-    if not index[name]:
-        del index[name]
+def _add(counter: Counter[_K], key: _K, sign: int) -> None:
+    counter[key] += sign
+    if not counter[key]:
+        del counter[key]

@@ -39,9 +39,9 @@ class Promises(Planner):
         self._makes: dict[NodeName, frozenset[str]] = {}
         self._due: set[NodeName] = set()
         self._busy: set[Key] = set()
-        self._told: dict[PodUid, str] = {}
+        self._last_event: dict[PodUid, str] = {}
         self._denied: dict[PodUid, PodFacts] = {}
-        self._tell: list[Tell] = []
+        self._events: list[Tell] = []
         self._dependent: set[PodUid] = set()
         self._withdrawn: dict[PodUid, str] = {}
         self._reports: set[PodUid] = set()
@@ -55,14 +55,14 @@ class Promises(Planner):
             self.faults[node] = fault
         else:
             self.faults.pop(node, None)
-        strangers = not fault and self._absorb_records(node, item)
-        given = item is not None and facts is not None and facts.dynamic and not fault
-        resources = item.status.node_resources if item is not None and given else None
+        new_records = not fault and self._absorb_records(node, item)
+        sliced = item is not None and facts is not None and facts.dynamic and not fault
+        resources = item.status.node_resources if item is not None and sliced else None
         if resources is None:
             if self._cards.pop(node, None) is not None:
                 del self._makes[node]
                 self.inventory.remove(node)
-        elif strangers or self._cards.get(node) != resources:
+        elif new_records or self._cards.get(node) != resources:
             self._cards[node] = resources
             self._makes[node] = resources.profiles
             self._rebuild(node, resources)
@@ -80,14 +80,14 @@ class Promises(Planner):
         return misfit(item) or self.inventory.geometries.fault(item.status.node_resources)
 
     def _absorb_records(self, node: NodeName, item: Instaslice | None) -> bool:
-        """Takes over an object's entries; whether there was one that this process did not make."""
-        strangers = False
+        """Takes over an object's entries; returns whether one of them is new to this process."""
+        new_records = False
         if item is not None:
             for uid in recorded_uids(item):
                 if self.ledger.get(node, uid) is None:
                     self.ledger.add(adopted(node, uid, item))
                     self._changed_pods.add(uid)
-                    strangers = True
+                    new_records = True
         for allocation in self.ledger.on(node):
             if item is not None:
                 observe(allocation, item)
@@ -95,7 +95,7 @@ class Promises(Planner):
                 allocation.sent = allocation.requested = False
                 allocation.result = None
             self._settle(allocation, gone=item is None)
-        return strangers
+        return new_records
 
     def _settle(self, allocation: Allocation, *, gone: bool) -> None:
         """Frees what is destroyed, and forgets what is neither wanted nor recorded."""
@@ -159,7 +159,7 @@ class Promises(Planner):
         """Counts a promise whose slots are taken."""
         self.ledger.add(allocation)
         self._leave(allocation.uid)
-        self._told.pop(allocation.uid, None)
+        self._last_event.pop(allocation.uid, None)
         self._withdrawn.pop(allocation.uid, None)
         self._reports.add(allocation.uid)
         self._charge(allocation.uid)
@@ -180,9 +180,9 @@ class Promises(Planner):
         return facts is not None and facts.agent is Agent.DOWN
 
     def _report_fault(self, pod: PodFacts) -> None:
-        if pod.fault and pod.gated and self._told.get(pod.uid) != pod.fault:
-            self._told[pod.uid] = pod.fault
-            self._say(pod, "SliceRefused", pod.fault, warning=True)
+        if pod.fault and pod.gated and self._last_event.get(pod.uid) != pod.fault:
+            self._last_event[pod.uid] = pod.fault
+            self._record_event(pod, "SliceRefused", pod.fault, warning=True)
 
     def _choose(self, pod: PodFacts) -> None:
         """Keeps one of several promises to a pod: where it must run, else the one furthest on."""
@@ -233,7 +233,7 @@ class Promises(Planner):
         if pod is None or not self._waits(pod):
             self._leave(uid)
             if pod is None:
-                self._told.pop(uid, None)
+                self._last_event.pop(uid, None)
                 self._withdrawn.pop(uid, None)
         elif uid not in self.waiting:
             self.waiting[uid] = None
@@ -242,6 +242,7 @@ class Promises(Planner):
         """A pod waits no more."""
         self.waiting.pop(uid, None)
         self._dependent.discard(uid)
+        self.neighbours.unwatch(uid)
         self.growth.forget(uid)
 
     def _waits(self, pod: PodFacts) -> bool:
@@ -266,13 +267,13 @@ class Promises(Planner):
         if pod is not None and not pod.finished:
             live = self.ledger.live(uid)
             home = pod.node or (live.node if live is not None else None)
-        self._seat(uid, pod, home)
+        self._index_pod(uid, pod, home)
         left = self._charges.charge(uid, home, pod.amounts if pod is not None else {})
         if left is not None and left in self._cards:
             self.growth.at(left)
 
-    def _seat(self, uid: PodUid, pod: PodFacts | None, home: NodeName | None) -> None:
-        """Counts a pod among the neighbours on its node."""
+    def _index_pod(self, uid: PodUid, pod: PodFacts | None, home: NodeName | None) -> None:
+        """Updates the index of pods on nodes with where a pod runs or is promised a place."""
         before = self.neighbours.changes
         if pod is None:
             self.neighbours.drop(uid)
@@ -280,7 +281,7 @@ class Promises(Planner):
             self.neighbours.put(pod, home)
         self.neighbours_changed |= self.neighbours.changes != before
 
-    def _say(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
-        self._tell.append(
+    def _record_event(self, pod: PodFacts, reason: str, message: str, *, warning: bool = False) -> None:
+        self._events.append(
             Tell(uid=pod.uid, namespace=pod.namespace, name=pod.name, reason=reason, message=message, warning=warning)
         )

@@ -1,18 +1,18 @@
-"""What a pod says about other pods and about what it takes of a node, compiled: equal rules are equal values.
+"""A pod's rules about other pods, and what it takes of a node, compiled: equal rules are equal values.
 
 Read once, when the pod arrives. A pod that wants slices and says more than is considered is refused by
 :mod:`tessera.api.pod_bounds`. Of other pods, whose rules only keep ours away, the first terms count; what is beyond is
 the scheduler's business, as is everything else that is not judged here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
 from tessera.api.pod_bounds import selector_values
 from tessera.kube.resources import LabelSelector, Pod, PodAffinity, PodSpec
 from tessera.kube.selectors import Requirement, selector_from
-from tessera.limits import POD_AFFINITY_TERMS, SELECTOR_VALUES
+from tessera.limits import POD_AFFINITY_TERMS, POD_LABELS, SELECTOR_VALUES
 
 #: A pod's labels as sorted pairs.
 Labels = tuple[tuple[str, str], ...]
@@ -24,23 +24,30 @@ ANY_ADDRESS = "0.0.0.0"
 #: Tests that must all hold, in an order that makes equal selectors equal; None matches nothing.
 Tests = tuple[Requirement, ...] | None
 
+#: Values of a test that are compared for what one comparison costs.
+_VALUES_A_STEP = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Pods that are meant.
+    """Which pods a rule selects.
 
     Attributes:
-        namespaces: those that are named.
-        namespace_tests: tests on the labels of further namespaces; None means no further ones.
-        tests: on the pod's labels.
+        namespaces: the namespaces that are named.
+        namespace_tests: tests on the labels of further namespaces; None for no further ones.
+        tests: tests on the pod's labels.
+        weight: what comparing one pod costs, in steps.
     """
 
     namespaces: frozenset[str]
     namespace_tests: Tests
     tests: Tests
+    weight: int = field(init=False, repr=False, compare=False)
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        tests = (*(self.tests or ()), *(self.namespace_tests or ()))
+        object.__setattr__(self, "weight", 1 + sum(1 + len(test.values) // _VALUES_A_STEP for test in tests))
         object.__setattr__(self, "_hash", hash((self.namespaces, self.namespace_tests, self.tests)))
 
     def __hash__(self) -> int:
@@ -81,19 +88,27 @@ class Relations:
     """A pod's rules about other pods.
 
     Attributes:
-        near: required pod affinity.
-        apart: required pod anti-affinity.
+        affinity: required pod affinity.
+        anti_affinity: required pod anti-affinity.
         spread: hard spread constraints.
     """
 
-    near: tuple[Term, ...] = ()
-    apart: tuple[Term, ...] = ()
+    affinity: tuple[Term, ...] = ()
+    anti_affinity: tuple[Term, ...] = ()
     spread: tuple[Spread, ...] = ()
 
     @property
     def count(self) -> int:
         """How many rules these are."""
-        return len(self.near) + len(self.apart) + len(self.spread)
+        return len(self.affinity) + len(self.anti_affinity) + len(self.spread)
+
+    @property
+    def selections(self) -> Iterator[Selection]:
+        """What its rules select, in their order."""
+        for term in (*self.affinity, *self.anti_affinity):
+            yield term.selection
+        for rule in self.spread:
+            yield rule.selection
 
 
 #: Of a pod that says nothing about others.
@@ -109,8 +124,8 @@ def relations_of(pod: Pod, *, wants_slices: bool) -> Relations:
         return NONE
     try:
         return Relations(
-            near=_terms(affinity.pod_affinity, namespace) if affinity is not None and wants_slices else (),
-            apart=_terms(affinity.pod_anti_affinity, namespace) if affinity is not None else (),
+            affinity=_terms(affinity.pod_affinity, namespace) if affinity is not None and wants_slices else (),
+            anti_affinity=_terms(affinity.pod_anti_affinity, namespace) if affinity is not None else (),
             spread=tuple(_spreads(pod)) if spread else (),
         )
     except ValueError:  # an operator that no API server lets through
@@ -118,8 +133,8 @@ def relations_of(pod: Pod, *, wants_slices: bool) -> Relations:
 
 
 def labels_of(pod: Pod) -> Labels:
-    """A pod's labels."""
-    return tuple(sorted(pod.metadata.labels.items()))
+    """A pod's labels, the first ones in their order if it has too many."""
+    return tuple(sorted(pod.metadata.labels.items())[:POD_LABELS])
 
 
 def host_ports(spec: PodSpec) -> frozenset[HostPort]:

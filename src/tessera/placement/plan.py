@@ -41,6 +41,8 @@ _PACKING_SHARE = 0.4
 # Share of the work that packing everything together may take; what it cannot pack is admitted one by one.
 _REASONS_SHARE = 0.5
 # Share of the work left in the end that may go into new reasons for demands that are refused again.
+_OVERDRAFT = 0.25
+# Share of all the work by which reasons of others may overdraw it; a demand beyond is postponed.
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -123,6 +125,7 @@ class _Batch:
     ) -> None:
         self._fleet = fleet
         self._work = work
+        self._steps = work.left
         self._search = Search(fleet, node_allows)
         self._on_take = on_take
         self._on_give_back = on_give_back
@@ -136,18 +139,19 @@ class _Batch:
         short = self._admit(possible)
         assignments, settled = self._settle()
         explainer = Explainer(self._fleet, allows_when_empty, settled)
-        for demand in short:
-            if not demand.again:
+        floor = -int(_OVERDRAFT * self._steps)
+        for index, demand in enumerate([each for each in short if not each.again]):
+            if index and self._work.left < floor:
+                self._postponed.append(demand)
+            else:
                 reasons[demand.key] = explainer.reason(demand, self._search.refusals(demand))
         left = self._work.part(_REASONS_SHARE)
         for demand in (each for each in short if each.again):
             if left.spent:
                 break  # their last reason stands
             anew = msgspec.structs.replace(demand, nodes=None, again=False)
-            before = self._work.left
-            self._work.spend(2 * len(self._fleet.nodes))
-            self._search.find(anew, self._work)
-            left.left -= before - self._work.left
+            left.spend(2 * len(self._fleet.nodes))
+            self._search.find(anew, left)
             reasons[demand.key] = explainer.reason(anew, self._search.refusals(demand))
         return Plan(assignments, reasons, frozenset(demand.key for demand in self._postponed))
 

@@ -5,17 +5,19 @@ class Work:
     """A number of steps to spend. A step is what asking one node about one demand costs, some microseconds.
 
     Whoever spends looks at :attr:`spent` before it begins something new; what has begun may overdraw a little.
-
-    Attributes:
-        left: steps that are left; negative once overdrawn.
     """
 
     def __init__(self, steps: int) -> None:
-        self.left = steps
+        self._left = steps
+
+    @property
+    def left(self) -> int:
+        """Steps that are left; negative once overdrawn."""
+        return self._left
 
     def spend(self, steps: int = 1) -> None:
         """Notes that steps were taken."""
-        self.left -= steps
+        self._left -= steps
 
     @property
     def spent(self) -> bool:
@@ -23,7 +25,7 @@ class Work:
         return self.left <= 0
 
     def part(self, share: float) -> "Work":
-        """A part of what is left, to be spent beside it: whoever gets it also charges it here."""
+        """A part of what is left. Whatever is spent from now on, on the part or on the whole, counts on both."""
         return _Part(self, int(self.left * share))
 
 
@@ -31,7 +33,11 @@ class _Part(Work):
     def __init__(self, whole: Work, steps: int) -> None:
         super().__init__(steps)
         self._whole = whole
+        self._rest = whole.left - steps
+
+    @property
+    def left(self) -> int:
+        return self._whole.left - self._rest
 
     def spend(self, steps: int = 1) -> None:
-        self.left -= steps
         self._whole.spend(steps)
