@@ -1,19 +1,23 @@
 """How long one step of the controller's decision takes when tenants make it as dear as they can.
 
-    python bench/decide.py                         1,000 nodes, a minute or two
+    python bench/decide.py                         1,000 nodes, two or three minutes
     python bench/decide.py --nodes 5000 --json decide.json
 
 Every case makes pods wait that are as costly to judge as the API server lets them be, on nodes that are half full, and
 then frees one slot again and again. Pods that are bound already are absorbed before the clock runs. *worst* is the
-longest single ``decide()`` in CPU time of this
-process: for that long nothing else happens in the controller. *steps* is how many it took until everybody was judged,
-*all* their time together, *innocent* the step in which a plain pod that came last got its slice.
+longest single ``decide()`` in CPU time of this process: for that long nothing else happens in the controller. *steps*
+is how many it took until everybody was judged, *all* their time together, *innocent* the step in which a plain pod that
+came last got its slice.
+
+*honest* is a large cluster where nobody means harm: 5,000 nodes with 50,000 pods of 200 workloads that have a rule
+about other pods each, and 500 more of these pods that come together.
 
 Pods arrive as the API server's objects, so *read* is what reading one of them costs. Nothing is simulated but the
 answers to writes.
 """
 
 import argparse
+import gc
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -22,8 +26,10 @@ from typing import Any
 
 import msgspec
 
+from tessera.agent.ondemand.inventory import placements
 from tessera.api.instaslice import Instaslice
-from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, resource_of
+from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
+from tessera.cli.process import collect_seldom
 from tessera.controller.facts import NodeFacts, pod_facts
 from tessera.controller.instructions import PatchRequests, PatchResults
 from tessera.controller.machine import Slicer
@@ -42,13 +48,15 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", choices=sorted(CASES), default=list(CASES))
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
-    print(f"{'case':<22}{'pods':>6}{'read ms':>9}{'worst ms':>10}{'steps':>7}{'all ms':>9}{'innocent':>10}")
+    print(
+        f"{'case':<22}{'pods':>6}{'placed':>8}{'read ms':>9}{'worst ms':>10}{'steps':>7}{'all ms':>9}{'innocent':>10}"
+    )
     rows = []
     for name in given.cases:
-        row = {"case": name, "nodes": given.nodes, **_measure(CASES[name], given.nodes)}
+        row = {"case": name, **_measure(CASES[name], SIZES.get(name, given.nodes))}
         rows.append(row)
         print(
-            f"{name:<22}{row['pods']:>6}{row['read_ms']:>9.1f}{row['worst_ms']:>10.0f}{row['steps']:>7}"
+            f"{name:<16}{row['pods']:>6}{row['placed']:>8}{row['read_ms']:>9.1f}{row['worst_ms']:>10.0f}{row['steps']:>7}"
             f"{row['all_ms']:>9.0f}{row['innocent_step'] or '-':>10}",
             flush=True,
         )
@@ -67,6 +75,8 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
     for pod in [each for each in pods if each.spec.node_name]:
         slicer.see_pod(pod_facts(pod))
     _decide(slicer)
+    gc.collect()
+    collect_seldom()  # as the controller's process does
     for pod in [each for each in pods if not each.spec.node_name]:
         began = time.process_time()
         facts = pod_facts(pod)
@@ -83,7 +93,10 @@ def _measure(case: Callable[[], Iterator[Pod]], nodes: int) -> dict[str, Any]:
             if not slicer.has_work:
                 break
         slicer.growth.at(NodeName("n0"))  # as if a slot came free
+    waits = {pod.metadata.uid for pod in pods if not pod.spec.node_name}
     return {
+        "nodes": nodes,
+        "placed": sum(slicer.ledger.live(PodUid(uid)) is not None for uid in waits),
         "pods": len(pods),
         "read_ms": 1000 * max(reading),
         "worst_ms": 1000 * max(took),
@@ -132,14 +145,7 @@ def _node(index: int) -> NodeFacts:
 
 def _object(name: str, cards: int = 4) -> Instaslice:
     model = model_by_short_name(MODEL)
-    table = {
-        row.name: {
-            "placements": [{"size": row.size, "start": start} for start in row.starts],
-            "giProfileId": row.gi_profile_id,
-            "ciProfileId": row.ci_profile_index,
-        }
-        for row in model.geometry.profiles
-    }
+    table = msgspec.to_builtins(placements(model.geometry))
     gpus = [{"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(cards)]
     foreign = [
         {"gpuUUID": f"GPU-{name}-{i}", "profile": "1g.5gb", "start": start, "size": 1}
@@ -159,7 +165,7 @@ def pod_of(
     slices: dict[str, int],
     created: str = "2026-01-01T00:00:00Z",
     requests: dict[str, str] | None = None,
-    containers: int = 1,
+    count: int = 1,
     **spec: Any,
 ) -> Pod:
     """A pod behind our gate, as the API server would send it."""
@@ -170,7 +176,7 @@ def pod_of(
             "schedulingGates": [{"name": GATE}],
             "containers": [
                 {"name": f"c{i}", "resources": {"limits": {**limits, **(requests or {})} if not i else requests or {}}}
-                for i in range(containers)
+                for i in range(count)
             ],
             **spec,
         },
@@ -245,7 +251,7 @@ def _resources() -> Iterator[Pod]:
 def _containers() -> Iterator[Pod]:
     for number in range(20):
         yield pod_of(
-            f"p{number:03}", slices={"1g.5gb": 1}, requests={"cpu": "1m", "memory": f"{number}Gi"}, containers=5_000
+            f"p{number:03}", slices={"1g.5gb": 1}, requests={"cpu": "1m", "memory": f"{number}Gi"}, count=5_000
         )
 
 
@@ -349,6 +355,126 @@ def _ports() -> Iterator[Pod]:
         yield msgspec.convert(body, Pod)
 
 
+# Batches that go where an index or a count might be missing
+
+
+def _labelled_as(pod: Pod, namespace: str, labels: dict[str, str]) -> Pod:
+    metadata = msgspec.structs.replace(pod.metadata, namespace=namespace, labels=labels)
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def _bound(name: str, node: int, namespace: str, labels: dict[str, str], **spec: Any) -> Pod:
+    body = {
+        "metadata": {"name": name, "namespace": namespace, "uid": f"u-{name}", "labels": labels},
+        "spec": {"nodeName": f"n{node}", "containers": [{"name": "c"}], **spec},
+    }
+    return msgspec.convert(body, Pod)
+
+
+def _opposed() -> Iterator[Pod]:
+    """Pods that run elsewhere have 20,000 terms of anti-affinity, none with a test for equality, for all namespaces."""
+    for number in range(1_000):
+        terms = [
+            {**_selector(number, i, 20), "namespaceSelector": {}, "topologyKey": HOSTNAME_LABEL} for i in range(19)
+        ]
+        never = {"matchExpressions": [{"key": "absent", "operator": "Exists"}]}
+        terms.append({"labelSelector": never, "namespaceSelector": {}, "topologyKey": "zone"})
+        yield _bound(
+            f"there-{number}", number, f"o{number % 100}", {}, affinity={"podAntiAffinity": {_REQUIRED: terms}}
+        )
+    for number in range(300):
+        pod = pod_of(f"p{number:03}", slices={"7g.40gb": 1})
+        yield _labelled_as(pod, f"t{number % 50}", {f"l{i}": f"{number}" for i in range(20)})
+
+
+def _namespaces() -> Iterator[Pod]:
+    """Spread and anti-affinity over namespaces by name and by label, where each pod has labels of its own."""
+    for number in range(5_000):
+        yield _bound(f"there-{number}", number % 1_000, f"s{number % 500}", {f"l{i}": f"v{number}" for i in range(20)})
+    for number in range(100):
+        named = [f"s{(number + i) % 500}" for i in range(40)]
+        wide = {"matchExpressions": [{"key": f"team-{number}-{i}", "operator": "DoesNotExist"} for i in range(8)]}
+        terms = [
+            {**_selector(number, i, 4), "topologyKey": f"label-{i}"}
+            | ({"namespaces": named} if i % 2 else {"namespaceSelector": wide})
+            for i in range(20)
+        ]
+        spread = [
+            {**_selector(number, 100 + i, 2), "topologyKey": _KEYS[i % 2], "matchLabelKeys": ["l1", "l2"]}
+            | {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+            for i in range(20)
+        ]
+        affinity = {"podAntiAffinity": {_REQUIRED: terms}}
+        pod = pod_of(f"p{number:03}", slices={"1g.5gb": 1}, affinity=affinity, topologySpreadConstraints=spread)
+        yield _labelled_as(pod, f"s{number % 500}", {f"l{i}": f"{number}" for i in range(20)})
+
+
+def _values() -> Iterator[Pod]:
+    """One test with as many values as the limits let through."""
+    yield from _neighbours()
+    for number in range(300):
+        operator = "In" if number % 2 else "NotIn"
+        tests = [{"key": "l0", "operator": operator, "values": [f"{number}-{i}" for i in range(990)]}]
+        term = {"labelSelector": {"matchExpressions": tests}, "topologyKey": HOSTNAME_LABEL}
+        yield pod_of(f"p{number:03}", slices={"1g.5gb": 1}, affinity={"podAntiAffinity": {_REQUIRED: [term]}})
+
+
+def _labels() -> Iterator[Pod]:
+    """Pods with 5,000 labels each, as large as the API server takes them."""
+    for number in range(300):
+        pod = pod_of(f"p{number:03}", slices={"1g.5gb": 1})
+        yield _labelled_as(pod, "tenant", {f"l{i}": f"{number}-{i}" for i in range(5_000)})
+
+
+def _taken_ports() -> Iterator[Pod]:
+    """The port that is taken on every node stands among others that are free."""
+    for number in range(1_000):
+        yield _bound(f"there-{number}", number, "s", {}, hostNetwork=True, containers=_ports_of([1024]))
+    for number in range(300):
+        (container,) = _ports_of([40_000 + (number * 7 + i) % 20_000 for i in range(199)] + [1024])
+        limits = {"nvidia.com/mig-1g.5gb": "1"}
+        yield pod_of(f"p{number:03}", slices={}, containers=[{**container, "resources": {"limits": limits}}])
+
+
+def _ports_of(numbers: list[int]) -> list[dict[str, Any]]:
+    return [{"name": "c0", "ports": [{"hostPort": number, "containerPort": number} for number in numbers]}]
+
+
+# A large cluster where nobody means harm
+
+HONEST_NODES, WORKLOADS, REPLICAS = 5_000, 200, 250
+
+
+def _honest() -> Iterator[Pod]:
+    """200 Deployments and StatefulSets of 250 replicas, each with one rule; 500 more replicas come together."""
+    for number in range(WORKLOADS * REPLICAS):
+        workload, replica = number % WORKLOADS, number // WORKLOADS
+        spec = {"nodeName": f"n{(workload * 25 + replica * 20) % HONEST_NODES}", "containers": [{"name": "c"}]}
+        yield _replica(workload, replica, msgspec.convert({"metadata": {}, "spec": spec}, Pod))
+    for number in range(500):
+        workload, replica = number % WORKLOADS, REPLICAS + number // WORKLOADS
+        yield _replica(workload, replica, pod_of("", slices={"1g.5gb": 1}, requests={"cpu": "1"}))
+
+
+def _replica(workload: int, replica: int, pod: Pod) -> Pod:
+    name = f"w{workload}-{replica}"
+    labels = {"app": f"w{workload}", "tier": f"t{workload % 5}", "release": f"r{workload % 50}"}
+    if workload % 2:
+        labels |= {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(replica)}
+    else:
+        labels["pod-template-hash"] = f"h{workload}"
+    body = msgspec.to_builtins(pod)
+    body["metadata"] |= {"name": name, "namespace": f"team-{workload % 20}", "uid": f"u-{name}", "labels": labels}
+    selector = {"labelSelector": {"matchLabels": {"app": f"w{workload}"}}}
+    if workload % 4 < 2:
+        term = {**selector, "topologyKey": HOSTNAME_LABEL}
+        body["spec"]["affinity"] = {"podAntiAffinity": {_REQUIRED: [term]}}
+    else:
+        rule = {**selector, "topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+        body["spec"]["topologySpreadConstraints"] = [rule]
+    return msgspec.convert(body, Pod)
+
+
 CASES: dict[str, Callable[[], Iterator[Pod]]] = {
     "plain": _plain,
     "terms-12000": _few_pods_of_many_terms,
@@ -368,7 +494,16 @@ CASES: dict[str, Callable[[], Iterator[Pod]]] = {
     "spread": _spread,
     "all-rules": _all_rules,
     "host-ports": _ports,
+    "taken-ports": _taken_ports,
+    "opposed": _opposed,
+    "namespaces": _namespaces,
+    "values": _values,
+    "labels": _labels,
+    "honest": _honest,
 }
+
+#: Nodes of the cases that have a cluster of their own.
+SIZES = {"honest": HONEST_NODES}
 
 if __name__ == "__main__":
     main()

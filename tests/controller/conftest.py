@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tessera.agent.ondemand.inventory import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.allocation import over
@@ -55,14 +56,7 @@ class World:
     def node(self, name: str, cards: str = "A100-40GB", count: int = 1, **facts: Any) -> NodeFacts:
         """A node that offers on-demand slices, with its agent's object."""
         model = model_by_short_name(cards)
-        table = {
-            row.name: {
-                "placements": [{"size": row.size, "start": start} for start in row.starts],
-                "giProfileId": row.gi_profile_id,
-                "ciProfileId": row.ci_profile_index,
-            }
-            for row in model.geometry.profiles
-        }
+        table = msgspec.to_builtins(placements(model.geometry))
         gpus = [
             {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40960Mi"} for i in range(count)
         ]

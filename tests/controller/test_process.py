@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from tessera.agent.ondemand.inventory import placements
 from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
@@ -95,14 +96,7 @@ class Lab:
     async def agent(self, name: str, cards: int) -> None:
         """Creates the node's object and answers promises."""
         model = model_by_short_name("A100-40GB")
-        table = {
-            row.name: {
-                "placements": [{"size": row.size, "start": start} for start in row.starts],
-                "giProfileId": row.gi_profile_id,
-                "ciProfileId": row.ci_profile_index,
-            }
-            for row in model.geometry.profiles
-        }
+        table = msgspec.to_builtins(placements(model.geometry))
         gpus = [
             {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40Gi"} for i in range(cards)
         ]
