@@ -108,6 +108,8 @@ class Both:
 
     def __init__(self, nodes: list[Obj]) -> None:
         self.index, self.pods, self.lab = NodeIndex(), PodIndex(), Cluster()
+        self.work = Work(sys.maxsize)
+        self.batch = Neighbours(self.pods, self.index, self.work)  # one for all questions: it remembers answers
         for node in nodes:
             self.index.put(node_facts(msgspec.convert(node, Node)))
             self.lab.set_node(node["metadata"]["name"], node["metadata"]["labels"], node["spec"], {})
@@ -124,8 +126,7 @@ class Both:
 
     def ours(self, pod: Obj) -> dict[str, str]:
         """What the judges say of each node."""
-        work = Work(sys.maxsize)
-        judges = (HostPorts(self.pods, work), Neighbours(self.pods, self.index, work))
+        judges = (HostPorts(self.pods, self.work), self.batch)
         said = {
             name: [why for judge in judges if (why := judge.refusal(facts(pod), NodeName(name)))]
             for name in self.lab.nodes
