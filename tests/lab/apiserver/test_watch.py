@@ -4,11 +4,15 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
+
 from tessera.clock import LoopClock
 from tessera.kube.transport import Request
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import GroupResource, UserInfo
 from tessera.lab.apiserver.server import ApiServer
+from tessera.lab.apiserver.storage import Change
+from tessera.lab.apiserver.watch import Watcher
 from tessera.lab.virtualtime import run_virtual
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -28,6 +32,31 @@ async def test_a_watch_without_version_begins_with_what_is_there(api: Any, make_
 async def test_a_watch_from_a_version_shows_what_came_after_it(api: Any, make_map: Any) -> None:
     first = await api("POST", MAPS, make_map("a"))
     await api("POST", MAPS, make_map("b"))
+    async with api.watch(f"{MAPS}?resourceVersion={first['metadata']['resourceVersion']}") as events:
+        assert await events.names(1) == ["ADDED b"]
+
+
+async def test_a_watcher_that_fails_is_ended_alone_and_finds_the_change_when_it_asks_again(
+    api: Any, make_map: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen before: the write was answered 500 although it was stored, and no other watcher heard of it."""
+    first = await api("POST", MAPS, make_map("a"))
+    offer = Watcher.offer
+
+    def fails(self: Watcher, change: Change) -> None:
+        if not broken:
+            broken.append(self)
+            raise RecursionError("an error that nobody foresaw")
+        offer(self, change)
+
+    broken: list[Watcher] = []
+    async with api.watch(MAPS) as ended, api.watch(MAPS) as other:
+        assert [await each.names(1) for each in (ended, other)] == [["ADDED a"]] * 2
+        monkeypatch.setattr(Watcher, "offer", fails)
+        await api("POST", MAPS, make_map("b"))
+        assert await other.names(1) == ["ADDED b"]
+        with pytest.raises(StopAsyncIteration):
+            await ended.next()
     async with api.watch(f"{MAPS}?resourceVersion={first['metadata']['resourceVersion']}") as events:
         assert await events.names(1) == ["ADDED b"]
 

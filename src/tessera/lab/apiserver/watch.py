@@ -7,17 +7,21 @@ Rules:
    for each of a hundred kubelets.
 3. An object that starts or stops matching a selector is ADDED or DELETED to that watcher, whatever really happened.
    A DELETED made so carries the last state that matched, with the change's version (``cacher.convertToWatchEvent``).
-4. A watcher that does not read is ended, never waited for.
+4. A watcher that does not read is ended, never waited for. So is one that fails with a change; it is shown the change
+   when it asks again.
 
 Time is the event loop's.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable
 
 from tessera.lab.apiserver.seams import GroupResource
 from tessera.lab.apiserver.selection import Selection, field_value
 from tessera.lab.apiserver.storage import Change, Store, Stored, copied
+
+_log = logging.getLogger(__name__)
 
 #: How often a watcher that asked for bookmarks gets one, seconds (kube-apiserver: about a minute).
 BOOKMARK_PERIOD = 60.0
@@ -173,7 +177,11 @@ class Hub:
         """Offers a change to those who may want it."""
         for key in _keys(change):
             for watcher in list(self._by_key.get(key, ())):
-                watcher.offer(change)
+                try:
+                    watcher.offer(change)
+                except Exception:  # noqa: BLE001 - the change is stored, so nothing here may fail the write
+                    _log.exception("a watch is ended by an error")
+                    watcher.end()
 
     def end_all(self) -> None:
         """Ends every watch, as a server that shuts down does."""
