@@ -37,8 +37,6 @@ from typing import Any
 import msgspec
 import uvloop
 
-from tessera.agent.driver.hardware import SimulatedDriver
-from tessera.agent.driver.life import live
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent
@@ -47,23 +45,13 @@ from tessera.kube.cache import Event
 from tessera.kube.client import Client
 from tessera.kube.config import load_config
 from tessera.kube.errors import AlreadyExists, NotFound
-from tessera.kube.http import HttpTransport
 from tessera.kube.informer import Informer
-from tessera.kube.meta import Resource
+from tessera.kube.meta import Resource, resource_for
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
-from tessera.kube.transport import Request, Response, Transport
 from tessera.kube.until import Watched
-from tessera.lab.apiserver.identity import service_account
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.cluster import ADMIN
+from tessera.lab.fakenodes import Access, run_nodes
 from tessera.lab.install import apply
-from tessera.lab.kubelet.context import Direct
-from tessera.lab.kubelet.node import SimulatedNode
 from tessera.lab.manifests import install_manifests
-from tessera.lab.nodemaking import NodeMaker
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.options import ClusterOptions
-from tessera.lab.scheduler.scheduler import Scheduler
 from tessera.mig.names import resource_spelling
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
@@ -76,96 +64,23 @@ FAKE = "bench.tessera.dev/fake"
 TAINT = {"key": FAKE, "value": "true", "effect": "NoSchedule"}
 
 
-class Impersonated:
-    """A shared transport under another identity, as ``kubectl --as`` uses it."""
-
-    def __init__(self, transport: Transport, user: UserInfo) -> None:
-        self._transport = transport
-        self._headers = {"impersonate-user": user.name}
-        if not user.name.startswith("system:serviceaccount:"):  # their groups follow from the name
-            self._headers["impersonate-group"] = user.groups[0]
-        self._extra = {f"impersonate-extra-{key.replace('/', '%2f')}": value[0] for key, value in user.extra.items()}
-
-    def _as(self, request: Request) -> Request:
-        return msgspec.structs.replace(request, headers={**request.headers, **self._headers, **self._extra})
-
-    async def request(self, request: Request) -> Response:
-        """Sends a request as the user."""
-        return await self._transport.request(self._as(request))
-
-    def stream(self, request: Request) -> Any:
-        """Opens a stream as the user."""
-        return self._transport.stream(self._as(request))
-
-    async def close(self) -> None:
-        """The transport is shared: nothing is closed."""
-
-
-class Access:
-    """Clients of one API server under any identity, over one pool of connections."""
-
-    def __init__(self, kubeconfig: str, clock: Clock) -> None:
-        self._transport = HttpTransport(load_config(clock=clock, kubeconfig=kubeconfig), connections=4000)
-        self._clock = clock
-
-    def __call__(self, component: str, user: UserInfo = ADMIN) -> Client:
-        """A client; the kubeconfig's own user if none is named."""
-        transport = self._transport if user == ADMIN else Impersonated(self._transport, user)
-        return Client(transport, field_manager=component, clock=self._clock)
-
-    async def close(self) -> None:
-        """Frees the connections."""
-        await self._transport.close()
-
-
 # The process of fake nodes
 
 
-async def run_nodes(given: argparse.Namespace) -> None:
+async def fake_nodes(given: argparse.Namespace) -> None:
     """Kubelets, agents and a scheduler, until this process is ended."""
-    clock = SystemClock()
-    access = Access(given.kubeconfig, clock)
-    options = ClusterOptions(cdi=Path(given.folder), publish_every=None, lease_seconds=10.0)
-    maker = NodeMaker(options, client=access, clock=clock, rng=_chance, entrypoint=None)
-    arguments = _agent_arguments()
-    async with asyncio.TaskGroup() as group:
-        if not given.scheduler:
-            scheduler = Scheduler(access("kube-scheduler"), clock=clock, rng=_chance("scheduler"), name=SCHEDULER)
-            group.create_task(scheduler.run())
-        for spec in parse_nodes(f"{given.nodes}*{given.cards}xA100-40GB"):
-            name = f"tessera-bench-{spec.name}"
-            node = maker.made(msgspec.structs.replace(spec, name=name), labels={FAKE: "true"}, taints=(TAINT,))
-            group.create_task(node.run())
-            group.create_task(run_agent(node, access, arguments, Path(given.folder), clock))
-
-
-async def run_agent(node: SimulatedNode, access: Access, arguments: Sequence[str], folder: Path, clock: Clock) -> None:
-    """The production agent on a fake node, as its DaemonSet would start it."""
-    assert node.machine is not None
-    assert isinstance(node.plugins, Direct)
-    options = agent.parsed(arguments, {"NODE_NAME": node.name})
-    state = folder / f"{node.name}-state"
-    state.mkdir(parents=True, exist_ok=True)
-    folders = {"cdi_dir": node.plugins.cdi, "state_dir": state, "http_port": None, "markers_dir": None}
-    user = msgspec.structs.replace(
-        service_account(SYSTEM, "tessera-agent"), extra={"authentication.kubernetes.io/node-name": (node.name,)}
-    )
-    driver = SimulatedDriver(node.machine, clock)
-    client = access("tessera-agent", user)
-    await live(
-        msgspec.structs.replace(options, **folders), client, driver, node.plugins.bus, clock, rng=_chance(node.name)
-    )
-
-
-def _agent_arguments() -> Sequence[str]:
-    """Arguments of the agent's container as ``deploy/`` has it."""
     daemonset = next(each for each in install_manifests() if each["kind"] == "DaemonSet")
     arguments: Sequence[str] = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
-    return arguments
-
-
-def _chance(part: str) -> random.Random:
-    return random.Random(f"bench/{part}")
+    await run_nodes(
+        given.kubeconfig,
+        nodes=f"{given.nodes}*{given.cards}xA100-40GB",
+        prefix="tessera-bench-",
+        label=FAKE,
+        taint=TAINT,
+        folder=Path(given.folder),
+        agent=lambda name: agent.parsed(arguments, {"NODE_NAME": name}),
+        scheduler="" if given.scheduler else SCHEDULER,
+    )
 
 
 # Installing and removing
@@ -186,13 +101,9 @@ async def remove(client: Client, manifests: Sequence[Mapping[str, Any]]) -> None
     """Deletes what was installed, webhooks first, and the fake nodes."""
     await _delete_all(client, NODES.untyped(), FAKE)
     for manifest in sorted(manifests, key=lambda each: "webhooks" not in each):
-        metadata, kind = manifest["metadata"], manifest["kind"]
-        group, _, version = manifest["apiVersion"].rpartition("/")
-        plural = "policies" if kind.endswith("Policy") else f"{kind.lower()}s"
-        plural = plural if plural != "policies" else f"{kind[:-1].lower()}ies"
-        resource = Resource(group, version, plural, kind, "namespace" in metadata, dict[str, Any])
+        metadata = manifest["metadata"]
         with suppress(NotFound):
-            await client.delete(resource, metadata["name"], metadata.get("namespace"))
+            await client.delete(resource_for(manifest), metadata["name"], metadata.get("namespace"))
     with suppress(NotFound):
         await client.delete(NAMESPACES, BURST)
 
@@ -479,7 +390,7 @@ def main() -> None:
         print("bench/server.py measures a real API server: give --kubeconfig; nothing was measured")
         return
     if given.only_nodes:
-        uvloop.run(run_nodes(given))
+        uvloop.run(fake_nodes(given))
         return
     print(f"load before: {os.getloadavg()[0]:.1f}")
     result = uvloop.run(measure(given))

@@ -8,8 +8,8 @@ import pytest
 from tests.cluster.test_kills import Fate, mortal
 
 from tessera.cli.cards import cards_of
-from tessera.cli.installation.applying import resource_of
 from tessera.kube.errors import NotFound
+from tessera.kube.meta import resource_for
 from tessera.kube.resources import PODS
 from tessera.lab.install import install
 from tessera.lab.manifests import install_manifests
@@ -19,7 +19,7 @@ PLACE = ("namespace", "name")
 
 async def uninstall(lab: Any) -> None:
     """``kubectl delete -k deploy/``, which waits until every object is gone; then the same of Tessera's pods."""
-    objects = [(resource_of(each), [each["metadata"].get(key) for key in PLACE]) for each in install_manifests()]
+    objects = [(resource_for(each), [each["metadata"].get(key) for key in PLACE]) for each in install_manifests()]
     for resource, (namespace, name) in objects:
         with suppress(NotFound):  # its namespace, or the definition of its kind, was deleted before it
             await lab.client.delete(resource, name, namespace, propagation="Background")

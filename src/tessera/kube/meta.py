@@ -164,3 +164,11 @@ def manifest(resource: Resource[Any], item: object) -> dict[str, Any]:
     """The object as JSON values with ``apiVersion`` and ``kind``, which structs do not carry."""
     body: Mapping[str, Any] = item if isinstance(item, dict) else msgspec.to_builtins(item)
     return {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+
+
+def resource_for(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
+    """Where an object of a kind with a regular plural lives; all kinds of Tessera's manifests have one."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    kind = manifest["kind"]
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return Resource(group, version, plural.lower(), kind, "namespace" in manifest["metadata"], dict[str, Any])

@@ -18,7 +18,7 @@ from tessera.agent.options import AgentOptions
 from tessera.controller.options import ControllerOptions
 from tessera.controller.run import run as run_controller
 from tessera.kube.client import Client
-from tessera.kube.meta import Resource
+from tessera.kube.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.seam import Kubelet
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
@@ -161,12 +161,4 @@ async def apply(client: Client, manifests: Iterable[Mapping[str, Any]]) -> None:
     """``kubectl apply --server-side`` of objects, in their order."""
     for manifest in manifests:
         metadata = manifest["metadata"]
-        await client.apply(_resource(manifest), metadata["name"], manifest, metadata.get("namespace"))
-
-
-def _resource(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
-    group, _, version = manifest["apiVersion"].rpartition("/")
-    kind = manifest["kind"]
-    namespaced = "namespace" in manifest["metadata"]
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    return Resource(group, version, plural.lower(), kind, namespaced, dict[str, Any])
+        await client.apply(resource_for(manifest), metadata["name"], manifest, metadata.get("namespace"))

@@ -11,12 +11,13 @@ import yaml
 from tessera.api.documents import load
 from tessera.api.values import settings_from
 from tessera.cli.building import arguments
-from tessera.cli.installation.applying import Done, apply_all, resource_of
+from tessera.cli.installation.applying import Done, apply_all
 from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.cli.installation.surroundings import missing_namespace, warnings
 from tessera.driver.build.settings import BuildSettings
 from tessera.kube.client import Client
 from tessera.kube.errors import Forbidden, Invalid, NotFound
+from tessera.kube.meta import resource_for
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.lab.apiserver.identity import service_account
 from tessera.lab.manifests import deploy_folder, install_manifests
@@ -84,7 +85,7 @@ def test_other_settings_change_the_arguments_and_the_rights(place: Any) -> None:
             "role.rbac.authorization.k8s.io/tessera-agent-config in gpu",
             "rolebinding.rbac.authorization.k8s.io/tessera-agent-config in gpu",
         }
-        roles = (await place.client().list(resource_of(CONFIG_ROLE))).items
+        roles = (await place.client().list(resource_for(CONFIG_ROLE))).items
         assert [r["metadata"]["namespace"] for r in roles if r["metadata"]["name"] == "tessera-agent-config"] == [
             "tessera-system"
         ]
@@ -134,7 +135,7 @@ def test_addresses_of_api_servers_are_told_in_a_trial_and_go_with_their_option(p
         assert results(await install(place))["configured"] == 0
         assert results(await install(place, api_servers=["192.0.2.0/28"]))["configured"] == 1
         assert results(await install(place))["configured"] == 1
-        found = await place.client().get(resource_of(NETWORK_POLICY), "tessera-webhook", "tessera-system")
+        found = await place.client().get(resource_for(NETWORK_POLICY), "tessera-webhook", "tessera-system")
         assert [rule.get("from") for rule in found["spec"]["ingress"]] == [None, None]
 
     asyncio.run(scenario())
@@ -200,9 +201,9 @@ def test_somebody_elses_object_of_another_name_is_left_alone(place: Any) -> None
     async def scenario() -> None:
         await namespace(place.client(), "team")
         role = {"metadata": {"name": "mine"}, "rules": []}
-        await place.client().create(resource_of(CONFIG_ROLE), role, "team")
+        await place.client().create(resource_for(CONFIG_ROLE), role, "team")
         await install(place)
-        assert await place.client().get(resource_of(CONFIG_ROLE), "mine", "team")
+        assert await place.client().get(resource_for(CONFIG_ROLE), "mine", "team")
 
     asyncio.run(scenario())
 
@@ -235,7 +236,7 @@ def test_the_authority_that_the_webhook_wrote_is_kept(place: Any) -> None:
     async def scenario() -> None:
         await install(place)
         (manifest,) = (each for each in objects() if each["kind"] == "MutatingWebhookConfiguration")
-        hooks, name = resource_of(manifest), manifest["metadata"]["name"]
+        hooks, name = resource_for(manifest), manifest["metadata"]["name"]
         found = await place.client().get(hooks, name)
         written = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": "YQ=="}} for each in found["webhooks"]]
         await place.client("tessera-webhook").merge_patch(hooks, name, {"webhooks": written})
@@ -355,13 +356,13 @@ def test_what_kubectl_applied_is_an_earlier_installation(place: Any, server_side
         if server_side:
             await client.request(
                 "PATCH",
-                resource_of(manifest).path(metadata["namespace"], metadata["name"]),
+                resource_for(manifest).path(metadata["namespace"], metadata["name"]),
                 query=[("fieldManager", "kubectl"), ("force", "true")],
                 body=manifest,
                 content_type="application/apply-patch+yaml",
             )
         else:
-            await client.merge_patch(resource_of(manifest), metadata["name"], manifest, metadata["namespace"])
+            await client.merge_patch(resource_for(manifest), metadata["name"], manifest, metadata["namespace"])
 
     asyncio.run(scenario())
 
@@ -371,7 +372,7 @@ def test_the_note_that_kubectl_keeps_of_what_it_applied_is_no_change(place: Any)
         await install(place)
         (account,) = (each for each in objects() if each["metadata"]["name"] == "tessera-build")
         account["metadata"]["annotations"] = {"kubectl.kubernetes.io/last-applied-configuration": "{}"}
-        kubectl, kind = place.client("kubectl-client-side-apply"), resource_of(account)
+        kubectl, kind = place.client("kubectl-client-side-apply"), resource_for(account)
         await kubectl.merge_patch(kind, "tessera-build", account, "tessera-system")
         trial = await install(place, dry=True)
         assert await install(place) == trial

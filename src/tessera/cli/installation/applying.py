@@ -30,7 +30,7 @@ from tessera.cli.installation.trust import CONFIG_MAP, builds_mount_it
 from tessera.clock import Clock
 from tessera.kube.client import Client
 from tessera.kube.errors import Conflict, NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.meta import Resource, resource_for
 from tessera.kube.resources import CONFIGMAPS
 
 FIELD_MANAGER = "tessera-install"
@@ -115,7 +115,7 @@ async def listed(client: Client, resource: Resource[dict[str, Any]]) -> Sequence
 
 
 async def _apply(client: Client, manifest: Manifest, *, dry: bool, over: bool) -> Done:
-    resource, metadata = resource_of(manifest), manifest["metadata"]
+    resource, metadata = resource_for(manifest), manifest["metadata"]
     before = await found(client, resource, metadata["name"], metadata.get("namespace"))
     after: Mapping[str, Any] | None = None
     if is_left_alone(manifest, before, FIELD_MANAGER, over=over):
@@ -168,7 +168,7 @@ def _content(item: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 
 async def _established(client: Client, clock: Clock, name: str) -> None:
-    resource = resource_of(
+    resource = resource_for(
         {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {}}
     )
     deadline = clock.monotonic() + _PATIENCE
@@ -198,7 +198,7 @@ async def _left_over(
     ):
         place = {"namespace": ""} if namespaced else {}
         version = _VERSIONS.get(kind, f"{_RBAC}/v1")
-        resource = resource_of({"apiVersion": version, "kind": kind, "metadata": place})
+        resource = resource_for({"apiVersion": version, "kind": kind, "metadata": place})
         for item in (await client.list(resource, field_selector=f"metadata.name={name}")).items:
             metadata = item["metadata"]
             if (kind, metadata.get("namespace"), name) not in wanted:
@@ -218,14 +218,6 @@ async def found(
         return await client.get(resource, name, namespace)
     except NotFound:
         return None
-
-
-def resource_of(manifest: Manifest) -> Resource[dict[str, Any]]:
-    """Where an object of one of the kinds in ``deploy/`` lives; the plurals of these are regular."""
-    group, _, version = manifest["apiVersion"].rpartition("/")
-    kind = manifest["kind"]
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-    return Resource(group, version, plural.lower(), kind, "namespace" in manifest["metadata"], dict[str, Any])
 
 
 def _printed(resource: Resource[Any], metadata: Mapping[str, Any]) -> str:
