@@ -36,11 +36,11 @@ class Scene:
     def __init__(self) -> None:
         self.clock = LoopClock(0)
         self.registry = Registry(self.clock)
-        self.changes = 0
-        self.asking = Asking(self.registry, self.clock, rng=random.Random(0), changed=self._changed)
+        self.answers = 0
+        self.asking = Asking(self.registry, self.clock, rng=random.Random(0), answered=self._answered)
 
-    def _changed(self) -> None:
-        self.changes += 1
+    def _answered(self) -> None:
+        self.answers += 1
 
     async def ask(self, *queries: ImageQuery) -> None:
         async with asyncio.TaskGroup() as group:
@@ -63,7 +63,7 @@ def test_a_question_is_asked_once_and_its_answer_kept() -> None:
         assert scene.asking.answer(QUERY) == FOUND
         await scene.ask(QUERY)
         assert len(scene.registry.asked) == 1
-        assert scene.changes == 1
+        assert scene.answers == 1
 
     play(story)
 
@@ -104,16 +104,18 @@ def test_a_registry_that_does_not_answer_is_asked_with_growing_pauses_and_its_si
     play(story)
 
 
-def test_only_another_answer_is_news() -> None:
+def test_every_answer_is_told_since_its_question_has_a_new_time() -> None:
+    """Whoever asked by the clock while a question was under way was told of no time for it."""
+
     async def story(scene: Scene) -> None:
         await scene.ask(QUERY)
         scene.asking.doubt_image(FOUND.pinned)
         await scene.ask()
-        assert (len(scene.registry.asked), scene.changes) == (2, 1)
+        assert (len(scene.registry.asked), scene.answers) == (2, 2)
         scene.registry.says = Resolution(outcome=Outcome.NOT_FOUND)
         scene.asking.doubt_repository("nvcr.io/nvidia")
         await scene.ask()
-        assert (len(scene.registry.asked), scene.changes) == (3, 2)
+        assert (len(scene.registry.asked), scene.answers) == (3, 3)
 
     play(story)
 

@@ -1,7 +1,7 @@
 """What registries said, asked again when it may have changed.
 
 The resolver remembers answers by reference and paces itself; this keeps the answer to each question for decisions,
-which cannot wait, and says when one changed. A question that no pool has any more is forgotten.
+which cannot wait, and says when one has come. A question that no pool has any more is forgotten.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ class Asking:
         resolver: who is asked.
         clock: the time.
         rng: spreads questions over time.
-        changed: called when an answer is another one.
+        answered: called after each answer, also after one that says the same: the question has a new time then.
     """
 
-    def __init__(self, resolver: Resolver, clock: Clock, *, rng: random.Random, changed: Callable[[], None]) -> None:
+    def __init__(self, resolver: Resolver, clock: Clock, *, rng: random.Random, answered: Callable[[], None]) -> None:
         self._resolver = resolver
         self._clock = clock
         self._rng = rng
-        self._changed = changed
+        self._answered = answered
         self._answers: dict[ImageQuery, Resolution] = {}
         self._due: dict[ImageQuery, float] = {}  # on the monotonic clock
         self._silent: dict[ImageQuery, float] = {}
@@ -87,11 +87,9 @@ class Asking:
             answer = await self._resolver.resolve(query, fresh=fresh)
         finally:
             self._running.discard(query)
-        before = self._answers.get(query)
         self._answers[query] = answer
         self._schedule(query, answer)
-        if before is None or _heart(before) != _heart(answer):
-            self._changed()
+        self._answered()
 
     def _schedule(self, query: ImageQuery, answer: Resolution) -> None:
         now = self._clock.monotonic()
@@ -106,9 +104,3 @@ class Asking:
         self._backoffs.pop(query, None)
         seconds = FOUND_FOR if answer.outcome is Outcome.FOUND else MISSING_FOR
         self._due[query] = now + seconds * self._rng.uniform(0.9, 1.1)
-
-
-def _heart(answer: Resolution) -> tuple[object, ...]:
-    """What of an answer decides; when it came does not."""
-    told = tuple((each.reference, each.outcome) for each in answer.tried)
-    return answer.outcome, answer.reference, answer.digest, answer.stale, told

@@ -119,7 +119,7 @@ class Drivers:
             metrics=coverage,
             may_act=may_act,
         )
-        self._asking = Asking(resolver, clock, rng=rng, changed=self._stirred.set)
+        self._asking = Asking(resolver, clock, rng=rng, answered=self._stirred.set)
         self._unpullable = Unpullable(clock)
         self._acting = Acting(
             client,
