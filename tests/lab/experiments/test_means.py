@@ -42,7 +42,7 @@ def test_the_first_reset_pulls_images_and_does_not_count() -> None:
 #: that one is behind another; of the probe's 60 s, what the driver itself needs is no wait.
 BOUNDS: dict[str, tuple[float, float]] = {
     "wait: validator and its clients poll every 5 s": (2.5, 15),
-    "wait: toolkit polls every 5 s and sleeps 5 s": (4.9, 10.1),
+    "wait: toolkit polls every 5 s and sleeps 5 s": (4.9, 5.1),
     "wait: driver's startup probe, 60 s and then every 10 s": (30, 55),
     "wait: a reconcile through all states": (9.9, 13.1),
 }
@@ -56,6 +56,9 @@ NEW_NODES = {
     "overlap: pulls begin before the node is Ready": (24.9, 25.1),
     "overlap: one image instead of one an operand": (10, 15),
 }
+#: Seconds. A new node pulls images one after the other, in whatever order its pods come: the smallest, of Tessera or an
+#: operand, may be before a driver's in one run and behind it in the next.
+ORDER_OF_PULLS = 3.2
 ALWAYS = {
     "overlap: the driver is proved once, with the toolkit": (1.9, 2.1),
     "overlap: what offers the cards runs already, and is not started last": (0.9, 1.1),
@@ -77,7 +80,10 @@ def test_the_reference_comes_to_red_hats_mean_and_every_second_saved_is_a_waits_
     theirs = RED_HAT[told.reference.experiment, scenario.name]
     assert told.reference.summary.mean == pytest.approx(theirs, rel=0.05)
     bounds = {**BOUNDS, **({} if scenario.precompiled else BUILDS)}
-    bounds |= {**(NEW_NODES if measure is autoscale else {}), **ALWAYS}
+    if measure is autoscale:
+        each_way = (bounds | NEW_NODES).items()
+        bounds = {what: (least - ORDER_OF_PULLS, most + ORDER_OF_PULLS) for what, (least, most) in each_way}
+    bounds |= ALWAYS
     found = {each.what: each.seconds for each in told.savings}
     assert found.keys() == bounds.keys()
     outside = {what: seconds for what, seconds in found.items() if not _within(seconds, *bounds[what])}
