@@ -15,7 +15,7 @@ import tessera.controller.http
 from tessera.clock import SystemClock
 from tessera.controller.options import ControllerOptions
 from tessera.webhook.options import WebhookOptions
-from tessera.webhook.server import Pulse, serve_health
+from tessera.webhook.server import Pages, Pulse, serve_health
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
@@ -30,7 +30,7 @@ def controller(port: int) -> Coroutine[Any, Any, None]:
 
 
 def webhook(port: int) -> Coroutine[Any, Any, None]:
-    return serve_health(WebhookOptions().address, port, lambda: "", Pulse(SystemClock()))
+    return serve_health(WebhookOptions().address, port, Pages(ready=str, metrics=bytes, pulse=Pulse(SystemClock())))
 
 
 @pytest.mark.parametrize("serve", [agent, controller, webhook], ids=lambda each: each.__name__)

@@ -16,8 +16,9 @@ import pytest
 from tessera.clock import SystemClock
 from tessera.limits import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
 from tessera.webhook.certificates import issue
+from tessera.webhook.metrics import Metrics
 from tessera.webhook.port import Bounds, Port
-from tessera.webhook.server import Pulse, load, serve_health, server_context
+from tessera.webhook.server import Pages, Pulse, load, serve_health, server_context
 
 #: No deadline passes during a test that does not wait for it.
 PATIENT = Bounds(header_time=600_000, body_time=600_000)
@@ -154,15 +155,19 @@ async def test_dropped_connections_are_logged_in_one_line(caplog: pytest.LogCapt
 # -- health ----------------------------------------------------------------------------------------------------------
 
 
+def pages(why: str = "") -> Pages:
+    return Pages(ready=lambda: why, metrics=Metrics().text, pulse=Pulse(SystemClock()))
+
+
 async def test_health_answers_while_admission_is_busy() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         number = free.getsockname()[1]
-    health = asyncio.create_task(serve_health("127.0.0.1", number, lambda: "not yet", Pulse(SystemClock())))
+    health = asyncio.create_task(serve_health("127.0.0.1", number, pages("not yet")))
     answers: list[str] = []
     asked = threading.Event()
 
     def ask() -> None:
-        for path in ("healthz", "readyz", "x"):
+        for path in ("healthz", "readyz", "x", "metrics"):
             with socket.create_connection(("127.0.0.1", number)) as client:
                 client.sendall(f"GET /{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
                 answers.append(client.makefile().read())
@@ -182,6 +187,7 @@ async def test_health_answers_while_admission_is_busy() -> None:
         await asyncio.wait({health})
     assert ["200" in answers[0], "503" in answers[1], "404" in answers[2]] == [True] * 3
     assert answers[1].endswith("not yet\n")
+    assert 'tessera_reviews_total{verdict="refused"} 0.0' in answers[3]
 
 
 def test_a_loop_that_stands_still_is_said_to() -> None:
@@ -201,4 +207,4 @@ def test_a_loop_that_stands_still_is_said_to() -> None:
 
 async def test_a_port_that_is_taken_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
-        await serve_health("127.0.0.1", taken.getsockname()[1], str, Pulse(SystemClock()))
+        await serve_health("127.0.0.1", taken.getsockname()[1], pages())

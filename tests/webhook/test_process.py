@@ -14,6 +14,7 @@ from tessera.clock import LoopClock, SystemClock
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.certificates import authorities, issue, stored
 from tessera.webhook.options import WebhookOptions
+from tessera.webhook.review import ReviewError
 from tessera.webhook.server import load, serve_reviews, server_context
 
 HOUR = 3600.0
@@ -115,6 +116,25 @@ def test_reviews_may_be_asked_in_process() -> None:
         async with lab.replica() as webhook:
             answer = msgspec.json.decode(webhook.review(review(POD)))
             assert answer["response"]["patchType"] == "JSONPatch"
+
+    in_lab(story)
+
+
+def test_every_review_is_counted_by_what_came_of_it() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.replica() as webhook:
+            webhook.review(review(POD))
+            webhook.review(review({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}}))
+            wrong = {"metadata": {"name": "p", "annotations": {"tessera.dev/gpu-memroy": "10Gi"}}, "spec": POD["spec"]}
+            webhook.review(review(wrong))
+            for body in (b"", b"{}", b"[" * 1000):
+                with pytest.raises(ReviewError):
+                    webhook.review(body)
+            text = webhook.metrics.text().decode()
+            counted = {"patched": 1, "untouched": 1, "refused": 1, "malformed": 3}
+            for verdict, count in counted.items():
+                assert f'tessera_reviews_total{{verdict="{verdict}"}} {count}.0' in text
+            assert "tessera_review_seconds_count 6.0" in text
 
     in_lab(story)
 

@@ -300,7 +300,7 @@ class Port:
             response.force_close()
         else:
             status, kind, said = self._answer(request.method, request.path, body)
-            response = web.Response(status=status, body=said, content_type=kind)
+            response = web.Response(status=status, body=said, headers={"content-type": kind})
         connection.within(self._bounds.idle_time, "idle")
         return response
 

@@ -13,9 +13,10 @@ from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.certificates import Certificate
 from tessera.webhook.gpu_nodes import GpuNodes
 from tessera.webhook.keeper import Keeper
+from tessera.webhook.metrics import Metrics
 from tessera.webhook.options import WebhookOptions
-from tessera.webhook.review import Reviewer
-from tessera.webhook.server import Pulse, load, serve_health, serve_reviews, server_context
+from tessera.webhook.review import Reviewer, ReviewError
+from tessera.webhook.server import Pages, Pulse, load, serve_health, serve_reviews, server_context
 
 
 async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random | None = None) -> None:
@@ -38,6 +39,7 @@ class Webhook:
 
     Attributes:
         capabilities: what the cluster's cards can do now.
+        metrics: what this replica has counted.
     """
 
     def __init__(self, options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
@@ -47,7 +49,8 @@ class Webhook:
         self._nodes = Informer(client, NODES, clock=clock, rng=rng)
         self.capabilities = Capabilities()
         self._gpus = GpuNodes(self.capabilities)
-        self._reviewer = Reviewer(self.capabilities)
+        self.metrics = Metrics()
+        self._reviewer = Reviewer(self.capabilities, self.metrics.count)
         self._context = server_context()
         self._trusted = asyncio.Event()
         self._keeper = Keeper(options, client, clock, rng=rng, serve=self._serve)
@@ -58,7 +61,14 @@ class Webhook:
         Raises:
             ReviewError: the body is no AdmissionReview v1 of a pod.
         """
-        return self._reviewer.review(body)
+        began = self._clock.monotonic()
+        try:
+            return self._reviewer.review(body)
+        except ReviewError:
+            self.metrics.count("malformed")
+            raise
+        finally:
+            self.metrics.observe(self._clock.monotonic() - began)
 
     @property
     def unready(self) -> str:
@@ -79,7 +89,8 @@ class Webhook:
             if options.health_port is not None:
                 pulse = Pulse(self._clock)
                 group.create_task(pulse.run())
-                group.create_task(serve_health(options.address, options.health_port, lambda: self.unready, pulse))
+                pages = Pages(ready=lambda: self.unready, metrics=self.metrics.text, pulse=pulse)
+                group.create_task(serve_health(options.address, options.health_port, pages))
             await self._objects.wait_synced()
             await self._nodes.wait_synced()
             await self._trusted.wait()

@@ -1,4 +1,4 @@
-"""The webhook's two ports: reviews over TLS, health over plain HTTP in a thread of its own.
+"""The webhook's two ports: reviews over TLS, health and metrics over plain HTTP in a thread of its own.
 
 The TLS context lives as long as the server: a new certificate is loaded into it and counts from the next handshake on,
 connections that are open stay. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
@@ -14,6 +14,9 @@ import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+
+import msgspec
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from tessera.clock import Clock
 from tessera.limits import STANDSTILL
@@ -101,26 +104,41 @@ class Pulse:
         return f"admission has stood still for {silent:.0f} s" if silent * 1000 > STANDSTILL else ""
 
 
-async def serve_health(address: str | None, port: int, ready: Callable[[], str], pulse: Pulse) -> None:
-    """Answers ``/healthz`` and ``/readyz`` from another thread until cancelled.
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """What the health port shows; all of it is called in its thread.
+
+    Attributes:
+        ready: why reviews should not come yet; empty if they may.
+        metrics: the process's metrics as Prometheus reads them.
+        pulse: of the loop that reviews run on.
+    """
+
+    ready: Callable[[], str]
+    metrics: Callable[[], bytes]
+    pulse: Pulse
+
+    def answer(self, _method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
+        """The answer to a request: status, type and text."""
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, self.metrics()
+        if path not in {"/healthz", "/readyz"}:
+            return 404, _TEXT, b"there are /healthz, /readyz and /metrics\n"
+        why = self.pulse.missing or (self.ready() if path == "/readyz" else "")
+        return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
+
+
+async def serve_health(address: str | None, port: int, pages: Pages) -> None:
+    """Answers ``/healthz``, ``/readyz`` and ``/metrics`` from another thread until cancelled.
 
     Args:
         address: where; None for all addresses.
         port: where; 0 picks one.
-        ready: why reviews should not come yet, or nothing; called in the other thread.
-        pulse: of the loop that is asked about.
+        pages: what it shows.
 
     Raises:
         OSError: the port is taken.
     """
-
-    def answer(_method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
-        if path not in {"/healthz", "/readyz"}:
-            return 404, _TEXT, b"there are /healthz and /readyz\n"
-        why = pulse.missing or (ready() if path == "/readyz" else "")
-        return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
-
-    await _in_thread(_listener(address, port), answer)
+    await _in_thread(_listener(address, port), pages.answer)
 
 
 async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes], tuple[int, str, bytes]]) -> None:

@@ -1,0 +1,37 @@
+"""What the webhook counts. One registry a webhook, so that several can live in one process."""
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+#: What a review can come to; ``malformed`` is a body that is no review of a pod.
+VERDICTS = ("patched", "untouched", "refused", "malformed")
+#: Seconds; a usual review takes less than a millisecond, and none may take more than a fifth of a second.
+_BUCKETS = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
+
+
+class Metrics:
+    """The webhook's metrics."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        reviews = Counter(
+            "tessera_reviews",
+            "Reviews by this replica, by what came of them.",
+            ["verdict"],
+            registry=self._registry,
+        )
+        self._reviews = {verdict: reviews.labels(verdict) for verdict in VERDICTS}
+        self._seconds = Histogram(
+            "tessera_review_seconds", "Duration of a review.", buckets=_BUCKETS, registry=self._registry
+        )
+
+    def count(self, verdict: str) -> None:
+        """Counts one review; the verdict is one of :data:`VERDICTS`."""
+        self._reviews[verdict].inc()
+
+    def observe(self, seconds: float) -> None:
+        """Notes how long a review took."""
+        self._seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """All of it as Prometheus reads it; may be called from any thread."""
+        return generate_latest(self._registry)
