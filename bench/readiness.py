@@ -36,7 +36,7 @@ from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.install import apply
 from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
 from tessera.lab.kubelet.plugins import DeviceManager
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 from tessera.nvml.hardware import DRIVER_VERSION
 from tessera.nvml.simulated import SimulatedMachine
 

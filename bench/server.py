@@ -51,7 +51,7 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Po
 from tessera.kube.until import Watched
 from tessera.lab.fakenodes import Access, run_nodes
 from tessera.lab.install import apply
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}

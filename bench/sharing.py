@@ -38,7 +38,7 @@ from tessera.kube.informer import Informer
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
 from tessera.lab import daemon
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 NODE = "node-1"
 NAMESPACE = "kube-system"

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS, labels_say_gpu
-from tessera.lab.manifests import deploy_folder
+from tessera.manifests import deploy_folder
 
 
 @pytest.mark.parametrize("name", PRESENT_LABELS)

@@ -16,7 +16,7 @@ from tessera.cli.verdicts.sight import Sight, View
 from tessera.clock import rfc3339
 from tessera.driver.told import status_text
 from tessera.kube.resources import CoreEvent, Node, Pod
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 NOW = 1_800_000_000.0
 A100 = "NVIDIA A100-SXM4-40GB"

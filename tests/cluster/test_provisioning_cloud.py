@@ -23,7 +23,7 @@ from tessera.lab.drivers.containers import broken
 from tessera.lab.drivers.world import INTERNAL_REGISTRY
 from tessera.lab.install import apply
 from tessera.lab.kubelet.images import SimulatedImage
-from tessera.lab.manifests import deploy_folder
+from tessera.manifests import deploy_folder
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone
 from tessera.provisioning.phases import phases_of
 from tessera.provisioning.startup import DEADLINE, EXTENDED, STARTUP_TAINT

@@ -26,8 +26,8 @@ from tessera.kube.resources import (
 )
 from tessera.lab.drivers.containers import broken
 from tessera.lab.drivers.world import driver_image
-from tessera.lab.manifests import install_manifests
 from tessera.lab.systems import SYSTEMS
+from tessera.manifests import install_manifests
 from tessera.nvml.errors import Unknown
 
 PREFIX = "system:serviceaccount:tessera-system:"

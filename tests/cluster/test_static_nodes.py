@@ -8,7 +8,7 @@ import yaml
 
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.lab.install import apply
-from tessera.lab.manifests import deploy_folder
+from tessera.manifests import deploy_folder
 from tessera.nvml.attributes import CardAttributes, ComputeMode
 from tessera.nvml.interface import EventKind
 from tessera.nvml.machine import SimEvent

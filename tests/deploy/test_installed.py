@@ -13,7 +13,7 @@ from tessera.api.documents import load
 from tessera.api.values import settings_from
 from tessera.cli import controller
 from tessera.cli.installation.manifests import Choices, manifests
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 VALUES = """
 mig: {strategy: mixed}

@@ -24,8 +24,8 @@ from tessera.kube.transport import Request, Response, Stream, Transport
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.manifests import install_manifests
 from tessera.lab.virtualtime import run_virtual
+from tessera.manifests import install_manifests
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 KERNELS = {"a": "5.15.0-69-generic", "b": "5.15.0-70-generic"}

@@ -14,8 +14,8 @@ from tessera.kube.resources import CRDS, NAMESPACES
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.manifests import install_manifests
 from tessera.lab.virtualtime import run_virtual
+from tessera.manifests import install_manifests
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}

@@ -242,7 +242,7 @@ def _manifests(choices: "Choices") -> "list[Manifest]":
     import yaml
 
     from tessera.cli.installation.manifests import manifests
-    from tessera.lab.manifests import deploy_folder, install_manifests
+    from tessera.manifests import deploy_folder, install_manifests
 
     options = deploy_folder() / "options"
     eviction, replacing = (

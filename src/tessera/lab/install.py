@@ -23,9 +23,9 @@ from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.seam import Kubelet
 from tessera.lab.kubelet.context import ContainerContext, Direct, Entrypoint
 from tessera.lab.kubelet.images import Catalogue
-from tessera.lab.manifests import install_manifests
 from tessera.lab.nodriver import NoDriver
 from tessera.lab.registry import SimulatedRegistry
+from tessera.manifests import install_manifests
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
 

@@ -33,12 +33,12 @@ from tessera.lab.daemon import LabState, announce, held
 from tessera.lab.drivers.published import published
 from tessera.lab.install import Commands, entrypoint, install
 from tessera.lab.kubelet.node import SHUTDOWN, SimulatedNode
-from tessera.lab.manifests import images, install_manifests
 from tessera.lab.network import taken_block
 from tessera.lab.nodespec import parse_nodes
 from tessera.lab.registry import SimulatedRegistry
 from tessera.lab.systems import running
 from tessera.lab.virtualtime import VirtualTimeLoop
+from tessera.manifests import images, install_manifests
 from tessera.nvml.listing import listing
 
 #: How often kubelets renew their Leases, seconds, as real ones do.

@@ -20,7 +20,7 @@ from tessera.agent.telling.labels import (
 )
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.sharing.config import MigStrategy, SharingKind
-from tessera.lab.manifests import deploy_folder
+from tessera.manifests import deploy_folder
 
 FULL = CardFacts(product="MOCKMODEL", memory_mib=300, compute_capability=(8, 0))
 #: Upstream's stand-in for a card in MIG mode tells no compute capability.

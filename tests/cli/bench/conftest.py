@@ -22,7 +22,7 @@ from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.install import apply
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 #: What a server is made with, and a kubeconfig of it.
 Serving = Callable[..., str]

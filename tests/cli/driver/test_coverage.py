@@ -20,7 +20,7 @@ from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
 from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 K, K1 = "5.15.0-118-generic", "5.15.0-119-generic"
 NAMESPACE = "tessera-system"

@@ -16,7 +16,7 @@ from tessera.cli.installation.surroundings import warnings
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CRDS
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 NAMED = "driver: {version: '580.65.06'}"
 BY_OBJECTS = "driver: {version: '580.65.06', nvidiaDriverCRD: {enabled: true}}"

@@ -10,7 +10,7 @@ from tessera.api.documents import load
 from tessera.api.values import settings_from
 from tessera.cli.agent import parsed
 from tessera.cli.installation.manifests import Choices, Manifest, manifests
-from tessera.lab.manifests import deploy_folder, install_manifests
+from tessera.manifests import deploy_folder, install_manifests
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
 BASE = install_manifests()

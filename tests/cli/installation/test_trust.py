@@ -7,7 +7,7 @@ from typing import Any
 from tessera.cli.controller import parsed
 from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.cli.installation.trust import config_map
-from tessera.lab.manifests import install_manifests
+from tessera.manifests import install_manifests
 
 BASE = install_manifests()
 

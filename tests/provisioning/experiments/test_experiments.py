@@ -15,9 +15,9 @@ from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
 from tessera.lab.cluster import Cluster, ClusterOptions
 from tessera.lab.install import apply
-from tessera.lab.manifests import install_manifests
 from tessera.lab.nodespec import parse_nodes
 from tessera.lab.virtualtime import run_virtual
+from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import Samples, contrast, read_results, write_results

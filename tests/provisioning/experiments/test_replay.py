@@ -22,8 +22,8 @@ from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.lab.apiserver.seams import UserInfo
 from tessera.lab.apiserver.server import ApiServer
 from tessera.lab.install import apply
-from tessera.lab.manifests import install_manifests
 from tessera.lab.virtualtime import run_virtual
+from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import NAME, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 

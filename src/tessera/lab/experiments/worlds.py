@@ -35,12 +35,12 @@ from tessera.lab.experiments.scenarios import (
 from tessera.lab.install import apply
 from tessera.lab.kubelet.context import Entrypoint
 from tessera.lab.kubelet.images import Catalogue, SimulatedImage
-from tessera.lab.manifests import install_manifests
 from tessera.lab.nfd import features
 from tessera.lab.nodespec import NodeSpec
 from tessera.lab.upstream import manifests, programs
 from tessera.lab.upstream.operator import UpstreamOperator
 from tessera.lab.upstream.waits import REFERENCE, Waits
+from tessera.manifests import install_manifests
 from tessera.provisioning.startup import STARTUP_TAINT
 
 #: The date that a world's time zero stands for.

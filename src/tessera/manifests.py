@@ -1,4 +1,4 @@
-"""The manifests that install Tessera, the very files of ``deploy/``, as objects for the lab's API server.
+"""The manifests that install Tessera, the very files of ``deploy/``, as objects.
 
 Knows as much of kustomize as ``deploy/kustomization.yaml`` uses: the list of ``resources`` and the image tags.
 """
@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 
 #: Beside the package in a wheel, at the top of the repository in a checkout.
-_PLACES = (Path(__file__).parent.parent / "_deploy", Path(__file__).parents[3] / "deploy")
+_PLACES = (Path(__file__).parent / "_deploy", Path(__file__).parents[2] / "deploy")
 
-#: libyaml's where PyYAML has it: ten times as fast, and a lab reads all manifests at every start.
+#: libyaml's where PyYAML has it: ten times as fast, and a lab reads all manifests at each start.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
