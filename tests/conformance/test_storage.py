@@ -158,7 +158,8 @@ async def test_priority_comes_from_the_class_alone(api: Api, core: str, unique: 
 
 async def test_claims_of_a_stateful_set_are_made_in_order(api: Api, namespace: str, core: str) -> None:
     labels = {"app": "s"}
-    container = {"name": "c", "image": "registry.k8s.io/pause:3.10"}
+    mounts = [{"name": "d", "mountPath": "/d"}]
+    container = {"name": "c", "image": "registry.k8s.io/pause:3.10", "volumeMounts": mounts}
     spec = {
         "serviceName": "s",
         "replicas": 1,
@@ -167,6 +168,10 @@ async def test_claims_of_a_stateful_set_are_made_in_order(api: Api, namespace: s
         "volumeClaimTemplates": [claim("d")],
     }
     path = f"/apis/apps/v1/namespaces/{namespace}/statefulsets"
+    mounts[0]["name"] = "none"
+    text = (await api("POST", path, {"metadata": {"name": "s"}, "spec": spec})).refused(422, "Invalid")
+    assert 'spec.template.spec.containers[0].volumeMounts[0].name: Not found: "none"' in text
+    mounts[0]["name"] = "d"
     (await api("POST", path, {"metadata": {"name": "s"}, "spec": spec})).ok()
     made = await api.until(f"{core}/persistentvolumeclaims/d-s-0", lambda answer: answer.status == 200)
     assert made.body["metadata"]["labels"] == labels

@@ -45,7 +45,16 @@ def _workload(spec: Read) -> Iterator[Cause]:
     policy = (template.get("spec") or {}).get("restartPolicy", "Always")
     if policy != "Always":
         yield causes.unsupported("spec.template.spec.restartPolicy", policy, ["Always"])
-    yield from spec_causes(template.get("spec") or {}, "spec.template.spec")
+    yield from spec_causes(_with_claims(template.get("spec") or {}, spec), "spec.template.spec")
+
+
+def _with_claims(pod: Read, spec: Read) -> Read:
+    """A template's pod with the volumes that a StatefulSet makes of its claim templates, which containers mount."""
+    claims = [(each.get("metadata") or {}).get("name") for each in spec.get("volumeClaimTemplates") or ()]
+    if not claims:
+        return pod
+    own = [each for each in pod.get("volumes") or () if each.get("name") not in claims]
+    return {**pod, "volumes": [*own, *({"name": name} for name in claims)]}
 
 
 def _not_negative(spec: Read, *names: str) -> Iterator[Cause]:
