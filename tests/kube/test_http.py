@@ -94,6 +94,24 @@ async def test_a_server_of_another_authority_is_not_trusted(tls_server: Scripted
     await transport.close()
 
 
+async def test_a_name_without_an_address_is_told_in_plain_words() -> None:
+    transport = HttpTransport(
+        ClusterConfig(server="http://nosuch.invalid:1", credentials=StaticCredentials(Credential()))
+    )
+    with pytest.raises(ConnectionError, match=r"no address is known for the name nosuch\.invalid"):
+        await transport.request(GET)
+    await transport.close()
+
+
+@pytest.mark.parametrize("junk", [b"---", b"\xff"])
+async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(junk: bytes) -> None:
+    config = ClusterConfig(server="https://127.0.0.1:1", credentials=StaticCredentials(Credential()), ca=junk)
+    transport = HttpTransport(config)
+    with pytest.raises(ConnectionError, match="certificate-authority-data of the kubeconfig holds no certificate"):
+        await transport.request(GET)
+    await transport.close()
+
+
 @pytest.mark.parametrize(
     ("host", "hours", "called", "said"),
     [

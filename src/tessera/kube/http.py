@@ -176,7 +176,10 @@ def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext
     one, even if another signed it, and RFC 5280's optional strictness, which Python 3.13 turns on, is off: authorities
     of many clusters lack the extensions that it asks for.
     """
-    context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+    try:
+        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConnectionError("certificate-authority-data of the kubeconfig holds no certificate in PEM") from error
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if not config.verify:
@@ -220,8 +223,15 @@ def _words(error: Exception) -> str:
         and not isinstance(error, aiohttp.ClientSSLError)
         and error.errno
     ):
-        return os.strerror(error.errno).lower()
+        return _unreached(error)
     return str(error) or type(error).__name__
+
+
+def _unreached(error: aiohttp.ClientConnectorError) -> str:
+    """Why there is no connection. The numbers of a resolver are not those of the system."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"no address is known for the name {error.host}; is it right, and is the network up?"
+    return os.strerror(error.errno or 0).lower()
 
 
 #: Meaning of OpenSSL's codes for a certificate that it does not trust (``X509_V_ERR_*``), and the next step.
