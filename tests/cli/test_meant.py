@@ -22,8 +22,8 @@ def server(tmp_path: Path) -> Iterator[tuple[Objects, list[str]]]:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["wy", "a"], "there is no command 'wy'; did you mean 'why'?; see 'tessera --help'"),
-        (["driver", "statsu"], "there is no command 'statsu'; did you mean 'status'?; see 'tessera driver --help'"),
+        (["wy", "a"], "there is no command 'wy'; did you mean 'why'? see 'tessera --help'"),
+        (["driver", "statsu"], "there is no command 'statsu'; did you mean 'status'? see 'tessera driver --help'"),
         (["zzz"], "there is no command 'zzz'; commands are demo, map, why"),
     ],
 )
@@ -78,6 +78,7 @@ def test_a_map_without_tessera_says_how_to_install(server: tuple[Objects, list[s
         ("nvidia.com/gpus", "nvidia.com/gpu"),
         ("nvidia.con/gpu", "nvidia.com/gpu"),
         ("nvidia.com/mig1g5gb", "nvidia.com/mig-1g.5gb"),
+        ("nvidia.com/1g.5gb", "nvidia.com/mig-1g.5gb"),
     ],
 )
 def test_a_resource_under_another_name(wrong: str, right: str) -> None:
@@ -97,14 +98,14 @@ def test_other_resources_are_none_of_ours(name: str) -> None:
     assert answer(pod(profile="", gates=(), limits={name: "1"})).case != "misspelt"
 
 
-@pytest.mark.parametrize("written", ["9x1g.5gb", "1g.5gb=9"])
+@pytest.mark.parametrize("written", ["9x1g.5gb", "1g.5gb=9", "1g.5gb=9 3g.20gb=1"])
 def test_a_plan_says_how_many_were_asked_for_and_how_many_there_can_be(written: str, capsys: Told) -> None:
-    assert main(["plan", "mig", "A100-40GB", written]) == 1
+    assert main(["plan", "mig", "A100-40GB", *written.split()]) == 1
     assert "9 x 1g.5gb do not fit: a card holds at most 7 1g.5gb" in capsys.readouterr().err
 
 
 def test_a_plan_for_a_family_says_which_model_it_took(capsys: Told) -> None:
     assert main(["plan", "mig", "A100", "1g.5gb"]) == 0
-    assert capsys.readouterr().err == "note: A100 is taken for A100-40GB; there is A100-64GB, A100-80GB too\n"
+    assert capsys.readouterr().err == "note: A100 is taken for A100-40GB; it could also be A100-64GB or A100-80GB\n"
     assert main(["plan", "mig", "A100-40GB", "1g.5gb"]) == 0
     assert capsys.readouterr().err == ""

@@ -66,6 +66,15 @@ def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_as
     assert "kube-scheduler says: 0/1 nodes are available" in found.facts
 
 
+def test_what_nodes_make_on_demand_is_told_where_they_give_nothing_else() -> None:
+    found = answer(pod("a", {"nvidia.com/gpu": "1"}), [node(gives={SLICE: "7"}, on_demand=SLICE)])
+    assert found.facts[1] == f"nodes make on demand {SLICE}"
+    assert found.help[0] == "ask for something that nodes give or make on demand"
+    nothing = answer(pod("a", {"nvidia.com/gpu": "1"}), [node()])
+    assert nothing.facts[1] == "nodes give nothing of nvidia.com/*"
+    assert [each.split(":")[0] for each in nothing.help] == ["have a node give it"]
+
+
 def test_more_than_any_node_gives_will_never_be() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "5"}), [node(gives={"nvidia.com/gpu": "4"})])
     assert (found.case, found.help) == ("too-many", ("ask for at most 4",))

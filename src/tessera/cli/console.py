@@ -60,7 +60,8 @@ def refused(error: click.ClickException) -> None:
     """Writes why a command did not do what was asked, as kubectl does; a wrong command line says where help is."""
     message = error.format_message()
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        message = f"{message.rstrip('.')}; see '{error.ctx.command_path} --help'"
+        end = "" if message.endswith("?") else ";"
+        message = f"{message.rstrip('.')}{end} see '{error.ctx.command_path} --help'"
     if not message.startswith(("error: ", "Error from server")):
         message = f"error: {message}"
     _write(text.lines(message, LINE_SHOWN), err=True)

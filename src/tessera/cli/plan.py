@@ -44,7 +44,7 @@ def mig(model: str, wanted: Sequence[str], output: str) -> int:
     found = model_by_short_name(model)
     others = [each for each in meant_by(model) if each != found.short_name]
     if others:
-        say(f"note: {model} is taken for {found.short_name}; there is {', '.join(others)} too", err=True)
+        say(f"note: {model} is taken for {found.short_name}; it could also be {' or '.join(others)}", err=True)
     geometry = found.geometry
     plan = plan_layout(geometry, counts)
     if output == "json":

@@ -117,6 +117,11 @@ def _profiles(geometry: Geometry, counts: Mapping[str, int]) -> list[Profile]:
 
 def _explain(geometry: Geometry, counts: Counter[str], occupancy: int, asked: Mapping[str, int]) -> Infeasible:
     """Names the rule that a set with no layout breaks, on the smallest part that breaks it."""
+    for row in sorted((geometry.profile(name) for name in counts), key=_largest_first):
+        name, most = row.name, row.max_count
+        if asked[name] > most and not row.media:
+            text = f"{geometry.family}: {asked[name]} x {name} do not fit: a card holds at most {most} {name}"
+            return Infeasible("count", text, ((name, counts[name]),))
     core = _smallest_impossible(geometry, counts, occupancy)
     pairs = tuple(sorted(core.items()))
     words = " + ".join(f"{count} x {name}" if count > 1 else name for name, count in pairs)
@@ -131,10 +136,6 @@ def _explain(geometry: Geometry, counts: Counter[str], occupancy: int, asked: Ma
             return Infeasible("media", f"{on} cannot share a card: {why}", pairs)
     free = free_slots(geometry, occupancy)
     need = sum(profiles[name].size * count for name, count in core.items())
-    if len(core) == 1 and core.total() > profiles[pairs[0][0]].max_count:
-        name, most = pairs[0][0], profiles[pairs[0][0]].max_count
-        text = f"{geometry.family}: {asked[name]} x {name} do not fit: a card holds at most {most} {name}"
-        return Infeasible("count", text, pairs)
     if need > free:
         parts = " + ".join(f"{profiles[name].size * count} for {name}" for name, count in pairs)
         taken = "" if free == geometry.slots else f" ({geometry.slots - free} of {geometry.slots} are in use)"

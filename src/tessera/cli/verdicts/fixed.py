@@ -19,6 +19,10 @@ _DOMAIN = "nvidia.com/"
 _NEEDED = frozenset({"nodes", "pods"})
 #: Waiting reasons of a container on its normal way.
 _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
+_LABEL = (
+    "have a node give it: label one with a layout (nvidia.com/mig.config) or a sharing profile "
+    "(nvidia.com/device-plugin.config)"
+)
 #: Nodes told one by one.
 _NODES = 4
 
@@ -120,7 +124,10 @@ def _short(view: View, pod: Pod, resource: str, count: int, wants: str) -> Answe
             case="not-offered",
             verdict=f"waits for {resource}, which no node gives",
             facts=(wants, *_offered(view), *_says(pod), *_amiss(view)),
-            help=("ask for one of what nodes give, or have a node give it: label it with a profile or a layout",),
+            help=(
+                *(("ask for something that nodes give or make on demand",) if _any_offered(view) else ()),
+                _LABEL,
+            ),
         )
     if max(given.values()) < count:
         return Answer(
@@ -173,7 +180,24 @@ def _offered(view: View) -> Iterator[str]:
         for name in node.status.allocatable:
             if name.startswith(_DOMAIN) and _given(node, name):
                 totals[name] += _given(node, name)
-    yield f"nodes give {listed([f'{name} {n}' for name, n in sorted(totals.items())]) or f'nothing of {_DOMAIN}*'}"
+    if totals:
+        yield f"nodes give {listed([f'{name} {n}' for name, n in sorted(totals.items())])}"
+    demanded = _on_demand(view)
+    if demanded:
+        yield f"nodes make on demand {listed(sorted(demanded))}"
+    if not totals and not demanded:
+        yield f"nodes give nothing of {_DOMAIN}*"
+
+
+def _on_demand(view: View) -> frozenset[str]:
+    return frozenset().union(*(dynamic_resources(node) for node in view.sight.nodes))
+
+
+def _any_offered(view: View) -> bool:
+    given = (
+        _given(node, name) for node in view.sight.nodes for name in node.status.allocatable if name.startswith(_DOMAIN)
+    )
+    return any(given) or bool(_on_demand(view))
 
 
 def _amiss(view: View) -> Iterator[str]:

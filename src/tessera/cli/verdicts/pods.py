@@ -28,7 +28,7 @@ _KUEUE = "kueue.x-k8s.io/"
 _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
 #: A MIG resource that is almost spelt as it should be.
-_MIG = re.compile(r"mig[-.:_]?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?")
+_MIG = re.compile(r"(?:mig[-.:_]?)?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?")
 
 #: Reasons with which kubelet refuses a pod that was bound to its node for good (``pkg/kubelet/lifecycle``).
 _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
