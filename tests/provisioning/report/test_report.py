@@ -175,6 +175,12 @@ def test_parts_of_a_stacked_bar_follow_each_other_and_end_at_the_mean() -> None:
     assert "n = 5" in texts(svg)
 
 
+def test_a_part_of_less_than_a_second_bears_the_same_number_as_its_bar() -> None:
+    drawn = texts(stacked(summaries([record(1, *[0.0] * 9, 0.8)], [])))
+    assert "0.8 s" in drawn
+    assert "1" not in drawn
+
+
 def test_unknown_time_has_a_place_in_the_legend() -> None:
     at = dict(BUILT[0].at)
     del at[M.DRIVER]

@@ -131,7 +131,7 @@ def _bar(summary: Summary, stack: Stack, left: float, top: float, unit: float, *
         fill, dark = _COLOUR[name] if name else (f"url(#{hatch})", True)
         tip = element("title", f"{PHASES.get(name, 'unknown')}: {seconds(took)}")
         drawn.append(element("rect", tip, x=x, y=top + 2, width=wide, height=28.0, fill=fill))
-        inside = f"{took:.0f}"
+        inside = seconds(took).removesuffix(" s")
         if name and wide > width_of(inside) + 8:
             drawn.append(text(inside, x + wide / 2, top + 21, anchor="middle", class_="dark" if dark else "light"))
         x += wide

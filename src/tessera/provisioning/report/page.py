@@ -30,6 +30,8 @@ table{border-collapse:collapse;width:100%;margin:.6rem 0}
 th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left;white-space:normal;min-width:8rem}th{color:var(--soft);font-weight:600}
 tr.sum td{font-weight:600}
+@media (max-width:40rem){table{font-size:13px}th,td{padding:.25rem .2rem}th{white-space:normal}
+th:first-child,td:first-child{min-width:4.5rem}}
 .scroll{overflow-x:auto}
 @media print{body{max-width:none;margin:0}.wide{display:block}.narrow{display:none}.wide svg{width:100%}
 .scroll{overflow:visible}
