@@ -32,7 +32,7 @@ def wish(label: str = "", default: str = "", files: Files = FILES, last: TakenPr
         ("slice-4", "", "slice-4", "the node's label nvidia.com/device-plugin.config"),
         ("slice-4", "slice-10", "slice-4", "the node's label nvidia.com/device-plugin.config"),
         ("", "slice-10", "slice-10", "the cluster's default"),
-        ("", "", "", "no label, no default, and not exactly one profile"),
+        ("", "", "", "neither a label nor a default names one of the 3 profiles"),
     ],
 )
 def test_label_then_default_then_nothing(label: str, default: str, name: str, reason: str) -> None:

@@ -66,4 +66,5 @@ def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> Cho
     if len(profiles) == 1:
         ((name, text),) = profiles.items()
         return ChosenProfile(name, text, "the only profile there is")
-    return ChosenProfile("", "", "no label, no default, and not exactly one profile")
+    none = f"neither a label nor a default names one of the {len(profiles)} profiles" if profiles else "there is none"
+    return ChosenProfile("", "", none)
