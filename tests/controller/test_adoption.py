@@ -128,3 +128,22 @@ def test_a_pod_that_does_not_run_is_not_one_that_holds_them(world: World, change
     says(world, ("3g.20gb", 4, 4, pod.uid))
     world.settle()
     assert world.where(pod) in ([], [("n1", "3g.20gb", 0)])
+
+
+@pytest.mark.parametrize(("asked", "named"), [("1g.5gb", "1g.5gb"), ("1g.5gb.me", "1g.5gb+me")])
+def test_a_result_that_lost_its_promise_keeps_profile_and_pod_over_a_restart(
+    world: World, asked: str, named: str
+) -> None:
+    """The five keys of a result name no profile; a promise without one would make the agent destroy the slice."""
+    world.node("n1")
+    pod = world.pod("a", asked)
+    world.settle()
+    ((_, _, start),) = world.where(pod)
+    world.patch("n1", {"spec": {"podAllocationRequests": {pod.uid: None}}})
+    world.restart()
+    world.run()
+    request = world.read("n1").spec.pod_allocation_requests[pod.uid]
+    assert (request.profile, [each.profile for each in request.slices]) == (named, [named])
+    assert world.where(pod) == [("n1", named, start)]
+    assert (request.pod_ref.namespace, request.pod_ref.name) == (pod.namespace, pod.name)
+    assert request.resources.requests == {"cpu": "1000m"}

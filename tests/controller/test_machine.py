@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.controller.instructions import PatchRequests, Ungate
+from tessera.controller.instructions import PatchRequests, PatchResults, Ungate
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 
@@ -419,3 +419,40 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_
     world.slicer.retry(put)
     assert [write.drop for write in world.run()] == [(pod.uid,)]
     assert len(world.slicer.ledger) == 0
+
+
+def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_it_is_given_up(world: World) -> None:
+    """An agent removes a result without a promise, so asking for the slices by one would repeat for ever."""
+    first = world.node("n1")
+    pod = world.pod("a", "3g.20gb")
+    world.slicer.decide()
+    (put,) = world.slicer.take()
+    world.slicer.unsure(put)
+    world.slicer.see_node(replace(first, cordoned=True))
+    world.node("n2")
+    world.run()
+    world.slicer.retry(put)
+    world.settle()
+    assert [write.drop for write in world.writes if write.key == ("spec", "n1")] == [(pod.uid,)]
+    assert not [write for write in world.writes if write.key == ("status", "n1")]
+    assert [place[0] for place in world.where(pod)] == ["n2"]
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["before the agent answers", "after the agent answered"])
+def test_a_new_process_goes_on_giving_up_what_the_last_one_asked_back(world: World, answered: bool) -> None:
+    """The node is open again by then, and the agent has destroyed the slices or is about to."""
+    first = world.node("n1")
+    pod = world.pod("a", "3g.20gb")
+    world.slicer.decide()
+    (put,) = world.slicer.take()
+    world.answer(put)
+    world.slicer.see_node(replace(first, cordoned=True))
+    world.slicer.decide()
+    (ask,) = [each for each in world.slicer.take() if isinstance(each, PatchResults)]
+    world.apply(ask)
+    assert world.states(pod) == ("deleting", "")
+    if answered:
+        world.agents()
+    world.restart()
+    world.settle()
+    assert world.states(pod) == ("ungated", "created")

@@ -213,8 +213,16 @@ class Instaslice(Wire, frozen=True, kw_only=True):
     status: InstasliceStatus = InstasliceStatus()
 
 
-def recorded_slices(request: AllocationRequest | None, result: AllocationResult | None) -> Sequence[Slice]:
-    """The positions of a record, also of one that the older slicer wrote without ``slices``; empty if it names none."""
+def recorded_slices(
+    request: AllocationRequest | None, result: AllocationResult | None, profile: str = ""
+) -> Sequence[Slice]:
+    """The positions of a record, also of one that the older slicer wrote without ``slices``; empty if it names none.
+
+    Args:
+        request: what the spec says of a pod.
+        result: what the status says of it.
+        profile: of the pod's slice, for a result without a request: the five keys do not name it.
+    """
     if request is not None and request.slices:
         return request.slices
     if result is None:
@@ -224,7 +232,7 @@ def recorded_slices(request: AllocationRequest | None, result: AllocationResult 
     return (
         Slice(
             id="0",
-            profile=request.profile if request is not None else "",
+            profile=request.profile if request is not None else profile,
             gpu_uuid=result.gpu_uuid,
             start=result.mig_placement.start,
             size=result.mig_placement.size,

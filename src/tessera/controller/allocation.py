@@ -12,6 +12,7 @@ behind our gate                   request                                      p
 ungated                           request                                      nothing, it is settled
 lives, but given up               request, or result; agent says nothing       write the result as ``deleting``
 lives, but given up               ``deleting``                                 wait until agent says ``deleted``
+lives, but given up               nothing, and a request was sent [3]_         remove the request
 gone or finished [1]_, or         request                                      remove the request
 agent says ``deleted``
 gone or finished, or given up     result alone, agent says ``deleted`` [2]_    remove the result
@@ -21,6 +22,7 @@ gone, finished, or given up       nothing                                      f
 
 .. [1] or to be deleted and bound to no node: it will never run, though a finalizer may keep it.
 .. [2] or the record names no positions. An agent of an earlier version leaves results to the controller.
+.. [3] and no answer came, so it may yet be recorded. An agent that sees no request removes a result at once.
 
 A pod that is gone never comes back with the same UID, so its request can be removed before its slices are destroyed.
 A pod that lives may be promised others at once; so its agent has to say first that the old ones are destroyed.
@@ -47,6 +49,7 @@ from tessera.api.instaslice import (
 from tessera.api.names import NodeName, PodUid, device_id
 from tessera.controller.amounts import Amounts, text
 from tessera.controller.facts import PodFacts
+from tessera.mig.names import parse_profile_name
 
 #: Resources of the pod that a request shows.
 _SHOWN: tuple[str, ...] = ("cpu", "memory")
@@ -106,6 +109,11 @@ class Allocation:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def asked_back(self) -> bool:
+        """Whether the record asks the agent to destroy its slices; the agent does so whatever comes next."""
+        return self.result is not None and self.result[0] == "deleting"
+
+    @property
     def destroyed(self) -> bool:
         """Whether the agent says that its slices are gone."""
         return self.result is not None and self.result[1] == "deleted"
@@ -141,9 +149,9 @@ def _next_of_release(allocation: Allocation, *, lives: bool) -> Step:
     if not allocation.recorded:
         return Step.FORGET
     destroyed = allocation.destroyed or not allocation.slices
-    if lives and not destroyed:
-        deleting = allocation.result is not None and allocation.result[0] == "deleting"
-        return Step.WAIT if deleting else Step.DELETING
+    recorded = allocation.requested or allocation.result is not None
+    if lives and recorded and not destroyed:
+        return Step.WAIT if allocation.asked_back else Step.DELETING
     if allocation.requested or allocation.sent:
         return Step.DROP_REQUEST
     return Step.DROP_RESULT if destroyed else Step.WAIT
@@ -168,18 +176,35 @@ def deleting_result(allocation: Allocation) -> AllocationResult:
     return result_of(allocation.uid, allocation.node, allocation.slices, status)
 
 
-def adopted(node: NodeName, uid: PodUid, item: Instaslice) -> Allocation:
-    """The promise that a record of the node's object stands for."""
+def adopted(node: NodeName, uid: PodUid, item: Instaslice, pod: PodFacts | None = None) -> Allocation:
+    """The promise that a record of the node's object stands for.
+
+    A result without a request names neither its pod nor, of a single slice, the profile. A pod that lives has both.
+    """
     request = item.spec.pod_allocation_requests.get(uid)
     result = item.status.pod_allocation_results.get(uid)
-    reference = request.pod_ref if request is not None else PodRef(namespace="", name="", uid=uid)
+    if request is not None:
+        namespace, name = request.pod_ref.namespace, request.pod_ref.name
+    else:
+        namespace, name = (pod.namespace, pod.name) if pod is not None else ("", "")
     return Allocation(
         node=node,
         uid=uid,
-        namespace=reference.namespace,
-        name=reference.name,
-        slices=tuple(recorded_slices(request, result)),
+        namespace=namespace,
+        name=name,
+        slices=tuple(recorded_slices(request, result, _single_profile(pod))),
+        amounts=pod.amounts if pod is not None else {},
     )
+
+
+def _single_profile(pod: PodFacts | None) -> str:
+    """NVIDIA's name of the profile of a pod that asks for one slice; empty for any other pod."""
+    if pod is None or len(pod.profiles) != 1:
+        return ""
+    try:
+        return str(parse_profile_name(pod.profiles[0]))
+    except ValueError:  # no card has such a slice
+        return ""
 
 
 def held_by(resources: NodeResources, uid: PodUid) -> tuple[Slice, ...]:

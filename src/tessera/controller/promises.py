@@ -85,12 +85,14 @@ class Promises(Planner):
         if item is not None:
             for uid in recorded_uids(item):
                 if self.ledger.get(node, uid) is None:
-                    self.ledger.add(adopted(node, uid, item))
+                    self.ledger.add(adopted(node, uid, item, self.pods.get(uid)))
                     self._changed_pods.add(uid)
                     new_records = True
         for allocation in self.ledger.on(node):
             if item is not None:
                 observe(allocation, item)
+                if allocation.asked_back and not allocation.given_up:
+                    self._give_up(allocation)  # what a process before this one began
             else:
                 allocation.sent = allocation.requested = False
                 allocation.result = None
