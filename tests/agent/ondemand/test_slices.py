@@ -12,6 +12,7 @@ from tessera.agent.ondemand.facts import (
     DestroyGpuInstance,
     Failure,
     Idle,
+    Instruction,
     Journal,
     Made,
     ObjectSeen,
@@ -191,6 +192,57 @@ def test_released_is_final_over_a_restart() -> None:
     assert again.step(GPU, 0.0) == DestroyGpuInstance(LEFT, 1)
     again.apply(card())
     assert again.step(GPU, 0.0) == Rest()
+
+
+def again(made: Book) -> Instruction:
+    """What comes next once the pod is promised the same place again."""
+    made.apply(ObjectSeen({POD: promise(POD, LEFT)}, {}))
+    return made.step(GPU, 0.0)
+
+
+NOTHING = ObjectSeen({}, {})
+
+
+def test_a_pod_that_lost_its_promise_before_it_was_bound_is_served_when_it_is_promised_again() -> None:
+    """Somebody removed the promise, or the whole object, and the controller writes it again at once."""
+    made = book(card(instance(LEFT)), ObjectSeen({POD: promise(POD, LEFT)}, {}), journal=ours(LEFT))
+    made.apply(NOTHING)
+    assert again(made) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
+    made.apply(card())
+    assert made.step(GPU, 0.0) == CreateGpuInstance(LEFT, POD)
+
+
+def test_a_pod_that_gave_its_slice_back_is_served_when_it_is_promised_another_while_the_agent_is_away() -> None:
+    """The agent answered ``deleted`` and ended; the controller removed promise and result and made a new promise."""
+    left = Journal(released=(POD,))
+    assert again(book(card(), journal=left)) == CreateGpuInstance(LEFT, POD)
+    assert book(card(), ObjectSeen({POD: promise(POD, LEFT)}, {}), journal=left).step(GPU, 0.0) == CreateGpuInstance(
+        LEFT, POD
+    )
+
+
+@pytest.mark.parametrize("end", [PodGone(POD), PodSeen(POD, over=True)], ids=["gone", "finished"])
+def test_a_pod_that_ended_is_not_served_again_while_its_promise_stands(end: PodGone | PodSeen) -> None:
+    made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=False), journal=ours(LEFT))
+    made.apply(end)
+    made.apply(card())
+    assert again(made) == Rest()
+
+
+def test_with_the_journal_lost_a_result_without_a_promise_is_destroyed() -> None:
+    """The controller removes the promise of a pod that is gone before its slices are destroyed."""
+    record = Record(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
+    made = book(card(instance(LEFT), instance(RIGHT, 2)), ObjectSeen({}, {POD: record}))
+    assert made.step(GPU, 0.0) == DestroyComputeInstance(LEFT, 1, 0, "MIG-3g.20gb-0")
+    made.apply(card(instance(RIGHT, 2)))
+    assert made.step(GPU, 0.0) == Rest()
+
+
+def test_with_the_journal_lost_a_result_without_a_promise_is_kept_for_a_pod_that_lives() -> None:
+    record = Record(controller="ungated", daemonset="created", places=((GPU, 0, 4),))
+    made = book(card(instance(LEFT)), ObjectSeen({}, {POD: record}), PodSeen(POD, over=False))
+    assert made.step(GPU, 0.0) == Rest()
+    assert made.positions_of(POD) == [LEFT]
 
 
 def test_a_pod_that_is_not_bound_to_the_node_yet_keeps_its_promise() -> None:

@@ -26,10 +26,17 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The two states of a promise in the object's status."""
+    """A result in the object's status.
+
+    Attributes:
+        controller: the controller's state.
+        daemonset: the agent's state.
+        places: card, first memory slot and memory slots of each slice; a result does not always name profiles.
+    """
 
     controller: str
     daemonset: str
+    places: tuple[tuple[str, int, int], ...] = ()
 
 
 class Made(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from tessera.api.instaslice import (
     ForeignSlice,
     Instaslice,
     NodeResources,
+    recorded_slices,
     result_of,
 )
 from tessera.api.names import PodUid
@@ -57,6 +58,7 @@ def facts_of(item: Instaslice | None) -> ObjectSeen:
             PodUid(uid): Record(
                 controller=result.allocation_status.allocation_status_controller,
                 daemonset=result.allocation_status.allocation_status_daemonset,
+                places=tuple((each.gpu_uuid, each.start, each.size) for each in recorded_slices(None, result)),
             )
             for uid, result in results.items()
         },

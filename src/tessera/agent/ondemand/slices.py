@@ -11,8 +11,9 @@ A slice goes ``promised -> GPU instance -> made -> claimed -> releasing -> gone`
     that we reported it ``created`` (the journal was lost). Everything else is *foreign*: occupied, never touched.
 2.  Ownership is noted before the GPU instance is created, so that no instance of ours can be unknown to us.
 3.  A pod's slices are released when its pod ended or vanished, when the controller says ``deleting``, or when its
-    promise is gone and no such pod lives here. Released is final for a pod UID and is in the journal. The controller
-    removes the promise of a pod that is gone at once; such a promise says nothing about what is still on the cards.
+    promise is gone and no such pod lives here. What is released is destroyed, whatever comes next, so it is in the
+    journal. A pod that lives may have a new promise after that; one that ended may not. The controller removes the
+    promise of a pod that is gone at once; such a promise says nothing about what is still on the cards.
 4.  A slice whose promise vanished under a living pod is kept, and shown as foreign to the controller. One that a
     container was given is kept even if the pod is promised others then: who lost the record cannot know of it.
 5.  Destroy before create on a card; a compute instance before its GPU instance. What overlaps waits.
@@ -46,6 +47,7 @@ from tessera.agent.ondemand.facts import (
     PodGone,
     PodSeen,
     Promise,
+    Record,
     Rest,
     Started,
     Wanted,
@@ -81,6 +83,7 @@ class Book(Holdings):
                 self._pods.pop(fact.pod, None)
                 if fact.pod in self._promises or self.positions_of(fact.pod):
                     self._release(fact.pod)
+                    self._gone.add(fact.pod)
                 self._hurry(fact.pod)
             case CardRead():
                 self._card_read(fact)
@@ -93,6 +96,7 @@ class Book(Holdings):
             case Idle():
                 self._retry_now(fact.position)
             case Started():
+                self._gone = {pod for pod in self._released if pod in self._records}
                 self._adopt()
                 self._started = True
         if self._started:
@@ -144,12 +148,22 @@ class Book(Holdings):
         A card that is no longer in the node took its instances with it, so nothing on it is owned.
         """
         self._owners = {position: pod for position, pod in self._owners.items() if position.gpu in self._cards}
-        for pod, promise in self._promises.items():
-            record = self._records.get(pod)
-            if record is not None and record.daemonset == "created" and pod not in self._released:
-                for wanted in promise.slices:
-                    if self._instance(wanted.position) is not None:
-                        self._owners.setdefault(wanted.position, pod)
+        for pod, record in self._records.items():
+            if record.daemonset == "created" and pod not in self._released:
+                for position in self._reported(pod, record):
+                    self._owners.setdefault(position, pod)
+
+    def _reported(self, pod: PodUid, record: Record) -> list[Position]:
+        """The instances that a result tells of; the controller removes the promise of a pod that is gone first."""
+        promise = self._promises.get(pod)
+        if promise is not None:
+            return [wanted.position for wanted in promise.slices if self._instance(wanted.position) is not None]
+        return [
+            made.position
+            for gpu, start, size in record.places
+            for made in (self._cards[gpu].instances.values() if gpu in self._cards else ())
+            if (made.position.start, made.size) == (start, size)
+        ]
 
     def _release_what_ended(self) -> None:
         for pod in self._promises.keys() | self._records.keys():
@@ -160,9 +174,19 @@ class Book(Holdings):
             if pod not in self._promises and self._pods.get(pod, True):
                 self._release(pod)
         alive = self._promises.keys() | self._records.keys() | set(self._owners.values())
+        self._gone &= alive
         self._released &= alive
+        self._released -= {pod for pod in self._released if self._is_promised_again(pod)}
         for pod in self._noticed.keys() - alive:
             del self._noticed[pod]
+
+    def _is_promised_again(self, pod: PodUid) -> bool:
+        """Whether a pod that lives, and whose released slices are destroyed, has a promise that nobody asks back."""
+        if pod not in self._promises or pod in self._gone or self._pods.get(pod, False):
+            return False
+        record = self._records.get(pod)
+        asked_back = record is not None and record.controller == "deleting"
+        return not asked_back and not any(map(self._instance, self.positions_of(pod)))
 
     def _release(self, pod: PodUid) -> None:
         if pod not in self._released:
