@@ -46,6 +46,21 @@ def test_get_in_every_output(cluster: Any, web: str) -> None:
     assert cluster.kubectl("get", "nodes").splitlines()[1].split()[:2] == ["node-1", "Ready"]
 
 
+def test_a_stateful_set_has_its_volume(cluster: Any) -> None:
+    item = deployment("db")
+    item["kind"] = "StatefulSet"
+    item["spec"]["serviceName"] = "db"
+    item["spec"]["template"]["spec"]["containers"][0]["volumeMounts"] = [{"name": "d", "mountPath": "/d"}]
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    item["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "d"}, "spec": claim}]
+    cluster.kubectl("apply", "-f", "-", manifest=item)
+    cluster.kubectl("rollout", "status", "statefulset/db", "--timeout=60s")
+    (bound,) = cluster.get("pvc")["items"]
+    assert (bound["metadata"]["name"], bound["spec"]["storageClassName"]) == ("d-db-0", "standard")
+    assert bound["status"]["phase"] == "Bound"
+    cluster.kubectl("delete", "statefulset/db", "pvc/d-db-0")
+
+
 def test_get_what_is_selected(cluster: Any, web: str) -> None:
     assert len(cluster.get("pods", "-l", "app in (web,other)")["items"]) == 2
     assert len(cluster.get("pods", "--field-selector", "status.phase=Running,spec.nodeName=node-1")["items"]) == 2

@@ -21,11 +21,12 @@ from tessera.kube.config import ClusterConfig
 from tessera.kube.credentials import Credentials
 from tessera.kube.http import HttpTransport
 from tessera.kube.informer import Informer
-from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, Node
+from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
 from tessera.kube.transport import Transport
 from tessera.kube.until import Watched
 from tessera.lab.apiserver.certificates import Authority
 from tessera.lab.apiserver.http import HttpFront
+from tessera.lab.apiserver.plugins import DEFAULT_CLASS
 from tessera.lab.cloud.standing import autoscaled, parse_groups
 from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
 from tessera.lab.control import Answer, served
@@ -38,6 +39,7 @@ from tessera.lab.nodespec import parse_nodes
 from tessera.lab.registry import SimulatedRegistry
 from tessera.lab.systems import running
 from tessera.lab.virtualtime import VirtualTimeLoop
+from tessera.lab.workloads.provisioner import PROVISIONER
 from tessera.manifests import images, install_manifests
 from tessera.nvml.listing import listing
 
@@ -46,6 +48,13 @@ LEASE_SECONDS = 10.0
 
 #: Seconds for Tessera to come up on all nodes before the lab is said to be unusable.
 PATIENCE = 55.0
+
+#: The default class of volumes, as kind, k3s and the clouds have one: claims without a class are served.
+_STORAGE = {
+    "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
+    "provisioner": PROVISIONER,
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +162,7 @@ class Lab:
     async def _until_usable(self, cluster: Cluster, clock: Clock) -> None:
         """Nodes are registered; with Tessera installed, admission is trusted and every node with cards has joined."""
         client = cluster.client("tessera-lab")
+        await client.create(STORAGE_CLASSES.untyped(), _STORAGE)
         rng = cluster.rng("serve")
         nodes = Informer(client, NODES, clock=clock, rng=rng)
         if not self._world.installed:
