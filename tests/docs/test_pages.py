@@ -40,6 +40,14 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
             assert not anchor or anchor in _anchors(target), link
 
 
+def test_webhooks_that_pages_quote_are_those_of_the_manifests() -> None:
+    manifest = (ROOT / "deploy" / "admission.yaml").read_text(encoding="utf-8")
+    names = set(re.findall(r"- name: (\S+\.tessera\.dev)$", manifest, re.MULTILINE))
+    quoted = {name for page in PAGES for name in re.findall(r'webhook "([^"]+)"', page.read_text(encoding="utf-8"))}
+    assert quoted
+    assert quoted <= names
+
+
 def _anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)

@@ -26,8 +26,8 @@ from tessera.limits import (
 class PodSize(NamedTuple):
     """Counts of a pod's parts; ``terms``, ``expressions`` and ``values`` are those of required node affinity.
 
-    Admission does not count the last ones, which the controller alone judges: terms of affinity (``near``) and
-    anti-affinity (``apart``) to pods, spread constraints, labels and values in their selectors, ports, volume claims.
+    Admission counts up to ``quantities``. The controller alone judges the rest, and counts it: terms of affinity and
+    anti-affinity to pods, spread constraints, labels and values in the selectors of all these, ports, volume claims.
     """
 
     containers: int = 0

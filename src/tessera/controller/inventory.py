@@ -64,7 +64,7 @@ class Inventory:
     def take_over(self, allocation: Allocation) -> bool:
         """Takes a promise's slots from foreign slices.
 
-        False, and nothing changed, unless each stands there just so, where a card of its model can have it.
+        Returns False and changes nothing unless each slice is reported exactly there, at a legal position of its card.
         """
         placements = {_placement(allocation.node, item) for item in allocation.slices}
         if len(placements) < len(allocation.slices) or not all(map(self._is_foreign, placements)):

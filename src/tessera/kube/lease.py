@@ -123,10 +123,10 @@ class LeaderElector:
             await self._acquire()
             if not self.is_leader:
                 continue  # the answer came so late that what it grants may have run out
-            _log.info("%s: held by %s, this process, which leads now", self._what, self._identity)
+            _log.info("%s: this process, %s, leads now", self._what, self._identity)
             if await self._reign(lead):
                 return
-            _log.warning("%s: lost by %s, this process, which leads no more", self._what, self._identity)
+            _log.warning("%s: this process, %s, leads no more", self._what, self._identity)
 
     async def _reign(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
         """One time of leadership; whether it ended because ``lead()`` did."""
@@ -307,7 +307,7 @@ class LeaderElector:
             self._tell_of_others(before)
 
     def _tell_of_others(self, before: LeaseSpec) -> None:
-        """Names another holder, and a duration beyond the limit, once."""
+        """Logs another holder, and a duration beyond the limit, when they change."""
         holder, duration = self._spec.holder_identity, self._spec.lease_duration_seconds
         if (
             not holder

@@ -43,7 +43,7 @@ from tessera.kube.pace import STATE, rest_after
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that a made slice waits for its pod to be bound before the object tells of it all the same.
+#: Seconds that a slice exists before its result is written although its pod is not bound.
 _UNBOUND = 1.0
 
 
@@ -146,7 +146,7 @@ def status_patch(item: Instaslice, book: Book, resources: NodeResources, *, unbo
 
 
 def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, Any]:
-    """Entries for promises whose slices are made."""
+    """New entries, for promises whose slices are all made."""
     found = {}
     for uid, request in item.spec.pod_allocation_requests.items():
         pod = PodUid(uid)
@@ -161,7 +161,7 @@ def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, An
 
 
 def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
-    """What changes in entries that are there: states, and ``None`` for an entry that goes."""
+    """Changes of the entries that the object has: new states, and ``None`` for an entry to remove."""
     found: dict[str, Any] = {}
     for uid, result in item.status.pod_allocation_results.items():
         pod, now = PodUid(uid), result.allocation_status
@@ -181,7 +181,7 @@ def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
 
 
 def _controller_state(book: Book, pod: PodUid, now: str) -> str:
-    """A pod that is bound has been ungated, whoever was to write that."""
+    """``ungated`` for a pod that is bound, since its gate was opened before; otherwise the state as it is."""
     return "ungated" if now in {"", "creating"} and book.bound(pod) else now
 
 

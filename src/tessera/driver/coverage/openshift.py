@@ -99,7 +99,7 @@ def _system(machine_os: str, rhel: str) -> tuple[str, str]:
     if machine_os and not rhel:
         rhel = ".".join(machine_os.split(".")[:2])
     if not re.fullmatch(r"\d+(\.\d+)?", rhel):
-        raise ValueError(f"driver-toolkit-release.json: RHEL_VERSION {rhel[:ECHOED]!r} is none")
+        raise ValueError(f"driver-toolkit-release.json: RHEL_VERSION {rhel[:ECHOED]!r} is no version of RHEL")
     return "rhel", rhel
 
 
