@@ -394,6 +394,15 @@ def test_pods_of_one_reason_are_told_together() -> None:
     assert [(each.case, each.pods) for each in found.answers] == [("no-such-profile", ("w1", "w2"))]
 
 
+def test_new_pods_that_a_quota_refuses_while_old_ones_without_gpus_run() -> None:
+    message = 'pods "web-x" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/mig-3g.20gb=1'
+    failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)
+    old = [owned(name, profile="", gates=(), status={"phase": "Running"}) for name in ("w1", "w2")]
+    found = report_about(view(*old), workload(2, conditions=(failure,)))
+    assert found.summary == "it wants 2 pods: 2 run, pods of its new template cannot be created"
+    assert [each.case for each in found.answers] == ["quota"]
+
+
 def test_pods_that_a_quota_refuses() -> None:
     message = 'pods "web-x" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/mig-3g.20gb=1'
     failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)

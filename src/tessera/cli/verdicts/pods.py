@@ -137,7 +137,7 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
         held = any(gate != GATE for gate in facts.gates)
         return None if held else answer_about_fixed(view, pod, asked)
     return Answer(
-        case="no-slices",
+        case="runs" if pod.status.phase == "Running" else "no-slices",
         verdict="does not ask for a GPU, so Tessera has no part in it",
         facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
                *_unscheduled_message(pod)),

@@ -22,6 +22,8 @@ from tessera.cli.verdicts.sight import View
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
 
+#: A ReplicaSet's condition while the API server refuses its pods.
+_FAILURE = "ReplicaFailure"
 #: Cases in which a pod needs nobody's attention.
 _FINE = frozenset({"runs", "finished", "leaving"})
 
@@ -55,7 +57,9 @@ def report_about(view: View, workload: Workload) -> Report:
     answers = [answer_about(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
     living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)
     missing = max(0, workload.desired - living)
-    uncreated = _uncreated(view, workload) if missing else None
+    # In a rolling update there may be as many pods as there should be, and none of the new template.
+    failing = any(each.type == _FAILURE and each.status == "True" for each in workload.conditions)
+    uncreated = _uncreated(view, workload) if missing or failing else None
     shown = [answer for answer in answers if answer.case not in _FINE]
     if not shown and uncreated is None:
         shown = answers
@@ -95,6 +99,7 @@ def _summary(workload: Workload, answers: Sequence[Answer], missing: int, uncrea
     parts = [f"{runs} {'runs' if runs == 1 else 'run'}"] * bool(runs)
     parts += [f"{waits} {'does' if waits == 1 else 'do'} not run"] * bool(waits)
     parts += [f"{ended} finished"] * bool(ended) + [f"{missing} {verb}"] * bool(missing)
+    parts += ["pods of its new template cannot be created"] * bool(uncreated is not None and not missing)
     return f"it wants {counted(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
 
 
@@ -147,7 +152,7 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
 
 def _failures(view: View, workload: Workload) -> Iterator[str]:
     for condition in workload.conditions:
-        if condition.type == "ReplicaFailure" and condition.status == "True" and condition.message:
+        if condition.type == _FAILURE and condition.status == "True" and condition.message:
             yield condition.message
     events = [each for uid in sorted(workload.makers) for each in view.events_about(uid)]
     for event in reversed(events):
