@@ -167,6 +167,12 @@ def test_steps_name_the_nodes_cards_and_the_config_maps_of_its_agent(told: Told,
     assert all(any(step in each for each in found.help) for step in steps)
 
 
+def test_a_node_without_mig_loses_its_label() -> None:
+    impossible = ("GpuMigLayoutApplied", "False", "LayoutImpossible", "Tesla T4 has no MIG")
+    found = answer(node(impossible, labels={"tessera.dev/count.Tesla-T4": "2"}))
+    assert found.help == ("remove the label: kubectl label node n1 nvidia.com/mig.config-",)
+
+
 @pytest.mark.parametrize(
     ("told", "words"),
     [

@@ -109,6 +109,7 @@ class Blanks(msgspec.Struct, frozen=True, kw_only=True):
         layouts: likewise that of MIG layouts.
         models: the node's cards, as arguments of ``tessera config check``.
         model: the model that the node has most cards of.
+        without_mig: none of its cards has MIG.
     """
 
     node: str
@@ -116,6 +117,7 @@ class Blanks(msgspec.Struct, frozen=True, kw_only=True):
     layouts: str = "-n NAMESPACE NAME"
     models: str = "--model [Nx]MODEL"
     model: str = "MODEL"
+    without_mig: bool = False
 
 
 def blanks_of(node: Node, agent: Pod | None) -> Blanks:
@@ -127,7 +129,9 @@ def blanks_of(node: Node, agent: Pod | None) -> Blanks:
         "models": " ".join(f"--model {count}x{model.short_name}" for count, model in found),
         "model": found[0][1].short_name if found else "",
     }
-    return Blanks(node=node.metadata.name, **{name: text for name, text in known.items() if text})
+    without_mig = bool(found) and not any(model.mig_capable for _, model in found)
+    named = {name: text for name, text in known.items() if text}
+    return Blanks(node=node.metadata.name, without_mig=without_mig, **named)
 
 
 def _models(node: Node) -> Iterator[tuple[int, GpuModel]]:
@@ -149,6 +153,8 @@ def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
     if reason.endswith(("Pending", "Rebooting")) or reason in _PASSING:
         return (_WAIT,)
     steps = _BY_REASON.get((condition, reason)) or _BY_TYPE[condition]
+    if blanks.without_mig and reason == "LayoutImpossible":
+        steps = ("remove the label: kubectl label node {node} nvidia.com/mig.config-",)
     settings = blanks.layouts if condition == LAYOUT else blanks.profiles
     return tuple(step.format(settings=settings, **msgspec.structs.asdict(blanks)) for step in steps)
 
