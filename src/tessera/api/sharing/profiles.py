@@ -66,5 +66,9 @@ def choose_profile(profiles: Mapping[str, str], label: str, default: str) -> Cho
     if len(profiles) == 1:
         ((name, text),) = profiles.items()
         return ChosenProfile(name, text, "the only profile there is")
-    none = f"neither a label nor a default names one of the {len(profiles)} profiles" if profiles else "there is none"
+    none = (
+        f"neither a label nor a default names one of the {len(profiles)} profiles"
+        if profiles
+        else "there are no profiles"
+    )
     return ChosenProfile("", "", none)
