@@ -221,6 +221,14 @@ def test_a_pod_that_gave_its_slice_back_is_served_when_it_is_promised_another_wh
     )
 
 
+def test_a_pod_that_was_promised_again_while_the_agent_was_away_is_served_once_it_is_bound() -> None:
+    """Its result stands, so that it could be a pod that is gone."""
+    made = book(card(), promised(promise(POD, LEFT), daemonset="created"), journal=Journal(released=(POD,)))
+    assert made.step(GPU, 0.0) == Rest()
+    made.apply(PodSeen(POD, over=False))
+    assert made.step(GPU, 0.0) == CreateGpuInstance(LEFT, POD)
+
+
 @pytest.mark.parametrize("end", [PodGone(POD), PodSeen(POD, over=True)], ids=["gone", "finished"])
 def test_a_pod_that_ended_is_not_served_again_while_its_promise_stands(end: PodGone | PodSeen) -> None:
     made = book(card(instance(LEFT)), promised(promise(POD, LEFT)), PodSeen(POD, over=False), journal=ours(LEFT))

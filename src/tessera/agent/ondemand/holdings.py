@@ -49,7 +49,8 @@ class Holdings:
     def __init__(self, journal: Journal) -> None:
         self._owners: dict[Position, PodUid] = {parse_device_id(k): v for k, v in journal.owners.items()}
         self._released: set[PodUid] = set(journal.released)
-        self._gone: set[PodUid] = set()  # released pods that never come back
+        #: Released pods that are not seen on this node any more; after a restart also those that are not seen yet.
+        self._gone: set[PodUid] = set()
         self._bindings: dict[PodUid, dict[str, Position]] = {
             pod: {device: parse_device_id(slice_) for device, slice_ in bound.items()}
             for pod, bound in journal.bindings.items()

@@ -78,6 +78,7 @@ class Book(Holdings):
                 self._object_seen(fact)
             case PodSeen():
                 self._pods[fact.pod] = fact.over
+                self._gone.discard(fact.pod)
                 self._hurry(fact.pod)
             case PodGone():
                 self._pods.pop(fact.pod, None)
@@ -96,7 +97,7 @@ class Book(Holdings):
             case Idle():
                 self._retry_now(fact.position)
             case Started():
-                self._gone = {pod for pod in self._released if pod in self._records}
+                self._gone = {pod for pod in self._released if pod in self._records and pod not in self._pods}
                 self._adopt()
                 self._started = True
         if self._started:
