@@ -342,6 +342,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
             super().__init__()
             self.cluster: Any = cluster_class()
             self.flying: list[Write] = []
+            self.stray: list[Write] = []
             self.born = 0
 
         @initialize()
@@ -428,8 +429,15 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
                 write = self.flying.pop(pick % len(self.flying))
                 if arrived:
                     self.cluster.apply(write)
+                else:
+                    self.stray.append(write)
                 self.cluster.slicer.unsure(write)
                 self.cluster.slicer.retry(write)
+
+        @rule(pick=PICK)
+        def a_write_arrives_when_nobody_waits_for_it_any_more(self, pick: int) -> None:
+            if self.stray:
+                self.cluster.apply(self.stray.pop(pick % len(self.stray)))
 
         @rule(arrived=st.booleans())
         def controller_dies(self, arrived: bool) -> None:
