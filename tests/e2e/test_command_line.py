@@ -72,7 +72,7 @@ def test_without_a_command_the_overview_is_shown() -> None:
     ("arguments", "said"),
     [
         (["map", "--bad"], "error: No such option '--bad'; see 'tessera map --help'"),
-        (["mpa"], "error: there is no command 'mpa'; did you mean 'map'?; see 'tessera --help'"),
+        (["mpa"], "error: there is no command 'mpa'; did you mean 'map'? see 'tessera --help'"),
         (["why"], "error: Missing argument"),
         (["agent"], "error: Missing option '--node-name'; see 'tessera agent --help'"),
         (
