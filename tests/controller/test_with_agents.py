@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.controller.conftest import merge
 
 from tessera.agent.ondemand.facts import (
     CallFailed,
@@ -206,19 +207,6 @@ class Agent:
         if answered:
             self.written = self.cluster.read(self.node)
         return True
-
-
-def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(patch, dict):
-        return patch
-    out = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            out.pop(key, None)
-        else:
-            out[key] = merge(out.get(key), value)
-    return out
 
 
 def cluster_of(world: Any) -> type:

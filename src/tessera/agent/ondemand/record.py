@@ -13,7 +13,7 @@ only what differs:
 
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -147,17 +147,22 @@ def status_patch(item: Instaslice, book: Book, resources: NodeResources, *, unbo
 
 def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, Any]:
     """New entries, for promises whose slices are all made."""
-    found = {}
-    for uid, request in item.spec.pod_allocation_requests.items():
-        pod = PodUid(uid)
-        recorded = uid in item.status.pod_allocation_results
-        if recorded or not request.slices or pod not in book.promises or book.released(pod) or not book.made(pod):
-            continue
+    found: dict[str, Any] = {}
+    for pod, request in _unrecorded(item, book):
         if unbound or book.bound(pod):
             state = "ungated" if book.bound(pod) else "creating"
             status = AllocationStatus(allocation_status_controller=state, allocation_status_daemonset="created")
-            found[uid] = msgspec.to_builtins(result_of(uid, item.metadata.name, request.slices, status))
+            found[pod] = msgspec.to_builtins(result_of(pod, item.metadata.name, request.slices, status))
     return found
+
+
+def _unrecorded(item: Instaslice, book: Book) -> Iterator[tuple[PodUid, AllocationRequest]]:
+    """The promises whose slices are all made and that have no result."""
+    for uid, request in item.spec.pod_allocation_requests.items():
+        pod = PodUid(uid)
+        recorded = uid in item.status.pod_allocation_results
+        if request.slices and not recorded and pod in book.promises and not book.released(pod) and book.made(pod):
+            yield pod, request
 
 
 def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
@@ -283,23 +288,26 @@ class RecordWriter:
         return self._clock.monotonic() - began
 
     def _patch(self) -> tuple[dict[str, Any], float | None]:
-        """What to write now; and if that is nothing, the seconds until there is something without a change."""
+        """The patch to write now, and the seconds until one is due that no change announces."""
         item, resources = self._latest(), self._resources()
         if item is None or resources is None:
             return {}, None
-        whole = status_patch(item, self._book, resources)
-        patch = status_patch(item, self._book, resources, unbound=False)
-        if whole == patch:
+        left = self._wait_for_bindings(item)
+        return status_patch(item, self._book, resources, unbound=left is None), left
+
+    def _wait_for_bindings(self, item: Instaslice) -> float | None:
+        """Seconds for which results of pods that are not bound yet can wait; ``None`` if none has to."""
+        if all(self._book.bound(pod) for pod, _ in _unrecorded(item, self._book)):
             self._unbound_since = None
-            return patch, None
+            return None
         now = self._clock.monotonic()
         if self._unbound_since is None:
             self._unbound_since = now
         left = self._unbound_since + _UNBOUND - now
-        if left <= 0:
-            self._unbound_since = None
-            return whole, None
-        return patch, left
+        if left > 0:
+            return left
+        self._unbound_since = None
+        return None
 
     def _latest(self) -> Instaslice | None:
         """The newer one of what the watch showed and what our last write returned."""
