@@ -19,7 +19,7 @@ NARROW_COLUMNS = 6
 PALETTE = ("48;5;114", "48;5;111", "48;5;180", "48;5;176", "48;5;80", "48;5;216", "48;5;149", "48;5;147")
 FOREIGN = "48;5;245"
 
-#: What is said of a slice without a record.
+#: The note beside a slice without a record, by its state.
 _UNRECORDED = {
     "foreign": "no record of Tessera explains it, left alone",
     "kept": "a running pod's; the controller makes its record anew",

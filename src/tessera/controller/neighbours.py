@@ -1,4 +1,4 @@
-"""What other pods allow: NodePorts, PodTopologySpread and InterPodAffinity, the scheduler's filters, as judges.
+"""Judges nodes by the pods on them, as the scheduler's filters NodePorts, PodTopologySpread and InterPodAffinity do.
 
 Pods that are promised a place count as if they were there, those of the batch that is being planned too. The answer for
 a pod is a mask of nodes for each rule; it is computed once for all nodes, and again when a pod comes or goes that the
@@ -82,7 +82,7 @@ def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What pods have in common that get the same answers; constraints count for spread alone."""
+    """The attributes that decide about a pod: pods that share them get the same answers."""
 
     namespace: str
     labels: Labels
@@ -92,7 +92,7 @@ class _Kind:
 
 @dataclass(slots=True)
 class _Answer:
-    """What is known for one kind of pod.
+    """The verdicts for one kind of pod.
 
     Attributes:
         version: the index's version that it is of.
@@ -133,7 +133,7 @@ class Neighbours:
         return next((why for mask, why in self.verdicts(pod) if not mask & bit), "")
 
     def kind(self, pod: PodFacts) -> Hashable:
-        """Who the pod is to others; of a pod without rules of its own, what theirs say."""
+        """A key that pods with the same answers share: the verdicts themselves for a pod without rules of its own."""
         return self.verdicts(pod) if pod.relations == NONE else self._kind(pod)
 
     def take(self, pod: PodFacts, node: NodeName) -> None:
@@ -308,7 +308,7 @@ class Neighbours:
         return self._mask(key, 0, union)
 
     def _mask(self, key: Hashable, version: int, compute: Callable[[], int]) -> int:
-        """What was computed for a key, if nothing that it depends on changed since."""
+        """The mask of a key; computed again when the version of its inputs has changed."""
         known = self._masks.get(key)
         if known is None or known[0] != version:
             known = self._masks[key] = (version, compute())
