@@ -30,15 +30,15 @@ from tessera.kubelet.plugin_client import PluginClient
 from tessera.kubelet.pod_resources_server import PodResourcesServer
 from tessera.kubelet.registration_server import RegistrationServer
 from tessera.kubelet.seam import PluginOptions
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.install import apply
-from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera.lab.kubelet.plugins import DeviceManager
 from tessera.manifests import install_manifests
 from tessera.nvml.hardware import DRIVER_VERSION
 from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.install import apply
+from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.plugins import DeviceManager
 
 NODE, CARDS = "node-1", "8xA100-80GB"
 ROWS = ("driver marker to driver-ready", "validation to registration", "validation to devices counted")

@@ -37,8 +37,8 @@ from tessera.kube.http import HttpTransport
 from tessera.kube.informer import Informer
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
-from tessera.lab import daemon
 from tessera.manifests import install_manifests
+from tessera_lab import daemon
 
 NODE = "node-1"
 NAMESPACE = "kube-system"

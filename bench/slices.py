@@ -48,11 +48,11 @@ from tessera.kube.cache import Event
 from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.until import Watched
-from tessera.lab.apiserver.certificates import Authority
-from tessera.lab.apiserver.http import HttpFront
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.install import Commands, entrypoint, install
-from tessera.lab.nodespec import parse_nodes
+from tessera_lab.apiserver.certificates import Authority
+from tessera_lab.apiserver.http import HttpFront
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.install import Commands, entrypoint, install
+from tessera_lab.nodespec import parse_nodes
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.

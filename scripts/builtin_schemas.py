@@ -1,6 +1,6 @@
 """Packs the schemas of the built-in kinds that the lab's API server serves.
 
-    python scripts/builtin_schemas.py > src/tessera/lab/apiserver/schemas/builtin.json
+    python scripts/builtin_schemas.py > src/tessera_lab/apiserver/schemas/builtin.json
 
 Source: the OpenAPI definitions of Kubernetes 1.32 as the development dependency kubernetes-validate carries them.
 Kept: types, formats, properties, required, references and the ``x-kubernetes-*`` merge rules. Dropped: descriptions,

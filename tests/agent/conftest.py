@@ -24,19 +24,19 @@ from tessera.kube.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.direct import DirectBus
 from tessera.kubelet.seam import Kubelet, PluginError
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.registry import ResourceType, Subresource
-from tessera.lab.apiserver.seams import GroupResource, UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.kubelet.cdi import CdiRegistry
-from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
-from tessera.lab.kubelet.plugins import DeviceManager
-from tessera.lab.virtualtime import run_virtual
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Instance, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.registry import ResourceType, Subresource
+from tessera_lab.apiserver.seams import GroupResource, UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.kubelet.cdi import CdiRegistry
+from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices import DeviceRefusal, PodUid
+from tessera_lab.kubelet.plugins import DeviceManager
+from tessera_lab.virtualtime import run_virtual
 
 T = TypeVar("T")
 

@@ -13,16 +13,16 @@ from tessera.cli.verdicts.reading import asked, report
 from tessera.clock import LoopClock
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.world import builder_image, catalogue, driver_image
-from tessera.lab.install import entrypoint, install
-from tessera.lab.kubelet.images import Catalogue
-from tessera.lab.nodespec import NodeSpec
-from tessera.lab.virtualtime import run_virtual
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.records import RECORDS_KEY, decode_record
 from tessera.provisioning.startup import STARTUP_TAINT
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.world import builder_image, catalogue, driver_image
+from tessera_lab.install import entrypoint, install
+from tessera_lab.kubelet.images import Catalogue
+from tessera_lab.nodespec import NodeSpec
+from tessera_lab.virtualtime import run_virtual
 
 COSTS = CostModel()
 #: Kernels: of the first there is a precompiled driver.

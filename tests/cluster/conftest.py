@@ -24,11 +24,11 @@ from tessera.clock import LoopClock
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
 from tessera.kube.until import Watched
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.install import Commands, entrypoint, install
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.interface import GpuUuid
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.install import Commands, entrypoint, install
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
 COMMANDS = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.

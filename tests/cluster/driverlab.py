@@ -16,14 +16,14 @@ from tessera.driver.manifests.names import set_of
 from tessera.driver.told import read_status
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.world import builder_image, catalogue, driver_image
-from tessera.lab.install import entrypoint, install
-from tessera.lab.kubelet.context import Entrypoint
-from tessera.lab.kubelet.images import Catalogue, SimulatedImage
-from tessera.lab.nodespec import NodeSpec
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.world import builder_image, catalogue, driver_image
+from tessera_lab.install import entrypoint, install
+from tessera_lab.kubelet.context import Entrypoint
+from tessera_lab.kubelet.images import Catalogue, SimulatedImage
+from tessera_lab.nodespec import NodeSpec
+from tessera_lab.virtualtime import run_virtual
 
 COSTS = CostModel()
 JAMMY = "Ubuntu 22.04.4 LTS"

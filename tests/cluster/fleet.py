@@ -18,14 +18,14 @@ from tessera.driver.rollout.state import RECORD_ANNOTATION, Record, record_of
 from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.until import Watched
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.containers import broken
-from tessera.lab.drivers.world import catalogue, driver_image
-from tessera.lab.install import entrypoint, install
-from tessera.lab.kubelet.images import SimulatedImage
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.containers import broken
+from tessera_lab.drivers.world import catalogue, driver_image
+from tessera_lab.install import entrypoint, install
+from tessera_lab.kubelet.images import SimulatedImage
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
 KERNEL, SECOND_KERNEL = "5.15.0-69-generic", "6.8.0-31-generic"
 COSTS = CostModel()

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import REPLICASETS
-from tessera.lab.cluster import Cluster
-from tessera.lab.kubelet.context import ContainerContext, Entrypoint
+from tessera_lab.cluster import Cluster
+from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 MIG = "nvidia.com/mig-1g.5gb"
 

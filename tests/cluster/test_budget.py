@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.audit import Entry
+from tessera_lab.apiserver.audit import Entry
 
 #: What Tessera writes whether or not pods come. ConfigMaps are the records of how nodes came to their cards.
 HOUSEKEEPING = ("leases", "secrets", "mutatingwebhookconfigurations", "configmaps")

@@ -14,19 +14,19 @@ from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.api.driver.status import BUILD_PATIENCE, Strategy
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
-from tessera.lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
-from tessera.lab.cloud.autoscaler.rules import Kind, Timers
-from tessera.lab.cloud.cloud import Cloud
-from tessera.lab.cloud.groups import Delay, NodeGroup
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.containers import broken
-from tessera.lab.drivers.world import INTERNAL_REGISTRY
-from tessera.lab.install import apply
-from tessera.lab.kubelet.images import SimulatedImage
 from tessera.manifests import deploy_folder
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone
 from tessera.provisioning.phases import phases_of
 from tessera.provisioning.startup import DEADLINE, EXTENDED, STARTUP_TAINT
+from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
+from tessera_lab.cloud.autoscaler.rules import Kind, Timers
+from tessera_lab.cloud.cloud import Cloud
+from tessera_lab.cloud.groups import Delay, NodeGroup
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.containers import broken
+from tessera_lab.drivers.world import INTERNAL_REGISTRY
+from tessera_lab.install import apply
+from tessera_lab.kubelet.images import SimulatedImage
 
 M = Milestone
 Play = Callable[..., None]

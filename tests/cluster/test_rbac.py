@@ -24,11 +24,11 @@ from tessera.kube.resources import (
     SECRETS,
     Resource,
 )
-from tessera.lab.drivers.containers import broken
-from tessera.lab.drivers.world import driver_image
-from tessera.lab.systems import SYSTEMS
 from tessera.manifests import install_manifests
 from tessera.nvml.errors import Unknown
+from tessera_lab.drivers.containers import broken
+from tessera_lab.drivers.world import driver_image
+from tessera_lab.systems import SYSTEMS
 
 PREFIX = "system:serviceaccount:tessera-system:"
 ACCOUNTS = ("tessera-controller", "tessera-webhook", "tessera-agent")

@@ -11,8 +11,8 @@ from tessera.cli.cards import cards_of
 from tessera.kube.errors import NotFound
 from tessera.kube.meta import resource_for
 from tessera.kube.resources import PODS
-from tessera.lab.install import install
 from tessera.manifests import install_manifests
+from tessera_lab.install import install
 
 PLACE = ("namespace", "name")
 

@@ -8,8 +8,8 @@ from tessera.cli.verdicts.answer import Report
 from tessera.cli.verdicts.reading import asked, report
 from tessera.kube.meta import Resource
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
-from tessera.lab.apiserver.seams import UserInfo
 from tessera.nvml.errors import Unknown
+from tessera_lab.apiserver.seams import UserInfo
 
 InLab = Callable[..., None]
 

@@ -13,11 +13,11 @@ from tessera.controller.neighbours import HostPorts, Neighbours
 from tessera.controller.node_index import NodeIndex
 from tessera.controller.pod_index import PodIndex
 from tessera.kube.resources import Node, Pod
-from tessera.lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
-from tessera.lab.scheduler.decision import refusals
-from tessera.lab.scheduler.neighbours import affinity_filter
-from tessera.lab.scheduler.spread import spread_filter
 from tessera.placement.work import Work
+from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.decision import refusals
+from tessera_lab.scheduler.neighbours import affinity_filter
+from tessera_lab.scheduler.spread import spread_filter
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

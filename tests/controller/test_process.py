@@ -23,11 +23,11 @@ from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.transport import Request, Response, Stream, Transport
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
 from tessera.mig.models import model_by_short_name
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 CRD = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "crds" / "instaslices.yaml").read_text())

@@ -8,11 +8,11 @@ import yaml
 from tests.deploy.conftest import ROOT, rendered
 
 from tessera.clock import SystemClock
-from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.apiserver.status import StatusError
-from tessera.lab.apiserver.storage import Store
 from tessera.limits import POLICY_ENTRIES
+from tessera_lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.status import StatusError
+from tessera_lab.apiserver.storage import Store
 
 Obj = dict[str, Any]
 GROUP = "admissionregistration.k8s.io"

@@ -16,10 +16,10 @@ from tessera.driver.building import PUSH_PATIENCE, Building, build_view
 from tessera.driver.pool import PoolKey
 from tessera.driver.strategy import BuildState as Stands
 from tessera.kube.client import Client
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 

@@ -21,11 +21,11 @@ from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
 from tessera.kube.transport import Request, Response, Stream, Transport
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
 from tessera.manifests import install_manifests
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 KERNELS = {"a": "5.15.0-69-generic", "b": "5.15.0-70-generic"}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tessera.lab import daemon
+from tessera_lab import daemon
 
 #: Seconds that anything in the lab may take on a loaded machine of two cores.
 PATIENCE = 60.0

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tessera.cli.driver.labs import LabRegistries, lab_registries
-from tessera.lab.drivers.published import NEWER
-from tessera.lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
+from tessera_lab.drivers.published import NEWER
+from tessera_lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
 
 ROOT = Path(__file__).parents[2]
 DRIVER = f"{PUBLIC.repository}/{PUBLIC.image}"

@@ -13,14 +13,14 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import EVENTS, PODS
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.kubelet.context import Direct, KubeletOptions
-from tessera.lab.kubelet.node import SimulatedNode
-from tessera.lab.scheduler.scheduler import Scheduler
-from tessera.lab.virtualtime import run_virtual
-from tessera.lab.workloads.suite import Workloads
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.kubelet.context import Direct, KubeletOptions
+from tessera_lab.kubelet.node import SimulatedNode
+from tessera_lab.scheduler.scheduler import Scheduler
+from tessera_lab.virtualtime import run_virtual
+from tessera_lab.workloads.suite import Workloads
 
 Object = dict[str, Any]
 

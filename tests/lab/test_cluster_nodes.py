@@ -12,10 +12,10 @@ from tessera.clock import LoopClock, SystemClock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.nodespec import NodeSpec, parse_nodes
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.hardware import DRIVER_VERSION
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.nodespec import NodeSpec, parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
 RHCOS = "Red Hat Enterprise Linux CoreOS 413.92.202402131523-0 (Plow)"
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tessera.lab.control import SOCKET, ask, served
 from tessera.limits import LAB_QUESTION
+from tessera_lab.control import SOCKET, ask, served
 
 
 @pytest.fixture

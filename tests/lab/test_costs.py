@@ -6,7 +6,7 @@ import statistics
 import msgspec
 import pytest
 
-from tessera.lab.costs import CostModel, durations, listed, log_normal
+from tessera_lab.costs import CostModel, durations, listed, log_normal
 
 
 def test_every_number_says_what_it_is_and_where_it_comes_from() -> None:

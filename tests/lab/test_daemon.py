@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tessera.lab import daemon
-from tessera.lab.daemon import LabError, LabState
+from tessera_lab import daemon
+from tessera_lab.daemon import LabError, LabState
 
 STATE = LabState(
     pid=os.getpid(),
@@ -112,7 +112,7 @@ def test_what_a_killed_lab_said_is_forgotten_by_the_next(folder: Path) -> None:
 
 def test_a_lab_that_still_starts_is_ended_too(folder: Path) -> None:
     code = (
-        "import pathlib, sys, time; from tessera.lab import daemon\n"
+        "import pathlib, sys, time; from tessera_lab import daemon\n"
         "with daemon.held(pathlib.Path('lab')): print('held', flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as child:

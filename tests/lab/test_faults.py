@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-import tessera.lab
+import tessera_lab
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.resources import (
@@ -32,11 +32,11 @@ from tessera.kube.resources import (
     STATEFULSETS,
 )
 from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
-PARTS = tuple(os.fspath(Path(tessera.lab.__file__).parent / name) for name in ("kubelet", "scheduler", "workloads"))
+PARTS = tuple(os.fspath(Path(tessera_lab.__file__).parent / name) for name in ("kubelet", "scheduler", "workloads"))
 RESOURCE = "example.com/device"
 #: Runs of the ordinary test; the long one throws at every place.
 SAMPLE = 24

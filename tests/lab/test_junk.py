@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tessera.clock import LoopClock
 from tessera.kube.resources import PODS
 from tessera.kube.transport import Request
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.cluster import ADMIN, Cluster, ClusterOptions
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.cluster import ADMIN, Cluster, ClusterOptions
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
 Obj = dict[str, Any]
 

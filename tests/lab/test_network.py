@@ -2,7 +2,7 @@
 
 import socket
 
-from tessera.lab.network import taken_block
+from tessera_lab.network import taken_block
 
 
 def test_two_labs_never_share_a_block() -> None:

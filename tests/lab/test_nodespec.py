@@ -2,8 +2,8 @@
 
 import pytest
 
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.systems import SYSTEMS
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.systems import SYSTEMS
 
 
 @pytest.mark.parametrize(

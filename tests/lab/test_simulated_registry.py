@@ -6,8 +6,8 @@ from tessera.api.driver.policy import ImageSource
 from tessera.clock import SystemClock
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
-from tessera.lab.kubelet.images import Catalogue, SimulatedImage
-from tessera.lab.registry import SimulatedRegistry
+from tessera_lab.kubelet.images import Catalogue, SimulatedImage
+from tessera_lab.registry import SimulatedRegistry
 
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
 POOL = PoolKey(os_id="rhcos", os_version="4.13", kernel=KERNEL, architecture="amd64")

@@ -3,8 +3,8 @@
 import pytest
 
 from tessera.driver.osimage import parse_os_image
-from tessera.lab.experiments import scenarios
-from tessera.lab.systems import SYSTEMS, System, find_system, running
+from tessera_lab.experiments import scenarios
+from tessera_lab.systems import SYSTEMS, System, find_system, running
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

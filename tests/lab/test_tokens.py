@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import SERVICE_ACCOUNTS
-from tessera.lab.kubelet.context import ContainerContext, Direct
-from tessera.lab.tokens import ContainerToken
+from tessera_lab.kubelet.context import ContainerContext, Direct
+from tessera_lab.tokens import ContainerToken
 
 HOUR = 3600.0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.lab.virtualtime import Deadlock, VirtualTimeLoop, run_virtual
+from tessera_lab.virtualtime import Deadlock, VirtualTimeLoop, run_virtual
 
 
 def test_an_hour_of_sleep_takes_no_time() -> None:

@@ -17,16 +17,16 @@ from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
 from tessera.kube.until import Watched
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.records import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.run import Provisioning
 from tessera.provisioning.store import RECORDS_NAME
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 M = Milestone
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))

@@ -12,14 +12,14 @@ import yaml
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.apiserver.webhook_call import InProcessCaller
-from tessera.lab.apiserver.webhooks import AdmissionWebhooks
-from tessera.lab.virtualtime import run_virtual
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.webhook_call import InProcessCaller
+from tessera_lab.apiserver.webhooks import AdmissionWebhooks
+from tessera_lab.virtualtime import run_virtual
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CRD = yaml.safe_load((DEPLOY / "crds" / "instaslices.yaml").read_text())

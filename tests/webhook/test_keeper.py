@@ -12,10 +12,10 @@ from tests.webhook.conftest import ADMIN, NAME, NAMESPACE, SECRET, Lab, in_lab
 
 from tessera.kube.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
-from tessera.lab.apiserver.inprocess import InProcessTransport
 from tessera.webhook.certificates import Certificate, in_force, issue
 from tessera.webhook.keeper import Keeper
 from tessera.webhook.options import WebhookOptions
+from tessera_lab.apiserver.inprocess import InProcessTransport
 
 NAMES = [f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local"]
 

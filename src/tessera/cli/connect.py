@@ -89,9 +89,9 @@ def _said(error: BaseException) -> str | None:
     """The line for an error that a user can do something about; None for our own faults."""
     from tessera.kube.config import ConfigError
     from tessera.kube.errors import ApiError, Forbidden
-    from tessera.lab.daemon import LabError
     from tessera.nvml.errors import NvmlError
     from tessera.nvml.statefile import StateFileError
+    from tessera_lab.daemon import LabError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [_said(each) for each in error.exceptions]

@@ -29,7 +29,7 @@ from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
-from tessera.lab import control, daemon
+from tessera_lab import control, daemon
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"

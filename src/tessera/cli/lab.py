@@ -9,13 +9,13 @@ from tessera.cli.connect import reported
 from tessera.cli.console import say, say_document, say_json
 
 if TYPE_CHECKING:
-    from tessera.lab.daemon import LabState
+    from tessera_lab.daemon import LabState
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 def _folder(value: Path | None) -> Path:
-    from tessera.lab.daemon import default_folder
+    from tessera_lab.daemon import default_folder
 
     return (value or default_folder()).absolute()
 
@@ -132,10 +132,10 @@ def up(folder: Path | None, **world: Any) -> None:
       tessera lab up --nodes 4xA30,4xA30@rhcos4.15 --os ubuntu22.04 --kernel 5.15.0-119-generic
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
-    from tessera.lab import daemon
-    from tessera.lab.cloud.standing import parse_groups
-    from tessera.lab.nodespec import parse_nodes
-    from tessera.lab.systems import running
+    from tessera_lab import daemon
+    from tessera_lab.cloud.standing import parse_groups
+    from tessera_lab.nodespec import parse_nodes
+    from tessera_lab.systems import running
 
     parse_nodes(world["nodes"])
     running(world["system"], world["kernel"])
@@ -165,7 +165,7 @@ def _arguments(world: dict[str, Any]) -> list[str]:
 @reported
 def down(folder: Path | None) -> None:
     """End the lab and remove its folder."""
-    from tessera.lab import daemon
+    from tessera_lab import daemon
 
     where = _folder(folder)
     say("lab is down" if daemon.stop(where) else f"no lab runs in {where}")
@@ -177,7 +177,7 @@ def down(folder: Path | None) -> None:
 @reported
 def status(folder: Path | None, output: str) -> int:
     """Say whether a lab runs, and where its kubeconfig is. Exit code 1 if none runs."""
-    from tessera.lab import daemon
+    from tessera_lab import daemon
 
     where = _folder(folder)
     state = daemon.running(where)
@@ -202,7 +202,7 @@ def status(folder: Path | None, output: str) -> int:
 @reported
 def smi(folder: Path | None, node: str) -> None:
     """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
-    from tessera.lab.control import ask
+    from tessera_lab.control import ask
 
     say_document(ask(_lab_folder(folder), "smi", node))
 
@@ -226,7 +226,7 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
       kubectl get events --field-selector reason=Rebooted
       kubectl get pods -A -o wide --watch
     """
-    from tessera.lab.control import ask
+    from tessera_lab.control import ask
 
     say_document(ask(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 
@@ -237,7 +237,7 @@ def _lab_folder(folder: Path | None) -> Path:
     Raises:
         LabError: no lab runs where the caller says that there is one.
     """
-    from tessera.lab.daemon import meant_folder
+    from tessera_lab.daemon import meant_folder
 
     return meant_folder(folder).absolute()
 
@@ -250,8 +250,8 @@ def serve(folder: Path | None, **world: Any) -> None:
     """Run a lab in the foreground until it is told to end; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
     from tessera.cli.process import collect_seldom, start_log
-    from tessera.lab.install import Commands
-    from tessera.lab.serve import World, serve_lab
+    from tessera_lab.install import Commands
+    from tessera_lab.serve import World, serve_lab
 
     start_log("info")
     collect_seldom()

@@ -19,10 +19,10 @@ from tessera.agent.driver.markers import Markers
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.kube.resources import NODES
-from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera.lab.kubelet.devices import PodUid
-from tessera.lab.kubelet.plugins import DeviceManager
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices import PodUid
+from tessera_lab.kubelet.plugins import DeviceManager
+from tessera_lab.virtualtime import run_virtual
 
 VERSION = "595.58.03"
 

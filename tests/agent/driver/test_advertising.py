@@ -17,9 +17,9 @@ from tessera.kubelet.direct import DirectBus
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.registration_server import RegistrationServer
 from tessera.kubelet.seam import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
-from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera.lab.kubelet.plugins import DeviceManager
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.plugins import DeviceManager
+from tessera_lab.virtualtime import run_virtual
 
 RESOURCE = "nvidia.com/gpu"
 

@@ -13,13 +13,13 @@ from tessera.agent.health.watch import HealthWatch
 from tessera.agent.metrics import Metrics
 from tessera.agent.wakeup import Changes
 from tessera.clock import Clock
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import EventKind, Nvml
 from tessera.nvml.machine import SimEvent
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.virtualtime import run_virtual
 
 T = TypeVar("T")
 EPOCH = 1_700_000_000.0

@@ -8,11 +8,11 @@ from tessera.agent.health.facts import Probed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.probing import Prober
 from tessera.clock import Clock, LoopClock
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.errors import NoPermission, ResetRequired
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.virtualtime import run_virtual
 
 
 @pytest.fixture

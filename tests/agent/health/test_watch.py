@@ -18,11 +18,11 @@ from tessera.agent.wakeup import Changes
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device
 from tessera.clock import LoopClock
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.errors import Unknown
 from tessera.nvml.interface import EventKind
 from tessera.nvml.machine import SimEvent
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.virtualtime import run_virtual
 
 
 def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:

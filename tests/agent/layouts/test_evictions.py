@@ -17,10 +17,10 @@ from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import PODS
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 
 class Cluster:

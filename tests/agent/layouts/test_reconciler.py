@@ -15,9 +15,9 @@ from tessera.agent.layouts.cards import DRIFT_RECHECK
 from tessera.agent.layouts.reboots import PATIENCE
 from tessera.agent.layouts.status import LayoutState
 from tessera.agent.roles import Role
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.errors import GpuLost, InUse
 from tessera.nvml.interface import MigUuid
+from tessera_lab.virtualtime import run_virtual
 
 SEED = "2x2g.10gb-3x1g.5gb"
 

@@ -30,13 +30,13 @@ from tessera.api.sharing.offer import make_offer
 from tessera.clock import Clock, LoopClock
 from tessera.kube.client import Client
 from tessera.kube.resources import NAMESPACES, PODS, Pod
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.interface import Memory, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 T = TypeVar("T")
 GIB = 2**30

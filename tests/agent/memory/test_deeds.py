@@ -17,7 +17,7 @@ from tessera.agent.memory.limits import Mode
 from tessera.agent.memory.processes import ProcessTable, parse_cgroup
 from tessera.api.names import PodUid
 from tessera.kube.resources import PODS
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.virtualtime import run_virtual
 
 
 def test_a_hog_is_ended_and_its_neighbour_lives(node: Node) -> None:

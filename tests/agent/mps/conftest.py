@@ -15,11 +15,11 @@ from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
 from tessera.agent.wakeup import Changes
 from tessera.api.sharing.mps import client_share
 from tessera.clock import LoopClock
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.virtualtime import run_virtual
 
 SHARED = "nvidia.com/gpu.shared"
 OTHER = "nvidia.com/a100.shared"

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from tessera.agent.ondemand.cdi import CdiFolder, environment, qualified
-from tessera.lab.kubelet.cdi import CdiRegistry
 from tessera.nvml.interface import DeviceFile
+from tessera_lab.kubelet.cdi import CdiRegistry
 
 DEVICE = "GPU-a:3g.20gb:4"
 

@@ -29,15 +29,15 @@ from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Node, NodeStatus, Pod
 from tessera.kubelet.direct import DirectBus
 from tessera.kubelet.seam import Kubelet
-from tessera.lab.kubelet.cdi import CdiRegistry
-from tessera.lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera.lab.kubelet.devices import DeviceRefusal, PodUid
-from tessera.lab.kubelet.plugins import DeviceManager
-from tessera.lab.virtualtime import run_virtual
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Event, EventKind
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.kubelet.cdi import CdiRegistry
+from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices import DeviceRefusal, PodUid
+from tessera_lab.kubelet.plugins import DeviceManager
+from tessera_lab.virtualtime import run_virtual
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 

@@ -6,12 +6,12 @@ from tessera.agent.sharing.links import read_topology
 from tessera.agent.sharing.readings import RETRY, Readings
 from tessera.agent.stock import Stock, read_stock
 from tessera.clock import LoopClock
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.attributes import NvLink
 from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import DeviceFile, GpuUuid, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.virtualtime import run_virtual
 
 
 class CardsWithFiles(SimulatedMachine):

@@ -12,9 +12,9 @@ from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME
 from tessera.agent.sharing.answers import AnswerOptions
 from tessera.kubelet.registration import RegistrationError
 from tessera.kubelet.seam import PluginError
-from tessera.lab.kubelet.devices import DeviceRefusal
-from tessera.lab.kubelet.plugins import STOP_GRACE
 from tessera.nvml.errors import NotSupported
+from tessera_lab.kubelet.devices import DeviceRefusal
+from tessera_lab.kubelet.plugins import STOP_GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

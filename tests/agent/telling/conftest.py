@@ -21,13 +21,13 @@ from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
 from tessera.kube.resources import EVENTS, NODES, Node
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
 from tessera.mig.names import ci_profile_index
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 NODE = "node-1"
 #: A slice: profile and start.

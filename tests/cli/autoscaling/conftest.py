@@ -12,11 +12,11 @@ from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CRDS, DEPLOYMENTS, NAMESPACES, NODES, PODS
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.virtualtime import run_virtual
 from tessera.provisioning.advise.samples import GroupTimes
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
 
 SERVED = (CLUSTER_AUTOSCALERS, NODE_POOLS, *SETS)
 KINDS: dict[str, Resource[Any]] = {

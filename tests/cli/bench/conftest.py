@@ -17,12 +17,12 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Pod
-from tessera.lab.apiserver.http import HttpFront, kubeconfig
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.install import apply
 from tessera.manifests import install_manifests
+from tessera_lab.apiserver.http import HttpFront, kubeconfig
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.install import apply
 
 #: What a server is made with, and a kubeconfig of it.
 Serving = Callable[..., str]

@@ -10,9 +10,9 @@ import pytest
 
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.main import main
-from tessera.lab.costs import CALIBRATED
-from tessera.lab.experiments.attribution import PERIOD, REST, Attribution, Saving
 from tessera.provisioning.experiments.results import Samples
+from tessera_lab.costs import CALIBRATED
+from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, Saving
 
 Told = pytest.CaptureFixture[str]
 

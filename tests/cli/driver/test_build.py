@@ -23,13 +23,13 @@ from tessera.driver.build.orders import BuildOrder, order
 from tessera.driver.build.states import Retries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.building import image_build
-from tessera.lab.drivers.world import catalogue
-from tessera.lab.kubelet.images import SimulatedImage
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.building import image_build
+from tessera_lab.drivers.world import catalogue
+from tessera_lab.kubelet.images import SimulatedImage
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
 UBUNTU = shlex.split(
     "--kernel 5.15.0-119-generic --os ubuntu22.04 --version 535.183.06 --to registry.local/nvidia/driver"

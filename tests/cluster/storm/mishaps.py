@@ -18,9 +18,9 @@ from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.state import CHANGING, RECORD_ANNOTATION
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, PODS
-from tessera.lab.apiserver.seams import GroupResource
-from tessera.lab.drivers.containers import broken
-from tessera.lab.kubelet.images import SimulatedImage
+from tessera_lab.apiserver.seams import GroupResource
+from tessera_lab.drivers.containers import broken
+from tessera_lab.kubelet.images import SimulatedImage
 
 #: More nodes, or fewer, are not made of it.
 MOST_NODES, FEWEST_NODES = 6, 3

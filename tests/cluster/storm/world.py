@@ -11,10 +11,10 @@ from tests.cluster.driverlab import BEGAN, COSTS, NEWER, VERSION, builder, node,
 
 from tessera.clock import LoopClock
 from tessera.driver.resolution import Outcome
-from tessera.lab.drivers.drivertoolkit import driver_toolkit
-from tessera.lab.drivers.world import INTERNAL_REGISTRY
-from tessera.lab.kubelet.images import Catalogue, SimulatedImage
-from tessera.lab.nodespec import NodeSpec
+from tessera_lab.drivers.drivertoolkit import driver_toolkit
+from tessera_lab.drivers.world import INTERNAL_REGISTRY
+from tessera_lab.kubelet.images import Catalogue, SimulatedImage
+from tessera_lab.nodespec import NodeSpec
 
 BOTH = ("amd64", "arm64")
 VERSIONS = (VERSION, NEWER, "550.54.14")

@@ -20,12 +20,12 @@ from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION,
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.world import catalogue, driver_image
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.registry import SimulatedRegistry
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.world import catalogue, driver_image
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.registry import SimulatedRegistry
+from tessera_lab.virtualtime import run_virtual
 
 COSTS = CostModel()
 K = "5.15.0-118-generic"

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.identity import service_account
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.identity import service_account
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
 
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
 REQUEST = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}

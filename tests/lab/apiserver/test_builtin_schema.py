@@ -2,10 +2,10 @@
 
 import pytest
 
-from tessera.lab.apiserver.builtin_schema import BuiltinSchema, builtin_schema
-from tessera.lab.apiserver.schemas import library
-from tessera.lab.apiserver.seams import Obj
-from tessera.lab.apiserver.status import StatusError
+from tessera_lab.apiserver.builtin_schema import BuiltinSchema, builtin_schema
+from tessera_lab.apiserver.schemas import library
+from tessera_lab.apiserver.seams import Obj
+from tessera_lab.apiserver.status import StatusError
 
 
 def pod(**spec: object) -> Obj:

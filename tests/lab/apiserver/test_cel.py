@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.lab.apiserver.cel import CelError, EvaluationError, compile_expression
+from tessera_lab.apiserver.cel import CelError, EvaluationError, compile_expression
 
 POD: dict[str, Any] = {
     "metadata": {"name": "p", "labels": {"a": "b"}},

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.lab.apiserver.test_crd_schema import ROOT, crd, texts
 
-from tessera.lab.apiserver.crd_schema import check_crd
-from tessera.lab.apiserver.crd_validation import StructuralSchema
-from tessera.lab.apiserver.status import StatusError
+from tessera_lab.apiserver.crd_schema import check_crd
+from tessera_lab.apiserver.crd_validation import StructuralSchema
+from tessera_lab.apiserver.status import StatusError
 
 RULES = "x-kubernetes-validations"
 SAME = {"rule": "self == oldSelf", "message": "cannot be changed"}

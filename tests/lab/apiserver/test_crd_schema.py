@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.crd_schema import check_crd
-from tessera.lab.apiserver.seams import Obj
-from tessera.lab.apiserver.status import StatusError
+from tessera_lab.apiserver.crd_schema import check_crd
+from tessera_lab.apiserver.seams import Obj
+from tessera_lab.apiserver.status import StatusError
 
 ROOT = "spec.validation.openAPIV3Schema"
 

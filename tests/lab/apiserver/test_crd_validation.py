@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.lab.apiserver.crd_validation import StructuralSchema
+from tessera_lab.apiserver.crd_validation import StructuralSchema
 
 
 def shape(**properties: Any) -> StructuralSchema:

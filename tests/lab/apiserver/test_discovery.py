@@ -2,16 +2,16 @@
 
 import pytest
 
-from tessera.lab.apiserver.builtin import builtin_types
-from tessera.lab.apiserver.discovery import (
+from tessera_lab.apiserver.builtin import builtin_types
+from tessera_lab.apiserver.discovery import (
     LAB_VERSION,
     LEAPING_VERSION,
     Discovery,
     aggregated_version,
     version_priority,
 )
-from tessera.lab.apiserver.registry import Registry, ResourceType
-from tessera.lab.apiserver.seams import GroupResource
+from tessera_lab.apiserver.registry import Registry, ResourceType
+from tessera_lab.apiserver.seams import GroupResource
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 #: What kubectl 1.32 sends.

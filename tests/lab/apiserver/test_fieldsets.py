@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.lab.apiserver.fieldsets import (
+from tessera_lab.apiserver.fieldsets import (
     SELF,
     Fields,
     compact,

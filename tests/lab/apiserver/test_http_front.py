@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.lab.apiserver.certificates import Authority
-from tessera.lab.apiserver.http import HttpFront
-from tessera.lab.apiserver.seams import GroupResource, UserInfo
-from tessera.lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.certificates import Authority
+from tessera_lab.apiserver.http import HttpFront
+from tessera_lab.apiserver.seams import GroupResource, UserInfo
+from tessera_lab.apiserver.server import ApiServer
 
 TOKENS = {"secret": UserInfo(name="admin", groups=("system:masters",))}
 HOLDER = {"Authorization": "Bearer secret"}

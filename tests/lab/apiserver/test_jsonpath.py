@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.jsonpath import find, parse
+from tessera_lab.apiserver.jsonpath import find, parse
 
 OBJ: dict[str, Any] = {
     "metadata": {"labels": {"a.b/c": "x"}},

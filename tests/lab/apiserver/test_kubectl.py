@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.lab.apiserver.certificates import Authority
-from tessera.lab.apiserver.http import HttpFront, kubeconfig
-from tessera.lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.certificates import Authority
+from tessera_lab.apiserver.http import HttpFront, kubeconfig
+from tessera_lab.apiserver.server import ApiServer
 
 Kubectl = Callable[..., Awaitable[str]]
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.builtin import builtin_types
-from tessera.lab.apiserver.crd_validation import StructuralSchema
-from tessera.lab.apiserver.openapi import OpenApi
-from tessera.lab.apiserver.registry import Registry, ResourceType
-from tessera.lab.apiserver.seams import GroupResource, Obj
+from tessera_lab.apiserver.builtin import builtin_types
+from tessera_lab.apiserver.crd_validation import StructuralSchema
+from tessera_lab.apiserver.openapi import OpenApi
+from tessera_lab.apiserver.registry import Registry, ResourceType
+from tessera_lab.apiserver.seams import GroupResource, Obj
 
 
 def custom(**properties: Any) -> ResourceType:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.patches import json_patch, merge_patch
-from tessera.lab.apiserver.status import StatusError
-from tessera.lab.apiserver.strategic import strategic_merge
-from tessera.lab.apiserver.topology import builtin_topology
+from tessera_lab.apiserver.patches import json_patch, merge_patch
+from tessera_lab.apiserver.status import StatusError
+from tessera_lab.apiserver.strategic import strategic_merge
+from tessera_lab.apiserver.topology import builtin_topology
 
 POD = builtin_topology("", "v1", "Pod")
 

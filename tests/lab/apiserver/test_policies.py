@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tests.lab.apiserver.conftest import Api, config_map
 
-from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.apiserver.status import StatusError
+from tessera_lab.apiserver.seams import AdmissionRequest, Attributes, UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.status import StatusError
 
 GROUP = "/apis/admissionregistration.k8s.io/v1"
 POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.lab.apiserver.quota import QUOTAS, Quotas, QuotaTracker
-from tessera.lab.apiserver.quota_usage import PODS, usage
-from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
-from tessera.lab.apiserver.status import StatusError
-from tessera.lab.apiserver.storage import Store, copied
+from tessera_lab.apiserver.quota import QUOTAS, Quotas, QuotaTracker
+from tessera_lab.apiserver.quota_usage import PODS, usage
+from tessera_lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
+from tessera_lab.apiserver.status import StatusError
+from tessera_lab.apiserver.storage import Store, copied
 
 GPU = "requests.nvidia.com/mig-1g.5gb"
 MEMORY = "instaslice.redhat.com/accelerator-memory-quota"

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.identity import service_account
-from tessera.lab.apiserver.rbac import Rbac, allows, bootstrap_roles
-from tessera.lab.apiserver.reviews import access
-from tessera.lab.apiserver.seams import Attributes, GroupResource, Obj, UserInfo
-from tessera.lab.apiserver.status import StatusError
+from tessera_lab.apiserver.identity import service_account
+from tessera_lab.apiserver.rbac import Rbac, allows, bootstrap_roles
+from tessera_lab.apiserver.reviews import access
+from tessera_lab.apiserver.seams import Attributes, GroupResource, Obj, UserInfo
+from tessera_lab.apiserver.status import StatusError
 
 ANN = UserInfo(name="ann", groups=("dev", "system:authenticated"))
 PLURALS = {

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from tessera.clock import parse_rfc3339
-from tessera.lab.apiserver.ages import human
-from tessera.lab.apiserver.columns_other import CustomColumns
-from tessera.lab.apiserver.pod_columns import summary
-from tessera.lab.apiserver.schemas import library
-from tessera.lab.apiserver.seams import Obj
-from tessera.lab.apiserver.table import builtin_columns
+from tessera_lab.apiserver.ages import human
+from tessera_lab.apiserver.columns_other import CustomColumns
+from tessera_lab.apiserver.pod_columns import summary
+from tessera_lab.apiserver.schemas import library
+from tessera_lab.apiserver.seams import Obj
+from tessera_lab.apiserver.table import builtin_columns
 
 CREATED = "2026-01-31T12:00:00Z"
 NOW = parse_rfc3339(CREATED) + 300

@@ -1,6 +1,6 @@
 """Merge rules read from schemas."""
 
-from tessera.lab.apiserver.topology import builtin_topology, crd_topology
+from tessera_lab.apiserver.topology import builtin_topology, crd_topology
 
 
 def test_containers_merge_by_name_in_both_ways() -> None:

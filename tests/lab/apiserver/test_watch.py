@@ -8,12 +8,12 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.kube.transport import Request
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import GroupResource, UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.apiserver.storage import Change
-from tessera.lab.apiserver.watch import Watcher
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import GroupResource, UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.storage import Change
+from tessera_lab.apiserver.watch import Watcher
+from tessera_lab.virtualtime import run_virtual
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"

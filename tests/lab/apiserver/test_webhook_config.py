@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.apiserver.certificates import Authority
-from tessera.lab.apiserver.seams import Obj
-from tessera.lab.apiserver.webhook_config import check_webhooks
+from tessera_lab.apiserver.certificates import Authority
+from tessera_lab.apiserver.seams import Obj
+from tessera_lab.apiserver.webhook_config import check_webhooks
 
 BUNDLE = base64.b64encode(Authority(1_700_000_000.0).certificate).decode()
 

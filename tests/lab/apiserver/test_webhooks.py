@@ -14,15 +14,15 @@ import pytest
 from aiohttp import web
 
 from tessera.clock import SystemClock
-from tessera.lab.apiserver.builtin import builtin_types
-from tessera.lab.apiserver.certificates import Authority
-from tessera.lab.apiserver.event_versions import CORE_EVENTS, to_core_event, to_new_event
-from tessera.lab.apiserver.registry import Registry
-from tessera.lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
-from tessera.lab.apiserver.status import StatusError
-from tessera.lab.apiserver.storage import Store
-from tessera.lab.apiserver.webhook_call import HttpCaller, InProcessCaller, WebhookCaller
-from tessera.lab.apiserver.webhooks import MUTATING, VALIDATING, AdmissionWebhooks
+from tessera_lab.apiserver.builtin import builtin_types
+from tessera_lab.apiserver.certificates import Authority
+from tessera_lab.apiserver.event_versions import CORE_EVENTS, to_core_event, to_new_event
+from tessera_lab.apiserver.registry import Registry
+from tessera_lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
+from tessera_lab.apiserver.status import StatusError
+from tessera_lab.apiserver.storage import Store
+from tessera_lab.apiserver.webhook_call import HttpCaller, InProcessCaller, WebhookCaller
+from tessera_lab.apiserver.webhooks import MUTATING, VALIDATING, AdmissionWebhooks
 
 #: TLS libraries compare with the real time.
 NOW = SystemClock().now()

@@ -7,16 +7,16 @@ precompiled ones, in the reference operator's order of steps. Everything here is
 import pytest
 
 from tessera.cli import agent, controller, webhook
-from tessera.lab.cloud.autoscaler.rules import Timers
-from tessera.lab.costs import CostModel
-from tessera.lab.experiments.measure import OURS
-from tessera.lab.experiments.scaling import Played, Setting, play
-from tessera.lab.experiments.scenarios import BUILT, PUBLIC, Scenario
-from tessera.lab.install import Commands, entrypoint
 from tessera.provisioning.advise import timers as advised
 from tessera.provisioning.advise.findings import Labels, Rank, findings
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import advise
+from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.costs import CostModel
+from tessera_lab.experiments.measure import OURS
+from tessera_lab.experiments.scaling import Played, Setting, play
+from tessera_lab.experiments.scenarios import BUILT, PUBLIC, Scenario
+from tessera_lab.install import Commands, entrypoint
 
 MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
 #: OpenShift's sample has an unneededTime of 5 minutes; its delayAfterAdd of 10 would hide what that does to one node.

@@ -6,13 +6,13 @@ from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.cli import agent, controller, webhook
 from tessera.cli.autoscaling.facts import ClusterFacts, look
 from tessera.kube.resources import PODS
-from tessera.lab.cloud.autoscaler.rules import Timers
-from tessera.lab.costs import CostModel
-from tessera.lab.experiments import worlds
-from tessera.lab.experiments.scenarios import PUBLIC, WORKLOAD
-from tessera.lab.install import Commands, entrypoint
-from tessera.lab.virtualtime import run_virtual
 from tessera.provisioning.advise.samples import GroupTimes
+from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.costs import CostModel
+from tessera_lab.experiments import worlds
+from tessera_lab.experiments.scenarios import PUBLIC, WORKLOAD
+from tessera_lab.install import Commands, entrypoint
+from tessera_lab.virtualtime import run_virtual
 
 MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
 

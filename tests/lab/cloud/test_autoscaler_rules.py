@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.lab.cloud.autoscaler.rules import (
+from tessera_lab.cloud.autoscaler.rules import (
     Deed,
     GroupView,
     Kind,
@@ -20,8 +20,8 @@ from tessera.lab.cloud.autoscaler.rules import (
     scan,
     upcoming,
 )
-from tessera.lab.cloud.groups import NodeGroup
-from tessera.lab.nodespec import NodeSpec
+from tessera_lab.cloud.groups import NodeGroup
+from tessera_lab.nodespec import NodeSpec
 
 GROUP = NodeGroup(name="gpu", template=NodeSpec(name="", cards=("T4",)), maximum=3)
 TIMERS = Timers()

@@ -9,13 +9,13 @@ from tessera.clock import LoopClock, parse_rfc3339
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
-from tessera.lab.cloud.cloud import Cloud
-from tessera.lab.cloud.groups import Delay, InstanceState, NodeGroup
-from tessera.lab.cloud.machineobjects import NAMESPACE
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.nodespec import NodeSpec
-from tessera.lab.virtualtime import run_virtual
 from tessera.provisioning.machines import request_of
+from tessera_lab.cloud.cloud import Cloud
+from tessera_lab.cloud.groups import Delay, InstanceState, NodeGroup
+from tessera_lab.cloud.machineobjects import NAMESPACE
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.nodespec import NodeSpec
+from tessera_lab.virtualtime import run_virtual
 
 START = 1_800_000_000
 GPU = NodeGroup(

@@ -4,10 +4,10 @@ import pytest
 
 from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
-from tessera.lab import daemon
-from tessera.lab.cloud.standing import LONGEST_NAME, autoscaled, parse_group, parse_groups
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.virtualtime import run_virtual
+from tessera_lab import daemon
+from tessera_lab.cloud.standing import LONGEST_NAME, autoscaled, parse_group, parse_groups
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.virtualtime import run_virtual
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.lab.kubelet.context import Direct
-from tessera.lab.kubelet.images import ImageProgram
-from tessera.lab.kubelet.programs import ProgramContext, RunClock, exit_code
-from tessera.lab.virtualtime import run_virtual
 from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.images import ImageProgram
+from tessera_lab.kubelet.programs import ProgramContext, RunClock, exit_code
+from tessera_lab.virtualtime import run_virtual
 
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.driver.resolution import Outcome
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.building import image_build
-from tessera.lab.kubelet.images import Catalogue
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.building import image_build
+from tessera_lab.kubelet.images import Catalogue
 
 COSTS = CostModel(build_seconds=1140)
 KERNEL = "5.15.0-69-generic"

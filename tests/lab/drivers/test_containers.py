@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.containers import broken, builder, precompiled
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.containers import broken, builder, precompiled
 
 COSTS = CostModel(prepare_seconds=20, compile_seconds=200, install_seconds=10, load_seconds=5, unload_seconds=3)
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.stack import container_toolkit, driver_manager, tessera_image
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.stack import container_toolkit, driver_manager, tessera_image
 
 COSTS = CostModel(manager_seconds=2, unload_seconds=3, toolkit_seconds=4, nvml_seconds=1, cuda_seconds=2)
 Story = Callable[[Callable[[Any], Any]], None]

@@ -4,8 +4,8 @@ import pytest
 
 from tessera.driver.build.settings import BUILDAH_IMAGE
 from tessera.driver.resolution import Outcome
-from tessera.lab.costs import CostModel
-from tessera.lab.drivers.world import INTERNAL_REGISTRY, builder_image, catalogue, driver_image
+from tessera_lab.costs import CostModel
+from tessera_lab.drivers.world import INTERNAL_REGISTRY, builder_image, catalogue, driver_image
 
 COSTS = CostModel(public_mib_s=50, internal_mib_s=200, unpack_mib_s=100, toolkit_mib=130, precompiled_mib=600)
 DRIVER = "quay.io/x/driver:525-5.14-rhcos4.13"

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 from tests.lab.experiments.conftest import MAKE
 
-from tessera.lab.costs import CostModel
-from tessera.lab.experiments.attribution import PERIOD, REST, attribute
-from tessera.lab.experiments.measure import UPSTREAM, autoscale, policy_reset
-from tessera.lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, Scenario
-from tessera.lab.upstream.waits import Waits
 from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples
+from tessera_lab.costs import CostModel
+from tessera_lab.experiments.attribution import PERIOD, REST, attribute
+from tessera_lab.experiments.measure import UPSTREAM, autoscale, policy_reset
+from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, Scenario
+from tessera_lab.upstream.waits import Waits
 
 Measure = Callable[..., Samples]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.lab.experiments.conftest import MAKE
 
-from tessera.lab.experiments.measure import OURS, UPSTREAM, policy_reset
-from tessera.lab.experiments.scenarios import PUBLIC
+from tessera_lab.experiments.measure import OURS, UPSTREAM, policy_reset
+from tessera_lab.experiments.scenarios import PUBLIC
 
 
 @pytest.mark.parametrize("operator", [UPSTREAM, OURS])

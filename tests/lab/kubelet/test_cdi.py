@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.lab.kubelet.cdi import CdiError, CdiRegistry
+from tessera_lab.kubelet.cdi import CdiError, CdiRegistry
 
 
 def write(folder: Path, file: str, name: str, *env: str, **edits: Any) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tessera.kubelet.seam import Allocation, Device
-from tessera.lab.kubelet.checkpoint import FILE_NAME, CheckpointError, FileCheckpoint
-from tessera.lab.kubelet.devices import DeviceLedger, Holding, PodUid
+from tessera_lab.kubelet.checkpoint import FILE_NAME, CheckpointError, FileCheckpoint
+from tessera_lab.kubelet.devices import DeviceLedger, Holding, PodUid
 
 MIG = "nvidia.com/mig-1g.5gb"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.kubelet.seam import ContainerDevices, Device
-from tessera.lab.kubelet.devices import (
+from tessera_lab.kubelet.devices import (
     DeviceLedger,
     DeviceRefusal,
     Holding,

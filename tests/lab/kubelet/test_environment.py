@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.kubelet.environment import ConfigError, PodFacts, command_line, environment, expand
+from tessera_lab.kubelet.environment import ConfigError, PodFacts, command_line, environment, expand
 
 POD = {
     "metadata": {"name": "p", "namespace": "ns", "uid": "u", "labels": {"app": "x"}},

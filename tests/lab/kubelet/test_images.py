@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.driver.resolution import Outcome
-from tessera.lab.kubelet.images import Catalogue, SimulatedImage, host_of, repository_of
+from tessera_lab.kubelet.images import Catalogue, SimulatedImage, host_of, repository_of
 
 DRIVER = "quay.io/x/driver:525-5.14-rhcos4.13"
 BIG, SMALL = SimulatedImage(size_mib=689), SimulatedImage(size_mib=1)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import NODES, PODS
-from tessera.lab.kubelet.context import Direct
+from tessera_lab.kubelet.context import Direct
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Plugin = Callable[..., Any]

@@ -9,9 +9,9 @@ import pytest
 
 from tessera.kube.resources import PODS
 from tessera.kubelet.seam import Allocation
-from tessera.lab.kubelet.context import Direct
 from tessera.nvml.errors import InUse
 from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.context import Direct
 
 InLab = Callable[[Callable[[Any], Any]], None]
 RESOURCE = "nvidia.com/mig-1g.5gb"

@@ -11,11 +11,11 @@ from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.resources import NODES, PODS
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.kubelet.context import Grpc, NodeDirectories
-from tessera.lab.kubelet.node import SimulatedNode
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.kubelet.context import Grpc, NodeDirectories
+from tessera_lab.kubelet.node import SimulatedNode
 
 RESOURCE = "nvidia.com/mig-1g.5gb"
 

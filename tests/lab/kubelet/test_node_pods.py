@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SERVICE_ACCOUNTS
-from tessera.lab.kubelet.context import ContainerContext, Direct
+from tessera_lab.kubelet.context import ContainerContext, Direct
 
 InLab = Callable[[Callable[[Any], Any]], None]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import PODS
-from tessera.lab.kubelet.images import Catalogue, SimulatedImage
+from tessera_lab.kubelet.images import Catalogue, SimulatedImage
 
 InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
 

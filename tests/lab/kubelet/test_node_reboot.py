@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from tessera.kube.resources import EVENTS, NODES, PODS
-from tessera.lab.kubelet.afterboot import gone_down
-from tessera.lab.kubelet.context import Direct
-from tessera.lab.kubelet.node import SHUTDOWN
-from tessera.lab.kubelet.podstatus import Running, Terminated, Waiting, records
 from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.afterboot import gone_down
+from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.node import SHUTDOWN
+from tessera_lab.kubelet.podstatus import Running, Terminated, Waiting, records
 
 InLab = Callable[[Callable[[Any], Any]], None]
 RESOURCE = "nvidia.com/mig-1g.5gb"

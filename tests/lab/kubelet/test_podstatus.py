@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.kubelet.podstatus import (
+from tessera_lab.kubelet.podstatus import (
     ContainerRecord,
     Role,
     Running,

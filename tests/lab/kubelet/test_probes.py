@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import PODS
-from tessera.lab.kubelet.images import Catalogue, ImageProgram, SimulatedImage
-from tessera.lab.kubelet.probes import Probe
-from tessera.lab.kubelet.programs import ProgramContext
+from tessera_lab.kubelet.images import Catalogue, ImageProgram, SimulatedImage
+from tessera_lab.kubelet.probes import Probe
+from tessera_lab.kubelet.programs import ProgramContext
 
 InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
 

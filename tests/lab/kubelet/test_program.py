@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.lab.kubelet.program import program
+from tessera_lab.kubelet.program import program
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.scheduler.affinity import pinned_names, preferred_weight, selector_matches
-from tessera.lab.scheduler.taints import untolerated
+from tessera_lab.scheduler.affinity import pinned_names, preferred_weight, selector_matches
+from tessera_lab.scheduler.taints import untolerated
 
 LABELS = {"zone": "a", "gpus": "8"}
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
-from tessera.lab.scheduler.decision import Placed, Unschedulable, decide
+from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
 
 
 def cluster(**nodes: dict[str, Any]) -> Cluster:

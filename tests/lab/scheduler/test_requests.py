@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera.lab.scheduler.requests import host_ports, pod_requests
+from tessera_lab.scheduler.requests import host_ports, pod_requests
 
 
 def container(cpu: str | None = None, restart: str | None = None, **limits: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from tessera.kube.resources import (
     STATEFULSETS,
     STORAGE_CLASSES,
 )
-from tessera.lab.workloads.provisioner import PROVISIONER
+from tessera_lab.workloads.provisioner import PROVISIONER
 
 InLab = Callable[[Callable[[Any], Any]], None]
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"

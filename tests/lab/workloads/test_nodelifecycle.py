@@ -8,10 +8,10 @@ import pytest
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
-from tessera.lab.workloads.nodelifecycle import GRACE, stay
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
+from tessera_lab.workloads.nodelifecycle import GRACE, stay
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.lab.workloads.rollout import (
+from tessera_lab.workloads.rollout import (
     Bounds,
     Scaling,
     bounds,

@@ -13,14 +13,14 @@ from tessera.api.documents import FileRefused
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.kube.resources import NODES, PODS
-from tessera.lab.cluster import Cluster, ClusterOptions
-from tessera.lab.install import apply
-from tessera.lab.nodespec import parse_nodes
-from tessera.lab.virtualtime import run_virtual
 from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import Samples, contrast, read_results, write_results
+from tessera_lab.cluster import Cluster, ClusterOptions
+from tessera_lab.install import apply
+from tessera_lab.nodespec import parse_nodes
+from tessera_lab.virtualtime import run_virtual
 
 POLICY = {"apiVersion": "nvidia.com/v1", "kind": "ClusterPolicy", "metadata": {"name": "p"}, "spec": {}}
 

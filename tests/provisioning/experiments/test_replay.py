@@ -18,14 +18,14 @@ from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.informer import EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Pod, Resource
-from tessera.lab.apiserver.inprocess import InProcessTransport
-from tessera.lab.apiserver.seams import UserInfo
-from tessera.lab.apiserver.server import ApiServer
-from tessera.lab.install import apply
-from tessera.lab.virtualtime import run_virtual
 from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import NAME, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.install import apply
+from tessera_lab.virtualtime import run_virtual
 
 Json = dict[str, Any]
 POLICY: Json = {

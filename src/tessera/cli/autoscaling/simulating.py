@@ -11,8 +11,8 @@ from tessera.cli.connect import reported
 from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
-    from tessera.lab.cloud.autoscaler.rules import Timers
-    from tessera.lab.experiments.scaling import Played, Setting
+    from tessera_lab.cloud.autoscaler.rules import Timers
+    from tessera_lab.experiments.scaling import Played, Setting
 
 _DURATION = Duration()
 #: Names of drivers on the command line, and of the lab's scenarios.
@@ -75,10 +75,10 @@ def command(
       tessera autoscaler simulate --timer 5m --drivers built --vm-time 4m --max-nodes 3
       tessera autoscaler simulate --timer 5m --drivers precompiled --operator tessera
     """
-    from tessera.lab.cloud.autoscaler.rules import Timers
-    from tessera.lab.costs import CostModel
-    from tessera.lab.experiments.scaling import Setting
-    from tessera.lab.experiments.scenarios import SCENARIOS
+    from tessera_lab.cloud.autoscaler.rules import Timers
+    from tessera_lab.costs import CostModel
+    from tessera_lab.experiments.scaling import Setting
+    from tessera_lab.experiments.scenarios import SCENARIOS
 
     costs = CostModel() if vm_time is None else CostModel(vm_seconds=vm_time)
     setting = Setting(
@@ -106,8 +106,8 @@ def command(
 
 def _played(setting: "Setting") -> "Played":
     from tessera.cli import agent, controller, webhook
-    from tessera.lab.experiments.scaling import play
-    from tessera.lab.install import Commands, entrypoint
+    from tessera_lab.experiments.scaling import play
+    from tessera_lab.install import Commands, entrypoint
 
     make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
     return play(setting, make)

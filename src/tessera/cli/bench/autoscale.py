@@ -78,7 +78,7 @@ def command(
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:
-    from tessera.lab.experiments.scenarios import WORKLOAD
+    from tessera_lab.experiments.scenarios import WORKLOAD
 
     if file is None:
         return WORKLOAD

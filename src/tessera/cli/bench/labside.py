@@ -7,12 +7,12 @@ from tessera.cli.bench.live import saved
 from tessera.cli.bench.options import Trial
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.console import say
-from tessera.lab.experiments import measure
-from tessera.lab.experiments.attribution import attribute
-from tessera.lab.experiments.scenarios import SCENARIOS
-from tessera.lab.upstream.waits import REFERENCE, Waits
 from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples
+from tessera_lab.experiments import measure
+from tessera_lab.experiments.attribution import attribute
+from tessera_lab.experiments.scenarios import SCENARIOS
+from tessera_lab.upstream.waits import REFERENCE, Waits
 
 _EXPERIMENTS = {"policy-reset": measure.policy_reset, "autoscale": measure.autoscale}
 
@@ -44,7 +44,7 @@ def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
 
 def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Waits], Samples]:
     from tessera.cli import agent, controller, webhook
-    from tessera.lab.install import Commands, entrypoint
+    from tessera_lab.install import Commands, entrypoint
 
     make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
     played = _EXPERIMENTS[experiment]

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
-from tessera.lab.experiments.attribution import PERIOD, REST, Attribution
 from tessera.provisioning.experiments.results import POLICY_RESET, Samples, contrast
 from tessera.provisioning.statistics import CONFIDENCE
+from tessera_lab.experiments.attribution import PERIOD, REST, Attribution
 
 TITLES = {
     "policy-reset": "policy reset: ClusterPolicy applied until the node counts its cards, seconds",

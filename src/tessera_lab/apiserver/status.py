@@ -1,0 +1,155 @@
+"""Refusals in Kubernetes' own words: ``metav1.Status`` with reason, details and causes.
+
+Texts follow ``k8s.io/apimachinery/pkg/api/errors``; clients and people match on them.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.seams import Cause, Obj
+
+
+class StatusError(Exception):
+    """An answer that is a ``Status``.
+
+    Attributes:
+        code: HTTP status.
+        status: the ``metav1.Status`` document.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        name: str = "",
+        group: str = "",
+        kind: str = "",
+        uid: str = "",
+        causes: Iterable[Cause] = (),
+        retry_after: int = 0,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after = retry_after
+        about = {"name": name, "group": group, "kind": kind, "uid": uid}
+        details: dict[str, Any] = {key: value for key, value in about.items() if value}
+        listed = [_cause(c) for c in causes]
+        if listed:
+            details["causes"] = listed
+        if retry_after:
+            details["retryAfterSeconds"] = retry_after
+        self.status: Obj = {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": message,
+            **({"reason": reason} if reason else {}),
+            **({"details": details} if details else {}),
+            "code": code,
+        }
+
+
+def _cause(cause: Cause) -> dict[str, str]:
+    shown = {"reason": cause.reason, "message": cause.message, "field": cause.field}
+    return {key: value for key, value in shown.items() if value}
+
+
+def qualified(group: str, resource: str) -> str:
+    """A resource as texts name it: ``pods``, ``deployments.apps``."""
+    return f"{resource}.{group}" if group else resource
+
+
+def not_found(group: str, resource: str, name: str) -> StatusError:
+    """404: no such object."""
+    text = f'{qualified(group, resource)} "{name}" not found'
+    return StatusError(404, "NotFound", text, name=name, group=group, kind=resource)
+
+
+def no_such_path() -> StatusError:
+    """404: nothing is served at the path."""
+    return StatusError(404, "NotFound", "the server could not find the requested resource")
+
+
+def already_exists(group: str, resource: str, name: str) -> StatusError:
+    """409: create of a name that is taken."""
+    text = f'{qualified(group, resource)} "{name}" already exists'
+    return StatusError(409, "AlreadyExists", text, name=name, group=group, kind=resource)
+
+
+def conflict(group: str, resource: str, name: str, why: str) -> StatusError:
+    """409: the write does not fit what is stored."""
+    text = f'Operation cannot be fulfilled on {qualified(group, resource)} "{name}": {why}'
+    return StatusError(409, "Conflict", text, name=name, group=group, kind=resource)
+
+
+#: Why an update with an old resourceVersion is refused.
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
+
+def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> StatusError:
+    """422: the object is not valid."""
+    each = [f"{c.field}: {c.message}" if c.field else c.message for c in causes]
+    summary = each[0] if len(each) == 1 else "[" + ", ".join(each) + "]"
+    shown = f"{kind}.{group}" if group else kind
+    text = f'{shown} "{name}" is invalid: {summary}'
+    return StatusError(422, "Invalid", text, name=name, group=group, kind=kind, causes=causes)
+
+
+def bad_request(why: str) -> StatusError:
+    """400."""
+    return StatusError(400, "BadRequest", why)
+
+
+def forbidden(group: str, resource: str, name: str, why: str) -> StatusError:
+    """403: refused by authorization or admission."""
+    text = f"{qualified(group, resource)} is forbidden: {why}"
+    if name:
+        text = f'{qualified(group, resource)} "{name}" is forbidden: {why}'
+    return StatusError(403, "Forbidden", text, name=name, group=group, kind=resource)
+
+
+def expired(why: str) -> StatusError:
+    """410: a version or continue token older than the history kept."""
+    return StatusError(410, "Expired", why)
+
+
+def method_not_allowed(group: str, resource: str, verb: str) -> StatusError:
+    """405: the resource has no such verb."""
+    del verb
+    return StatusError(
+        405,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+        group=group,
+        kind=resource,
+    )
+
+
+def unsupported_media(accepted: Sequence[str]) -> StatusError:
+    """415: the body's Content-Type is not known here."""
+    text = "the body of the request was in an unknown format - accepted media types include: " + ", ".join(accepted)
+    return StatusError(415, "UnsupportedMediaType", text)
+
+
+def not_acceptable(accepted: Sequence[str]) -> StatusError:
+    """406: no representation that the client accepts."""
+    text = "only the following media types are accepted: " + ", ".join(accepted)
+    return StatusError(406, "NotAcceptable", text)
+
+
+def not_implemented(what: str) -> StatusError:
+    """501: Kubernetes has it, this server does not."""
+    return StatusError(501, "NotImplemented", f"{what} is not implemented by this API server")
+
+
+def unauthorized() -> StatusError:
+    """401."""
+    return StatusError(401, "Unauthorized", "Unauthorized")
+
+
+def too_many_requests(why: str, *, retry_after: int, causes: Iterable[Cause] = ()) -> StatusError:
+    """429 with Retry-After in seconds."""
+    return StatusError(429, "TooManyRequests", why, retry_after=retry_after, causes=causes)

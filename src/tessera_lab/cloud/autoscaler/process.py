@@ -1,0 +1,165 @@
+"""The autoscaler's process in the lab: scans the cluster, and asks the cloud for more or fewer machines."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+
+from tessera.clock import parse_rfc3339
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Informer
+from tessera.kube.quantity import parse_quantity
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera_lab.cloud.autoscaler.rules import (
+    Deed,
+    GroupView,
+    Kind,
+    Memory,
+    NodeView,
+    PendingView,
+    Timers,
+    World,
+    awaits,
+    scan,
+)
+from tessera_lab.cloud.cloud import Cloud
+from tessera_lab.cloud.groups import InstanceState
+from tessera_lab.waits import CountedClock
+
+#: By this label the Cluster API provider knows nodes that will have cards.
+GPU_LABEL = "cluster-api/accelerator"
+RESOURCE = "nvidia.com/gpu"
+#: Prefixes of taints of nodes that are still starting.
+_STARTUP = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
+
+
+class ClusterAutoscaler:
+    """The simulated cluster autoscaler.
+
+    Args:
+        client: its calls.
+        clock: the time; waits are counted while a deed is due, so that a lab on virtual time leaps from scan to scan.
+        cloud: whose groups it scales.
+        timers: its flags.
+        told: called with each deed and its moment, seconds since 1970.
+
+    Attributes:
+        cloud: whose groups it scales.
+        deeds: everything that it did, with the moment.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: CountedClock,
+        cloud: Cloud,
+        timers: Timers,
+        *,
+        told: Callable[[float, Deed], None] = lambda _now, _deed: None,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self.cloud = cloud
+        self._timers = timers
+        self._told = told
+        self._memory = Memory()
+        self.deeds: list[tuple[float, Deed]] = []
+        rng = random.Random(0)
+        self._nodes: Informer[Node] = Informer(client, NODES, clock=clock, rng=rng)
+        self._pods: Informer[Pod] = Informer(client, PODS, clock=clock, rng=rng)
+        self._events = EventRecorder(client, component="cluster-autoscaler", instance="lab", clock=clock, rng=rng)
+
+    async def run(self) -> None:
+        """Scans until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            for informer in (self._nodes, self._pods):
+                group.create_task(informer.run())
+            group.create_task(self._events.run())
+            for informer in (self._nodes, self._pods):
+                await informer.wait_synced()
+            while True:
+                world = self.world()
+                for deed in scan(world, self._memory, self._timers):
+                    await self._do(deed)
+                pause = self._clock.sleep if awaits(world, self._memory, self._timers) else self._clock.rest
+                await pause(self._timers.scan)
+
+    def world(self) -> World:
+        """What a scan sees now."""
+        pods = [pod for pod in self._pods.cache.values() if pod.status.phase not in {"Succeeded", "Failed"}]
+        return World(
+            now=self._clock.now(),
+            groups=[self._group(name) for name in self.cloud.groups],
+            nodes=[view for node in self._nodes.cache.values() if (view := self._node(node, pods)) is not None],
+            pending=[_pending(pod) for pod in pods if _unschedulable(pod)],
+        )
+
+    def _group(self, name: str) -> GroupView:
+        waiting = {InstanceState.CREATING, InstanceState.BOOTING}
+        return GroupView(
+            group=self.cloud.groups[name],
+            target=self.cloud.target(name),
+            unregistered={each.name: each.requested for each in self.cloud.instances(name) if each.state in waiting},
+        )
+
+    def _node(self, node: Node, pods: list[Pod]) -> NodeView | None:
+        instance = self.cloud.instance(node.metadata.name)
+        if instance is None or instance.state is not InstanceState.JOINED:
+            return None
+        own = [pod for pod in pods if pod.spec.node_name == node.metadata.name]
+        cards = _amount(node.status.allocatable)
+        ready = any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+        starting = any(taint.key.startswith(_STARTUP) for taint in node.spec.taints)
+        return NodeView(
+            name=node.metadata.name,
+            group=instance.group,
+            created=parse_rfc3339(node.metadata.creation_timestamp or ""),
+            ready=ready and not starting,
+            labelled=GPU_LABEL in node.metadata.labels,
+            cards=cards,
+            free=max(0, cards - sum(map(_cards, own))),
+            empty=all(any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references) for pod in own),
+        )
+
+    async def _do(self, deed: Deed) -> None:
+        now = self._clock.now()
+        self.deeds.append((now, deed))
+        self._told(now, deed)
+        match deed.kind:
+            case Kind.INCREASE:
+                self.cloud.increase(deed.group, deed.count)
+                for pod in self._pods.cache.values():
+                    if _unschedulable(pod):
+                        reference = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+                        text = f"pod triggered scale-up: [{{{deed.group} +{deed.count}}}]"
+                        self._events.record(reference, "TriggeredScaleUp", text)
+            case Kind.REMOVE:
+                instance = self.cloud.instance(deed.node)
+                if instance is not None and instance.state is not InstanceState.DELETING:
+                    await self.cloud.delete(deed.node)
+            case Kind.TIMED_OUT:
+                pass  # told to whoever listens; there is no object of a group to record an event on
+
+
+def _unschedulable(pod: Pod) -> bool:
+    return not pod.spec.node_name and any(
+        each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable"
+        for each in pod.status.conditions
+    )
+
+
+def _pending(pod: Pod) -> PendingView:
+    return PendingView(
+        created=parse_rfc3339(pod.metadata.creation_timestamp or ""),
+        cards=_cards(pod),
+        priority=pod.spec.priority or 0,
+    )
+
+
+def _cards(pod: Pod) -> int:
+    return sum(_amount(each.resources.limits) for each in pod.spec.containers)
+
+
+def _amount(quantities: Mapping[str, str]) -> int:
+    """Whole cards; the API server has refused what is no quantity, but 1k is one."""
+    return int(parse_quantity(quantities.get(RESOURCE, "0")))

@@ -1,0 +1,299 @@
+"""What the cluster autoscaler decides in one scan; values in, deeds out.
+
+After its code (kubernetes/autoscaler, clusterstate and static_autoscaler, July 2026). Rules:
+
+1. A node that carries the accelerator label and offers no card yet is **not started** until ``max_node_startup`` after
+   its registration. Without the label such a node is Ready and empty.
+2. Machines that have not registered and nodes that have not started are upcoming, as long as their group has a scale-up
+   request and is not backed off. Scale-down leaves upcoming nodes alone.
+3. Pending pods that fit neither on Ready nodes nor on upcoming ones cause a scale-up. Pods that ask for cards are
+   gathered until the oldest is 30 s old.
+4. Each group has one scale-up request. Its deadline is ``max_node_provision`` after the last increase and covers all:
+   machine, join, driver, device plugin. When it passes, the request is dropped, and the group is left alone for a time
+   that doubles from 5 to 30 minutes with each further failure; a request that ends well ends that too.
+5. A machine that has not registered ``max_node_provision`` after its request is taken away. An empty node that is
+   not Ready, and not upcoming, goes after ``unready``; an empty Ready node after ``unneeded``; neither before
+   ``delay_after_add`` has passed since the last scale-up, and no group goes below its minimum.
+
+Not modelled: moving pods to other nodes, several zones, expanders, CPU and memory, the halt when too many nodes are not
+Ready, and that a group's target is lowered with a request that timed out (Cluster API refuses that for live nodes).
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from tessera_lab.cloud.groups import NodeGroup
+
+
+class Timers(msgspec.Struct, frozen=True, kw_only=True):
+    """The autoscaler's flags, seconds; defaults are its own.
+
+    Attributes:
+        scan: ``--scan-interval``.
+        gpu_buffer: how old the oldest pending pod with cards must be; fixed in its code.
+        max_node_provision: ``--max-node-provision-time``.
+        max_node_startup: ``--max-node-startup-time``.
+        unneeded: ``--scale-down-unneeded-time``.
+        unready: ``--scale-down-unready-time``.
+        delay_after_add: ``--scale-down-delay-after-add``.
+        first_backoff: ``--initial-node-group-backoff-duration``.
+        longest_backoff: ``--max-node-group-backoff-duration``.
+        cutoff: ``--expendable-pods-priority-cutoff``: pods below it cause no scale-up.
+    """
+
+    scan: float = 10.0
+    gpu_buffer: float = 30.0
+    max_node_provision: float = 900.0
+    max_node_startup: float = 900.0
+    unneeded: float = 600.0
+    unready: float = 1200.0
+    delay_after_add: float = 600.0
+    first_backoff: float = 300.0
+    longest_backoff: float = 1800.0
+    cutoff: int = -10
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered node of a group.
+
+    Attributes:
+        name: the node's.
+        group: the group's.
+        created: when it registered, seconds since 1970.
+        ready: its Ready condition, and no startup taint.
+        labelled: it carries the accelerator label.
+        cards: cards that it offers.
+        free: of them nobody's.
+        empty: only DaemonSets' pods run on it.
+    """
+
+    name: str
+    group: str
+    created: float
+    ready: bool
+    labelled: bool
+    cards: int
+    free: int
+    empty: bool
+
+
+class PendingView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that no node has room for: when it was made, cards, priority."""
+
+    created: float
+    cards: int
+    priority: int = 0
+
+
+class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+    """A node group: its settings, its target, and machines that have not registered, by name with their request."""
+
+    group: NodeGroup
+    target: int
+    unregistered: Mapping[str, float]
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scan sees."""
+
+    now: float
+    groups: Sequence[GroupView]
+    nodes: Sequence[NodeView]
+    pending: Sequence[PendingView]
+
+
+class Kind(Enum):
+    """Kinds of deeds."""
+
+    INCREASE = "increase"
+    REMOVE = "remove"
+    TIMED_OUT = "timed out"
+
+
+class Deed(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done.
+
+    Attributes:
+        kind: what.
+        group: the group.
+        count: machines to add.
+        node: the machine to take away.
+        why: in the autoscaler's words.
+    """
+
+    kind: Kind
+    group: str
+    count: int = 0
+    node: str = ""
+    why: str = ""
+
+
+class _Request(msgspec.Struct, kw_only=True):
+    deadline: float
+
+
+class Memory:
+    """What the autoscaler knows from scan to scan."""
+
+    def __init__(self) -> None:
+        self.requests: dict[str, _Request] = {}
+        self.backoff: dict[str, tuple[float, float]] = {}  # until when, and how long it was
+        self.unneeded: dict[str, float] = {}  # since when, of Ready nodes that are empty
+        self.unready: dict[str, float] = {}  # likewise, of others that are not upcoming
+        self.last_add = float("-inf")
+
+
+def scan(world: World, memory: Memory, timers: Timers) -> list[Deed]:
+    """One scan; ``memory`` is changed."""
+    spare = {view.group.name: view.target - view.group.minimum for view in world.groups}
+    deeds = [deed for each in world.groups for deed in _lost(each, world, timers, spare)]
+    for each in world.groups:
+        deeds += _request(each, world, memory, timers)
+    more = _scale_up(world, memory, timers)
+    # Nothing that is there goes in the scan in which something comes.
+    return deeds + (more or _scale_down(world, memory, timers, spare))
+
+
+def awaits(world: World, memory: Memory, timers: Timers) -> bool:
+    """Whether time alone brings the next deed: of a young pod, of machines on their way or of an idle node."""
+    young = any(pod.cards and world.now - pod.created < timers.gpu_buffer for pod in world.pending)
+    spare = {view.group.name for view in world.groups if view.target > view.group.minimum}
+    idle = {*memory.unneeded, *memory.unready}
+    return young or bool(memory.requests) or any(node.name in idle and node.group in spare for node in world.nodes)
+
+
+def started(node: NodeView) -> bool:
+    """Whether a node is taken for ready: with the label only once it offers a card."""
+    return node.ready and not (node.labelled and node.cards == 0)
+
+
+def not_started(node: NodeView, now: float, timers: Timers) -> bool:
+    """Whether a node is on its way, for not too long."""
+    return not started(node) and now - node.created < timers.max_node_startup
+
+
+def upcoming(view: GroupView, world: World, memory: Memory, timers: Timers) -> int:
+    """Machines of a group that are counted on to offer cards."""
+    return _coming(view, world, timers) if _counted_on(view.group.name, world.now, memory) else 0
+
+
+def _counted_on(group: str, now: float, memory: Memory) -> bool:
+    until, _ = memory.backoff.get(group, (0.0, 0.0))
+    return group in memory.requests and now >= until
+
+
+def _coming(view: GroupView, world: World, timers: Timers) -> int:
+    own = [node for node in world.nodes if node.group == view.group.name]
+    arrived = sum(not not_started(node, world.now, timers) for node in own)
+    return max(0, view.target - arrived - len(_late(view, world.now, timers)))
+
+
+def _late(view: GroupView, now: float, timers: Timers) -> list[str]:
+    """Machines that have not registered within their time."""
+    return [name for name, asked in view.unregistered.items() if now - asked > timers.max_node_provision]
+
+
+def _lost(view: GroupView, world: World, timers: Timers, spare: dict[str, int]) -> list[Deed]:
+    name = view.group.name
+    late = _late(view, world.now, timers)[: max(0, spare[name])]
+    spare[name] -= len(late)
+    why = "did not register within maxNodeProvisionTime"
+    return [Deed(kind=Kind.REMOVE, group=name, node=each, why=why) for each in late]
+
+
+def _request(view: GroupView, world: World, memory: Memory, timers: Timers) -> list[Deed]:
+    """Ends the group's scale-up request, well or by its deadline."""
+    name = view.group.name
+    request = memory.requests.get(name)
+    if request is None:
+        return []
+    if not _coming(view, world, timers):
+        del memory.requests[name]
+        memory.backoff.pop(name, None)
+        return []
+    if world.now <= request.deadline:
+        return []
+    del memory.requests[name]
+    memory.backoff[name] = _longer(memory.backoff.get(name), world.now, timers)
+    return [
+        Deed(kind=Kind.TIMED_OUT, group=name, why=f"nodes added to group {name} failed to register within their time")
+    ]
+
+
+def _longer(before: tuple[float, float] | None, now: float, timers: Timers) -> tuple[float, float]:
+    """Until when a group is left alone after one more failure, and how long that is."""
+    length = timers.first_backoff if before is None else min(timers.longest_backoff, before[1] * 2)
+    return now + length, length
+
+
+def _scale_up(world: World, memory: Memory, timers: Timers) -> list[Deed]:
+    pods = [pod for pod in world.pending if pod.priority >= timers.cutoff and pod.cards]
+    if not pods or world.now - min(pod.created for pod in pods) < timers.gpu_buffer:
+        return []
+    rooms = [node.free for node in world.nodes if node.ready and node.free]
+    for view in world.groups:
+        rooms += [view.group.gpus] * upcoming(view, world, memory, timers)
+    homeless = [pod for pod in pods if not _placed(pod.cards, rooms)]
+    return _added(homeless, world, memory, timers) if homeless else []
+
+
+def _placed(cards: int, rooms: list[int]) -> bool:
+    for place, room in enumerate(rooms):
+        if room >= cards:
+            rooms[place] -= cards
+            return True
+    return False
+
+
+def _added(homeless: Sequence[PendingView], world: World, memory: Memory, timers: Timers) -> list[Deed]:
+    for view in world.groups:
+        until, _ = memory.backoff.get(view.group.name, (0.0, 0.0))
+        if world.now < until:
+            continue
+        rooms: list[int] = []
+        for pod in homeless:
+            if pod.cards <= view.group.gpus and not _placed(pod.cards, rooms):
+                rooms.append(view.group.gpus - pod.cards)
+        count = min(len(rooms), view.group.maximum - view.target)
+        if count > 0:
+            memory.requests[view.group.name] = _Request(deadline=world.now + timers.max_node_provision)
+            memory.last_add = world.now
+            return [Deed(kind=Kind.INCREASE, group=view.group.name, count=count, why=_waiting(len(homeless)))]
+    return []
+
+
+def _waiting(pods: int) -> str:
+    return "1 pod waits" if pods == 1 else f"{pods} pods wait"
+
+
+def _scale_down(world: World, memory: Memory, timers: Timers, spare: dict[str, int]) -> list[Deed]:
+    deeds = []
+    for node in world.nodes:
+        why = _removable(node, world.now, memory, timers)
+        if why and spare.get(node.group, 0) > 0:
+            spare[node.group] -= 1
+            deeds.append(Deed(kind=Kind.REMOVE, group=node.group, node=node.name, why=why))
+    there = {node.name for node in world.nodes}
+    for remembered in (memory.unneeded, memory.unready):
+        for name in set(remembered) - there:
+            del remembered[name]
+    return deeds
+
+
+def _removable(node: NodeView, now: float, memory: Memory, timers: Timers) -> str:
+    """Why a node may go now; empty if it may not."""
+    safe = not_started(node, now, timers) and _counted_on(node.group, now, memory)
+    since, other, patience, why = (
+        (memory.unneeded, memory.unready, timers.unneeded, "unneeded")
+        if started(node)
+        else (memory.unready, memory.unneeded, timers.unready, "unready for too long")
+    )
+    other.pop(node.name, None)
+    if safe or not node.empty:
+        since.pop(node.name, None)
+        return ""
+    waited = now - since.setdefault(node.name, now)
+    rested = now - memory.last_add >= timers.delay_after_add
+    return why if rested and waited >= patience else ""

@@ -1,0 +1,236 @@
+"""The cloud: makes and takes machines of node groups, and keeps their Machine objects true.
+
+Who decides how many there should be, an autoscaler or a test, calls :meth:`Cloud.increase` and :meth:`Cloud.delete`.
+Rules:
+
+* a machine takes its group's time until it is there, then until its node registers, drawn anew for each;
+* a Machine that somebody else deletes goes with its node and is replaced, as a MachineSet does: the target stays;
+* machines are paid for from the moment when they are there until they are gone.
+"""
+
+import asyncio
+import contextlib
+import random
+import string
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from tessera.kube.errors import AlreadyExists, NotFound
+from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.resources import CAPI_MACHINES, CRDS, NAMESPACES
+from tessera.kube.resources import Machine as MachineObject
+from tessera_lab.cloud.groups import Instance, InstanceState, NodeGroup
+from tessera_lab.cloud.machineobjects import (
+    NAMESPACE,
+    definition,
+    machine,
+    node_annotations,
+    provider_patch,
+    status_patch,
+)
+from tessera_lab.cluster import Cluster
+
+
+class Cloud:
+    """Machines of a running cluster.
+
+    Args:
+        cluster: where their nodes register.
+        groups: what can be had.
+        rng: chance; from the cluster's seed if None.
+
+    Attributes:
+        groups: the groups by name.
+    """
+
+    def __init__(self, cluster: Cluster, groups: Iterable[NodeGroup], *, rng: random.Random | None = None) -> None:
+        self.groups: Mapping[str, NodeGroup] = {group.name: group for group in groups}
+        self._cluster = cluster
+        self._client = cluster.client("capi-controller")
+        self._clock = cluster.clock
+        self._waits = cluster.hardware_clock
+        self._rng = rng or cluster.rng("cloud")
+        self._instances: dict[str, Instance] = {}
+        self._targets = dict.fromkeys(self.groups, 0)
+        self._ways: dict[str, asyncio.Task[None]] = {}
+        self._paid = dict.fromkeys(self.groups, 0.0)
+        self._group: asyncio.TaskGroup | None = None
+        self._listeners: list[Callable[[], None]] = []
+
+    # What is there
+
+    def target(self, group: str) -> int:
+        """How many machines a group should have."""
+        return self._targets[self._known(group).name]
+
+    def instances(self, group: str | None = None) -> list[Instance]:
+        """The machines of a group or of all, the oldest first."""
+        return [each for each in self._instances.values() if group in (None, each.group)]
+
+    def instance(self, node: str) -> Instance | None:
+        """The machine behind a node; None if it is none of the cloud's."""
+        return self._instances.get(node)
+
+    def machine_seconds(self, group: str | None = None) -> float:
+        """Seconds of machines that were there, all together: what is paid for."""
+        now = self._clock.now()
+        running = sum(now - each.vm for each in self.instances(group) if each.vm is not None)
+        return running + sum(paid for name, paid in self._paid.items() if group in (None, name))
+
+    def listen(self, changed: Callable[[], None]) -> None:
+        """Calls ``changed`` after an instance came, went or got farther."""
+        self._listeners.append(changed)
+
+    # What is asked of it
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Makes machines inside the block, the groups' minimum at once. The cluster must be running."""
+        await self._install()
+        machines = Informer(
+            self._client, CAPI_MACHINES, clock=self._clock, rng=self._cluster.rng("machines"), namespace=NAMESPACE
+        )
+        machines.add_handler(self._on_machine)
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            watch = group.create_task(machines.run())
+            await machines.wait_synced()
+            for each in self.groups.values():
+                if each.minimum:
+                    self.increase(each.name, each.minimum)
+            try:
+                yield
+            finally:
+                self._group = None
+                watch.cancel()
+                for way in self._ways.values():
+                    way.cancel()
+
+    def increase(self, group: str, count: int) -> list[Instance]:
+        """Asks for more machines of a group.
+
+        Raises:
+            ValueError: no such group, more than its maximum, or the cloud does not run.
+        """
+        found = self._known(group)
+        if count < 1:
+            raise ValueError(f"node group {group}: {count} more machines; ask for at least 1")
+        if self._targets[group] + count > found.maximum:
+            raise ValueError(f"node group {group}: {self._targets[group]} + {count} machines, {found.maximum} at most")
+        self._targets[group] += count
+        return [self._request(found) for _ in range(count)]
+
+    async def delete(self, node: str) -> None:
+        """Takes a machine away and lowers its group's target; returns when machine and node are gone.
+
+        Raises:
+            ValueError: no such machine, or the group has its minimum.
+        """
+        instance = self._instances.get(node)
+        if instance is None or instance.state is InstanceState.DELETING:
+            raise ValueError(f"machine {node}: there is none, or it is being deleted")
+        minimum = self.groups[instance.group].minimum
+        if self._targets[instance.group] <= minimum:
+            raise ValueError(f"machine {node}: node group {instance.group} has its minimum of {minimum} machines")
+        self._targets[instance.group] -= 1
+        await self._take(instance)
+
+    # Machines come
+
+    def _request(self, group: NodeGroup) -> Instance:
+        if self._group is None:
+            raise ValueError(f"node group {group.name}: the cloud does not run; use `async with cloud.running()`")
+        name = self._new_name(group.name)
+        instance = Instance(
+            name=name, group=group.name, provider_id=f"lab:///{group.name}/{name}", requested=self._clock.now()
+        )
+        self._put(instance)
+        way = self._ways[name] = self._group.create_task(self._come(instance, group), name=f"machine {name}")
+        way.add_done_callback(lambda _: self._ways.pop(name, None))
+        return instance
+
+    async def _come(self, instance: Instance, group: NodeGroup) -> None:
+        await self._client.create(CAPI_MACHINES.untyped(), machine(instance), NAMESPACE)
+        await self._waits.sleep(group.vm.draw(self._rng))
+        instance = await self._farther(instance, state=InstanceState.BOOTING, vm=self._clock.now())
+        await self._waits.sleep(group.join.draw(self._rng))
+        self._cluster.add_node(
+            msgspec.structs.replace(group.template, name=instance.name),
+            labels=group.labels,
+            taints=group.taints,
+            provider_id=instance.provider_id,
+            annotations=node_annotations(instance),
+        )
+        await self._farther(instance, state=InstanceState.JOINED, joined=self._clock.now())
+
+    async def _farther(self, instance: Instance, **facts: Any) -> Instance:
+        instance = msgspec.structs.replace(instance, **facts)
+        self._put(instance)
+        with contextlib.suppress(NotFound):  # somebody deletes it just now
+            if instance.state is InstanceState.BOOTING:
+                await self._client.merge_patch(CAPI_MACHINES, instance.name, provider_patch(instance), NAMESPACE)
+            await self._client.merge_patch(
+                CAPI_MACHINES, instance.name, status_patch(instance), NAMESPACE, subresource="status"
+            )
+        return instance
+
+    # Machines go
+
+    async def _take(self, instance: Instance) -> None:
+        way = self._ways.get(instance.name)
+        if way is not None:
+            way.cancel()
+            await asyncio.wait([way])
+        instance = self._instances[instance.name]
+        self._put(msgspec.structs.replace(instance, state=InstanceState.DELETING))
+        if instance.name in self._cluster.nodes:
+            await self._cluster.remove_node(instance.name)
+        if instance.vm is not None:
+            self._paid[instance.group] += self._clock.now() - instance.vm
+        del self._instances[instance.name]
+        self._tell()
+        with contextlib.suppress(NotFound):
+            await self._client.delete(CAPI_MACHINES, instance.name, NAMESPACE)
+
+    def _on_machine(self, event: Event[MachineObject]) -> None:
+        """A Machine that somebody else deleted."""
+        instance = self._instances.get(event.object.metadata.name)
+        gone = event.kind is EventKind.DELETED
+        if not gone or instance is None or instance.state is InstanceState.DELETING or self._group is None:
+            return
+        self._group.create_task(self._replace(instance), name=f"replace {instance.name}")
+
+    async def _replace(self, instance: Instance) -> None:
+        await self._take(instance)
+        if self._group is not None:
+            self._request(self.groups[instance.group])
+
+    # Small parts
+
+    async def _install(self) -> None:
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(CRDS.untyped(), definition())
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+
+    def _put(self, instance: Instance) -> None:
+        self._instances[instance.name] = instance
+        self._tell()
+
+    def _tell(self) -> None:
+        for changed in self._listeners:
+            changed()
+
+    def _known(self, group: str) -> NodeGroup:
+        if group not in self.groups:
+            raise ValueError(f"no node group {group!r}; there are {', '.join(self.groups)}")
+        return self.groups[group]
+
+    def _new_name(self, group: str) -> str:
+        letters = string.ascii_lowercase + string.digits
+        while (name := f"{group}-{''.join(self._rng.choices(letters, k=5))}") in self._instances:
+            pass
+        return name

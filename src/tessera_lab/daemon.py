@@ -1,0 +1,257 @@
+"""A lab that goes on in the background: one process, one folder.
+
+The folder holds everything: the lock that the running lab keeps (so a lab that was killed is known to be gone), what it
+says of itself (``lab.json``), its kubeconfig, its log, and a subfolder a node. Ending the lab removes the folder. A
+folder that is not a lab's is never touched.
+"""
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+#: Seconds within which a lab must have started, or ended.
+PATIENCE = 60.0
+
+#: The longest name of a socket below a lab's folder; Linux allows 107 bytes in all.
+_LONGEST_SOCKET = len("/n/gpugroup-abcde/dp/tessera-mig-1g.24gb.me.all-00.sock")
+_SOCKET_LIMIT = 107
+
+
+class LabError(Exception):
+    """A lab cannot be started, found or ended; the text says why and what to do."""
+
+
+class LabState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a running lab says of itself.
+
+    Attributes:
+        pid: its process.
+        server: the API server's address.
+        kubeconfig: file for kubectl.
+        nodes: as given to ``--nodes``.
+        virtual_time: whether simulated waiting is leapt over.
+        started: RFC 3339.
+        registries: whether it has registries, which are simulated and can be asked (``resolve``).
+        groups: as given to ``--group``.
+    """
+
+    pid: int
+    server: str
+    kubeconfig: str
+    nodes: str
+    virtual_time: bool
+    started: str
+    registries: bool = False
+    groups: tuple[str, ...] = ()
+
+
+def default_folder() -> Path:
+    """``$TESSERA_LAB``, or ``~/.tessera_lab``."""
+    given = os.environ.get("TESSERA_LAB")
+    return Path(given) if given else Path.home() / ".tessera" / "lab"
+
+
+def meant_folder(given: Path | None) -> Path:
+    """The folder of the running lab that is meant.
+
+    It is the given one, that in ``$TESSERA_LAB``, that of the kubeconfig in use, or the default one. A folder that
+    somebody names is the one, whatever else runs.
+
+    Raises:
+        LabError: somebody names a folder, and no lab runs in it.
+    """
+    named = given or (Path(os.environ["TESSERA_LAB"]) if os.environ.get("TESSERA_LAB") else None)
+    if named is not None:
+        if running(named) is None:
+            source = "--dir" if given is not None else "$TESSERA_LAB"
+            raise LabError(f"{source} is {named}: no lab runs there; start one with: tessera lab up, or name another")
+        return named
+    beside = Path(os.environ.get("KUBECONFIG", "")).parent
+    return beside if (beside / "control.sock").exists() else default_folder()
+
+
+def check_folder(folder: Path) -> None:
+    """Refuses a folder whose path leaves no room for the sockets in it, or that holds something else.
+
+    Raises:
+        LabError: says which.
+    """
+    room = _SOCKET_LIMIT - _LONGEST_SOCKET
+    if len(os.fsencode(folder)) > room:
+        raise LabError(
+            f"lab folder {folder}: longer than {room} bytes, unix sockets would not fit; choose a shorter --dir"
+        )
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "lock").exists():
+        raise LabError(f"lab folder {folder}: holds something that is not a lab; choose another --dir")
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keeps the folder's lock, as the running lab does.
+
+    Raises:
+        LabError: another lab has it.
+    """
+    check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / "lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down") from None
+        _clear(folder)
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+def _clear(folder: Path) -> None:
+    """Removes what a lab that was killed said of itself and kept for its nodes: what starts now is another cluster."""
+    for name in ("lab.json", "kubeconfig", "control.sock"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.rmtree(folder / "n", ignore_errors=True)
+
+
+def announce(folder: Path, state: LabState) -> None:
+    """Called by the lab once it can be used: writes its state and wakes who waits in :func:`start`."""
+    (folder / "lab.json").write_bytes(msgspec.json.encode(state))
+    ready = os.environ.get("TESSERA_LAB_READY")
+    if ready is not None:
+        os.write(int(ready), b"ready")
+        os.close(int(ready))
+
+
+def running(folder: Path) -> LabState | None:
+    """The lab that runs in the folder, None if none does."""
+    if _holder(folder) is None:
+        return None
+    try:
+        return msgspec.json.decode((folder / "lab.json").read_bytes(), type=LabState)
+    except (OSError, ValueError, RecursionError):  # being written, or spoilt: nothing can be said of the lab
+        return None
+
+
+def _holder(folder: Path) -> int | None:
+    """The process that keeps the folder's lock: a running lab, or one that starts or ends just now. 0 if not known."""
+    try:
+        with (folder / "lock").open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = lock.read(20)
+                return int(holder) if holder.isdigit() else 0
+    except FileNotFoundError:
+        pass
+    return None
+
+
+def start(folder: Path, arguments: Sequence[str]) -> LabState:
+    """Starts ``tessera lab serve`` with the arguments in the background and waits until it can be used.
+
+    Raises:
+        LabError: it runs already, or did not come up; the text holds the end of its log.
+    """
+    check_folder(folder)
+    if _holder(folder) is not None:
+        raise LabError(f"a lab is already running in {folder}; end it with: tessera lab down")
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    (folder / "lock").touch()
+    reader, writer = os.pipe()
+    state = child = None
+    try:
+        with (folder / "lab.log").open("wb") as log, _undisturbed():
+            child = subprocess.Popen(  # noqa: S603 - our own program with checked arguments
+                [sys.executable, "-m", "tessera", "lab", "serve", "--dir", str(folder), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=[writer],
+                env={**os.environ, "TESSERA_LAB_READY": str(writer)},
+                start_new_session=True,
+            )
+            os.close(writer)
+        state = running(folder) if _told(reader) else None
+    finally:
+        if state is None and child is not None:  # also when the wait was interrupted
+            child.kill()
+            child.wait()
+    child.returncode = 0  # it goes on, and whoever ends it finds it by its folder: nobody forgot it
+    if state is None:
+        raise LabError(f"the lab did not start: {_last_words(folder)}")
+    return state
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Puts Ctrl-C off to the end of the block, so that no process is begun that nobody knows."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread is ever interrupted
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
+
+
+def _told(reader: int) -> bool:
+    """Whether the word ``ready`` came before the lab ended or patience did."""
+    try:
+        readable, _, _ = select.select([reader], [], [], PATIENCE)
+        return bool(readable) and os.read(reader, 5) == b"ready"
+    finally:
+        os.close(reader)
+
+
+def _last_words(folder: Path) -> str:
+    lines = (folder / "lab.log").read_text(errors="replace").strip().splitlines()
+    return lines[-1].removeprefix("error: ") if lines else f"it said nothing; see {folder / 'lab.log'}"
+
+
+def stop(folder: Path) -> bool:
+    """Ends the lab in the folder and removes the folder.
+
+    Returns:
+        False if none was running; what a killed lab left behind is removed all the same.
+
+    Raises:
+        LabError: it did not end in time.
+    """
+    holder = _holder(folder)
+    if holder == 0:
+        raise LabError(f"the lab in {folder} starts just now; end it in a moment")
+    if holder is not None:
+        _end(holder)
+    if (folder / "lock").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+    return holder is not None
+
+
+def _end(pid: int) -> None:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        signal.pidfd_send_signal(handle, signal.SIGTERM)
+        ended, _, _ = select.select([handle], [], [], PATIENCE)
+        if not ended:
+            raise LabError(f"the lab (process {pid}) did not end within {PATIENCE:.0f} seconds; kill it")
+        with contextlib.suppress(ChildProcessError):  # only who started it can, and need, collect it
+            os.waitpid(pid, os.WNOHANG)
+    finally:
+        os.close(handle)

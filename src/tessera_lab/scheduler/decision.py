@@ -1,0 +1,177 @@
+"""One pod, one answer: the node to bind it to, or why there is none, in kube-scheduler's words.
+
+The filters run in kube-scheduler's order and a node is counted under the first that refuses it; only the resource
+filter may give several reasons. Among the nodes that remain the best score wins: preferred node affinity, then
+taints of effect PreferNoSchedule, then the least allocated CPU and memory, then the name, so that a run can be
+repeated. Of pod affinity and topology spread only the hard rules count: the soft ones have no score here. Where no node
+can take the pod, :mod:`preemption` looks for less important pods to end.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera_lab.scheduler.affinity import pinned_names, preferred_weight, selector_matches
+from tessera_lab.scheduler.cluster import HOSTNAME, Cluster, Node, PodNeeds
+from tessera_lab.scheduler.neighbours import affinity_filter
+from tessera_lab.scheduler.refusal import Refusal
+from tessera_lab.scheduler.spread import spread_filter
+from tessera_lab.scheduler.taints import untolerated
+from tessera_lab.scheduler.volumes import Plan, volume_filter
+
+Json = Mapping[str, Any]
+
+#: The taint that kube-controller-manager and kubectl cordon put beside ``spec.unschedulable``.
+UNSCHEDULABLE_TAINT = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+NOT_MATCHED = Refusal("node(s) didn't match Pod's node affinity/selector", final=True)
+NOT_PINNED = Refusal("node(s) didn't satisfy plugin(s) [NodeAffinity]", final=True)
+CORDONED = Refusal("node(s) were unschedulable", final=True)
+NO_PORTS = Refusal("node(s) didn't have free ports for the requested pod ports")
+
+
+class Placed(msgspec.Struct, frozen=True):
+    """The pod goes to ``node``; before that its claims are bound as ``volumes`` says."""
+
+    node: str
+    volumes: Plan = Plan()
+
+
+class Unschedulable(msgspec.Struct, frozen=True):
+    """No node can take the pod now.
+
+    Attributes:
+        reasons: the text of the condition and of the event, up to what preemption says.
+        curable: nodes that refuse it for a reason that the end of other pods could change.
+        total: how many nodes there are.
+    """
+
+    reasons: str
+    curable: tuple[str, ...] = ()
+    total: int = 0
+
+
+class Filters:
+    """The rules of one decision, compiled for one pod."""
+
+    def __init__(self, pod: PodNeeds, cluster: Cluster) -> None:
+        self._pod = pod
+        self._volumes = volume_filter(pod, cluster)
+        volumes = self._volumes.judge if self._volumes is not None else None
+        self._more: list[Callable[[Node], Refusal | None]] = [
+            each for each in (volumes, spread_filter(pod, cluster), affinity_filter(pod, cluster)) if each is not None
+        ]
+        self._nominated = cluster.nominated
+
+    @property
+    def hopeless(self) -> str:
+        """Why no node can take the pod; empty if some may."""
+        return self._volumes.hopeless if self._volumes is not None else ""
+
+    def plan(self, node: Node) -> Plan:
+        """What is to happen to the pod's claims on a node that can take it."""
+        return self._volumes.plan(node) if self._volumes is not None else Plan()
+
+    def refusals(self, node: Node) -> list[Refusal]:
+        """Why the node cannot take the pod; empty when it can."""
+        found = refusals(self._pod, node, self._nominated.get(node.name, {}).values())
+        if not found:
+            found = [each for judge in self._more if (each := judge(node)) is not None][:1]
+        return found
+
+
+def decide(pod: PodNeeds, cluster: Cluster) -> Placed | Unschedulable:
+    """Chooses a node for one pod, or says why none can take it."""
+    total = len(cluster.nodes)
+    if not total:
+        return Unschedulable("no nodes available to schedule pods")
+    filters = Filters(pod, cluster)
+    if filters.hopeless:
+        return Unschedulable(f"0/{total} nodes are available: {filters.hopeless}.", (), total)
+    nodes, skipped = _candidates(pod.spec, cluster)
+    fitting: list[Node] = []
+    curable: list[str] = []
+    counts: dict[str, int] = {}
+    seen = 0
+    for node in nodes:
+        seen += 1
+        found = filters.refusals(node)
+        for each in found:
+            counts[each.reason] = counts.get(each.reason, 0) + 1
+        if not found:
+            fitting.append(node)
+        elif not any(each.final for each in found):
+            curable.append(node.name)
+    if fitting:
+        best = max(fitting, key=lambda node: _score(pod, node)) if len(fitting) > 1 else fitting[0]
+        return Placed(best.name, filters.plan(best))
+    if total > seen:
+        counts[skipped.reason] = counts.get(skipped.reason, 0) + total - seen
+    return Unschedulable(_message(total, counts), tuple(curable), total)
+
+
+def refusals(pod: PodNeeds, node: Node, nominated: Iterable[PodNeeds] = ()) -> list[Refusal]:
+    """Why the node cannot take the pod, as far as the node itself tells; empty when it can.
+
+    ``nominated`` are pods that room was made for there: at least as important ones count as if they had come.
+    """
+    spec = pod.spec
+    if node.unschedulable and untolerated([UNSCHEDULABLE_TAINT], spec.get("tolerations") or ()) is not None:
+        return [CORDONED]
+    if node.taints:
+        taint = untolerated(node.taints, spec.get("tolerations") or ())
+        if taint is not None:
+            text = f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value') or ''}}}"
+            return [Refusal(text, final=True)]
+    if not selector_matches(spec, node.labels, node.name):
+        return [NOT_MATCHED]
+    coming = [each for each in nominated if each.uid != pod.uid and each.priority >= pod.priority]
+    for each in coming:
+        node.hold(each)
+    try:
+        if node.ports_taken(pod.ports):
+            return [NO_PORTS]
+        return [_lacking(name, value, node) for name, value in node.lacking(pod.requests)]
+    finally:
+        for each in coming:
+            node.free(each.uid)
+
+
+def _lacking(name: str, value: int, node: Node) -> Refusal:
+    text = "Too many pods" if name == "pods" else f"Insufficient {name}"
+    return Refusal(text, final=value > node.allocatable.get(name, 0))
+
+
+def _candidates(spec: Json, cluster: Cluster) -> tuple[Iterable[Node], Refusal]:
+    """The nodes worth looking at, and the reason that counts for all the others."""
+    names = pinned_names(spec)
+    if names is not None:
+        return [cluster.nodes[name] for name in sorted(names) if name in cluster.nodes], NOT_PINNED
+    hostname = (spec.get("nodeSelector") or {}).get(HOSTNAME)
+    if hostname is not None:
+        return cluster.with_hostname(hostname), NOT_MATCHED
+    return cluster.nodes.values(), NOT_MATCHED
+
+
+def _score(pod: PodNeeds, node: Node) -> tuple[int, int, float, str]:
+    spec = pod.spec
+    disliked = node.taints and untolerated(node.taints, spec.get("tolerations") or (), ("PreferNoSchedule",))
+    free = 0.0
+    for name in ("cpu", "memory"):
+        total = node.allocatable.get(name, 0)
+        if total:
+            free += (total - node.used.get(name, 0) - pod.requests.get(name, 0)) / total
+    # Pods without requests would all go to one node: the number of pods breaks the tie as requests would.
+    free -= node.used.get("pods", 0) / max(1, node.allocatable.get("pods", 1))
+    return preferred_weight(spec, node.labels, node.name), 0 if disliked else 1, free, _descending(node.name)
+
+
+def _descending(name: str) -> str:
+    """A key under which the alphabetically first name is the greatest."""
+    return "".join(chr(0x10FFFF - ord(letter)) for letter in name)
+
+
+def _message(total: int, counts: Mapping[str, int]) -> str:
+    reasons = ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
+    return f"0/{total} nodes are available: {reasons}."

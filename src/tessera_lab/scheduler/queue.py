@@ -1,0 +1,56 @@
+"""Which pod is decided next: the highest priority first, among equals the oldest.
+
+A pod that no node could take is put aside and comes back when something happens that may help it: a node appears or
+changes, a pod leaves, the pod itself changes. Time alone brings nothing back. No I/O.
+"""
+
+import heapq
+
+from tessera_lab.scheduler.cluster import PodNeeds
+
+
+class SchedulingQueue:
+    """Pods to decide and pods put aside, by UID. A pod is in at most one of the two."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, float, str, str]] = []
+        self._active: dict[str, PodNeeds] = {}
+        self._aside: dict[str, PodNeeds] = {}
+
+    def __len__(self) -> int:
+        """How many pods wait to be decided."""
+        return len(self._active)
+
+    @property
+    def put_aside(self) -> int:
+        """How many pods wait for something to change."""
+        return len(self._aside)
+
+    def add(self, pod: PodNeeds) -> None:
+        """Has the pod decided, in its present form."""
+        self._aside.pop(pod.uid, None)
+        self._active[pod.uid] = pod
+        heapq.heappush(self._heap, (-pod.priority, pod.created, pod.key, pod.uid))
+
+    def put_back(self, pod: PodNeeds) -> None:
+        """No node can take the pod now."""
+        self._aside[pod.uid] = pod
+
+    def remove(self, uid: str) -> None:
+        """The pod is gone or placed."""
+        self._active.pop(uid, None)
+        self._aside.pop(uid, None)
+
+    def retry_all(self) -> None:
+        """Something changed that may help: every pod put aside is decided again."""
+        for pod in list(self._aside.values()):
+            self.add(pod)
+
+    def pop(self) -> PodNeeds | None:
+        """The next pod to decide, or None."""
+        while self._heap:
+            uid = heapq.heappop(self._heap)[3]
+            pod = self._active.pop(uid, None)
+            if pod is not None:
+                return pod
+        return None

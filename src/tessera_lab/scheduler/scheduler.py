@@ -1,0 +1,292 @@
+"""Binds pods to nodes: events in, bindings, conditions and events out.
+
+Nothing here polls. A change of a node or pod updates the memory of :mod:`cluster` and wakes the loop, which decides
+every waiting pod in one go; a decided pod counts on its node at once, and its binding is written beside the next
+decisions. A binding that fails is taken back and the pod is decided again after a pause.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock, parse_rfc3339, rfc3339
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Event, EventKind
+from tessera.kube.meta import key_of, split_key, uid_of
+from tessera.kube.resources import NAMESPACES, NODES, PODS
+from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
+from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
+from tessera_lab.scheduler.preemption import Preemption, preempt
+from tessera_lab.scheduler.queue import SchedulingQueue
+from tessera_lab.scheduler.victims import Victims
+from tessera_lab.scheduler.volumebinding import VolumeBinder
+from tessera_lab.supervision import LabInformer, one_line_of
+
+Json = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+#: The name under which pods ask for this scheduler.
+NAME = "default-scheduler"
+
+
+#: Why a pod with scheduling gates waits, in Kubernetes' words.
+GATED = "Scheduling is blocked due to non-empty scheduling gates"
+
+#: Bindings and conditions written at the same time.
+_WRITERS = 32
+
+
+class Scheduler:
+    """kube-scheduler's part of the lab.
+
+    Args:
+        client: who binds.
+        clock: for conditions and pauses.
+        rng: for jitter.
+        name: the ``schedulerName`` of the pods that are its business.
+
+    Attributes:
+        cluster: what it knows of nodes and placed pods; read only.
+    """
+
+    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, name: str = NAME) -> None:
+        self.cluster = Cluster()
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._name = name
+        self._queue = SchedulingQueue()
+        self._wake = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._backoffs: dict[str, Backoff] = {}
+        self._writers = asyncio.Semaphore(_WRITERS)
+        self._events = EventRecorder(client, component=name, clock=clock, rng=rng, capacity=10_000)
+        self._pods = LabInformer(client, PODS.untyped(), clock=clock, rng=rng)
+        self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng)
+        self._namespaces = LabInformer(client, NAMESPACES.untyped(), clock=clock, rng=rng)
+        self._victims = Victims(client, self._events, clock=clock, rng=rng, name=name)
+        self._binder = VolumeBinder(client, self.cluster.storage, self._something_changed, clock=clock, rng=rng)
+        self._pods.add_handler(self._on_pod)
+        self._nodes.add_handler(self._on_node)
+        self._namespaces.add_handler(self._on_namespace)
+
+    async def run(self) -> None:
+        """Schedules until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            self._tasks = group
+            informers = (self._pods, self._nodes, self._namespaces, *self._binder.informers, *self._victims.informers)
+            for part in (self._events.run(), *(each.run() for each in informers)):
+                group.create_task(part)
+            for informer in informers:
+                await informer.wait_synced()
+            self._wake.set()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._decide_all(group)
+
+    # Events in
+
+    def _on_node(self, event: Event[Json]) -> None:
+        node = event.object
+        name = node["metadata"]["name"]
+        if event.kind is EventKind.DELETED:
+            self.cluster.remove_node(name)
+            return
+        status = node.get("status") or {}
+        labels = node["metadata"].get("labels") or {}
+        if self.cluster.set_node(name, labels, node.get("spec") or {}, status.get("allocatable") or {}):
+            self._something_changed()
+
+    def _on_namespace(self, event: Event[Json]) -> None:
+        metadata = event.object["metadata"]
+        if event.kind is EventKind.DELETED:
+            self.cluster.namespaces.pop(metadata["name"], None)
+        elif self.cluster.namespaces.get(metadata["name"]) != (labels := metadata.get("labels") or {}):
+            self.cluster.namespaces[metadata["name"]] = labels
+            self._something_changed()
+
+    def _on_pod(self, event: Event[Json]) -> None:
+        pod = event.object
+        spec, uid = pod["spec"], uid_of(pod)
+        phase = (pod.get("status") or {}).get("phase")
+        if event.kind is EventKind.DELETED or phase in {"Succeeded", "Failed"}:
+            self._queue.remove(uid)
+            self._backoffs.pop(uid, None)
+            self._nominate(uid, "")
+            if self.cluster.remove_pod(uid):
+                self._something_changed()
+        elif spec.get("nodeName"):
+            self._queue.remove(uid)
+            self._nominate(uid, "")
+            self._on_placed(pod)
+        elif self._is_ours(pod) and not self.cluster.is_placed(uid):
+            self._on_waiting(event)
+
+    def _on_placed(self, pod: Json) -> None:
+        """A pod has its node; later its labels may change, and it may be told to go."""
+        known = self.cluster.placed(uid_of(pod))
+        metadata = pod["metadata"]
+        facts = (metadata.get("labels") or {}, bool(metadata.get("deletionTimestamp")))
+        if known is None or (known.labels, known.terminating) != facts:
+            self.cluster.place(_needs(pod), pod["spec"]["nodeName"])
+            self._something_changed()
+
+    def _nominate(self, uid: str, node: str) -> None:
+        if self.cluster.nomination(uid) is not None and not node:
+            self.cluster.nominate(uid, None)
+            self._something_changed()
+
+    def _on_waiting(self, event: Event[Json]) -> None:
+        """A pod without a node was made or changed; its status alone is no reason to decide again."""
+        pod = event.object
+        if pod["spec"].get("schedulingGates"):
+            self._queue.remove(uid_of(pod))
+            self._note_gate(pod)
+        elif event.old is None or event.old["spec"] != pod["spec"]:
+            self._queue.add(_needs(pod))
+            self._wake.set()
+
+    def _note_gate(self, pod: Json) -> None:
+        """Says why a gated pod waits, where the API server has not said so when the pod was made."""
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        if self._tasks is not None and not any(each["type"] == "PodScheduled" for each in conditions):
+            self._tasks.create_task(self._mark(_needs(pod), "SchedulingGated", GATED))
+
+    def _is_ours(self, pod: Json) -> bool:
+        scheduler = pod["spec"].get("schedulerName") or NAME
+        return scheduler == self._name and not pod["metadata"].get("deletionTimestamp")
+
+    def _something_changed(self) -> None:
+        if self._queue.put_aside:
+            self._queue.retry_all()
+            self._wake.set()
+
+    # Decisions
+
+    def _decide_all(self, group: asyncio.TaskGroup) -> None:
+        while (pod := self._queue.pop()) is not None:
+            try:
+                answer = decide(pod, self.cluster)
+            except Exception as error:  # noqa: BLE001 - one pod's error, whatever it is, must not stop the others
+                _log.exception("pod %s cannot be decided", pod.key)
+                self._queue.put_back(pod)
+                group.create_task(self._mark(pod, "SchedulerError", one_line_of(error)))
+                continue
+            match answer:
+                case Placed():
+                    self.cluster.place(pod, answer.node)
+                    group.create_task(self._bind(pod, answer))
+                case Unschedulable():
+                    self._queue.put_back(pod)
+                    self._refuse(pod, answer, group)
+
+    def _refuse(self, pod: PodNeeds, answer: Unschedulable, group: asyncio.TaskGroup) -> None:
+        """No node can take the pod; perhaps one can once less important pods have ended."""
+        budgets = self._victims.budgets
+        found = preempt(pod, self.cluster, answer, budgets) if answer.total else ""
+        node, message = "", f"{answer.reasons} {found}".rstrip()
+        if isinstance(found, Preemption):
+            node, message = found.node, f"{answer.reasons} preemption: {len(found.victims)} pod(s) end on {found.node}."
+            for victim in found.victims:
+                self.cluster.place(msgspec.structs.replace(victim, terminating=True), node)
+                group.create_task(self._victims.end(victim, pod, node))
+            self.cluster.nominate(pod.uid, (pod, node))
+        self._tell(pod, message)
+        group.create_task(self._mark(pod, "Unschedulable", message, node))
+
+    # Writes out
+
+    async def _bind(self, pod: PodNeeds, placed: Placed) -> None:
+        namespace, name = split_key(pod.key)
+        node = placed.node
+        try:
+            await self._binder.bind(placed)
+            async with self._writers:
+                await self._client.bind(name, namespace, node, uid=pod.uid)
+        except NotFound:
+            self._take_back(pod)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            self._take_back(pod)
+            self._tell(pod, f"binding rejected: {error}")
+            await self._clock.sleep(self._backoffs.setdefault(pod.uid, Backoff(self._rng, shortest=1.0)).next())
+            self._again(pod)
+        else:
+            self._backoffs.pop(pod.uid, None)
+            about = reference_to(PODS, name, namespace, pod.uid)
+            self._events.record(about, "Scheduled", f"Successfully assigned {pod.key} to {node}", action="Binding")
+
+    def _take_back(self, pod: PodNeeds) -> None:
+        current = self._pods.cache.get(pod.key)
+        if current is None or uid_of(current) != pod.uid or not current["spec"].get("nodeName"):
+            self.cluster.remove_pod(pod.uid)
+            self._something_changed()
+
+    def _again(self, pod: PodNeeds) -> None:
+        current = self._pods.cache.get(pod.key)
+        if current is not None and uid_of(current) == pod.uid and not current["spec"].get("nodeName"):
+            self._queue.add(_needs(current))
+            self._wake.set()
+
+    def _tell(self, pod: PodNeeds, message: str) -> None:
+        namespace, name = split_key(pod.key)
+        about = reference_to(PODS, name, namespace, pod.uid)
+        self._events.record(about, "FailedScheduling", message, type="Warning", action="Scheduling")
+
+    async def _mark(self, pod: PodNeeds, reason: str, message: str, nominated: str = "") -> None:
+        """Writes the condition PodScheduled=False and the nominated node, if the pod does not say so already."""
+        current = self._pods.cache.get(pod.key)
+        if current is None or uid_of(current) != pod.uid:
+            return
+        status = current.get("status") or {}
+        changed = not_scheduled(status.get("conditions") or [], reason, message, self._clock.now())
+        patch: Json = {"status": {} if changed is None else {"conditions": changed}}
+        if nominated and status.get("nominatedNodeName") != nominated:
+            patch["status"]["nominatedNodeName"] = nominated
+        if not patch["status"]:
+            return
+        namespace, name = split_key(pod.key)
+        try:
+            async with self._writers:
+                await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=pod.uid)
+        except (ApiError, ConnectionError, TimeoutError):
+            return  # the pod is gone, or its next decision writes the condition
+
+
+def not_scheduled(conditions: list[Json], reason: str, message: str, now: float) -> list[Json] | None:
+    """The conditions with PodScheduled=False for this reason; None if they say so already."""
+    before = next((each for each in conditions if each["type"] == "PodScheduled"), None)
+    same = before is not None and before["status"] == "False"
+    if before is not None and same and before.get("reason") == reason and before.get("message") == message:
+        return None
+    since = before["lastTransitionTime"] if before is not None and same else rfc3339(now)
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": reason,
+        "message": message,
+        "lastProbeTime": None,
+        "lastTransitionTime": since,
+    }
+    return [each for each in conditions if each["type"] != "PodScheduled"] + [condition]
+
+
+def _needs(pod: Mapping[str, Any]) -> PodNeeds:
+    metadata = pod["metadata"]
+    created = metadata.get("creationTimestamp")
+    return pod_needs(
+        key_of(pod),
+        uid_of(pod),
+        parse_rfc3339(created) if created else 0.0,
+        pod["spec"],
+        metadata.get("labels"),
+        terminating=bool(metadata.get("deletionTimestamp")),
+    )

@@ -1,0 +1,67 @@
+"""Ends the pods that preemption chose: a condition that says why, the deletion, an event."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.clock import Clock, rfc3339
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Informer
+from tessera.kube.meta import split_key
+from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from tessera_lab.scheduler.cluster import PodNeeds
+from tessera_lab.supervision import LabInformer
+
+Json = dict[str, Any]
+
+
+class Victims:
+    """The act side of preemption.
+
+    Args:
+        client: who deletes.
+        events: tells the victims.
+        clock: for the condition's time.
+        rng: for the mirror's jitter.
+        name: the scheduler's.
+    """
+
+    def __init__(self, client: Client, events: EventRecorder, *, clock: Clock, rng: random.Random, name: str) -> None:
+        self._client = client
+        self._events = events
+        self._clock = clock
+        self._name = name
+        self._budgets = LabInformer(client, POD_DISRUPTION_BUDGETS.untyped(), clock=clock, rng=rng)
+
+    @property
+    def informers(self) -> Sequence[Informer[Json]]:
+        """What must run and be complete first."""
+        return (self._budgets,)
+
+    @property
+    def budgets(self) -> Sequence[Json]:
+        """PodDisruptionBudgets of the whole cluster."""
+        return list(self._budgets.cache.values())
+
+    async def end(self, victim: PodNeeds, preemptor: PodNeeds, node: str) -> None:
+        """Ends one pod. If that fails, the preemptor's next decision tries again."""
+        namespace, name = split_key(victim.key)
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{self._name}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        try:
+            pod = await self._client.get(PODS.untyped(), name, namespace)
+            conditions = (pod.get("status") or {}).get("conditions") or []
+            patch = {"status": {"conditions": [*conditions, condition]}}
+            await self._client.merge_patch(PODS, name, patch, namespace, subresource="status", uid=victim.uid)
+            await self._client.delete(PODS, name, namespace, uid=victim.uid)
+        except (ApiError, ConnectionError, TimeoutError):
+            return
+        about = reference_to(PODS, name, namespace, victim.uid)
+        self._events.record(about, "Preempted", f"Preempted by pod {preemptor.uid} on node {node}", action="Preempting")

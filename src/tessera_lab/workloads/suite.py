@@ -1,0 +1,68 @@
+"""All workload controllers of the lab together: what the lab's assembler starts."""
+
+import asyncio
+import random
+from typing import Protocol
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera_lab.workloads.daemonset import DaemonSetController
+from tessera_lab.workloads.deployment import DeploymentController
+from tessera_lab.workloads.endpoints import EndpointsController
+from tessera_lab.workloads.garbage import GarbageCollector
+from tessera_lab.workloads.inventory import Inventory
+from tessera_lab.workloads.job import JobController
+from tessera_lab.workloads.mirrors import Mirrors
+from tessera_lab.workloads.namespaces import NamespaceContents, NamespaceDeletion
+from tessera_lab.workloads.nodelifecycle import NodeLifecycle
+from tessera_lab.workloads.nodetaints import NodeTaints
+from tessera_lab.workloads.podgarbage import PodGarbageCollector
+from tessera_lab.workloads.provisioner import EphemeralClaims, Provisioner
+from tessera_lab.workloads.replicaset import ReplicaSetController
+from tessera_lab.workloads.statefulset import StatefulSetController
+from tessera_lab.workloads.volumes import VolumeController
+
+
+class _Controller(Protocol):
+    async def run(self) -> None: ...
+
+
+class Workloads:
+    """kube-controller-manager's part of the lab.
+
+    Args:
+        client: who acts; may do everything.
+        clock: for times and pauses.
+        rng: for names and jitter.
+        ca: certificate authority of the API server as PEM, put into every namespace; empty where it has none.
+    """
+
+    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, ca: str = "") -> None:
+        self._mirrors = Mirrors(client, clock=clock, rng=rng, component="controller-manager")
+        self._inventory = Inventory(self._mirrors)
+        self._controllers: tuple[_Controller, ...] = (
+            DeploymentController(self._mirrors),
+            ReplicaSetController(self._mirrors),
+            DaemonSetController(self._mirrors),
+            StatefulSetController(self._mirrors),
+            JobController(self._mirrors),
+            EndpointsController(self._mirrors),
+            NamespaceContents(self._mirrors, ca),
+            NamespaceDeletion(self._mirrors, self._inventory),
+            GarbageCollector(self._mirrors, self._inventory),
+            PodGarbageCollector(self._mirrors),
+            NodeTaints(self._mirrors),
+            NodeLifecycle(self._mirrors),
+            VolumeController(self._mirrors),
+            Provisioner(self._mirrors),
+            EphemeralClaims(self._mirrors),
+        )
+
+    async def run(self) -> None:
+        """Runs all controllers until cancelled; none decides before every mirror is complete."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._mirrors.run())
+            group.create_task(self._inventory.run())
+            await self._mirrors.wait_synced()
+            for controller in self._controllers:
+                group.create_task(controller.run())
