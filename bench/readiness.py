@@ -17,10 +17,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
-from tessera.agent.driver.life import live
-from tessera.agent.driver.markers import Markers
-from tessera.agent.options import AgentOptions
+from tessera.agent.main.lifecycle import live
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
 from tessera.clock import SystemClock
 from tessera.kube.client import Client

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from tests.controller.forging import NODES, PODS, Forger
 
-from tessera.agent.ondemand.facts import Journal, PodSeen, Rest, Started
-from tessera.agent.ondemand.record import facts_of, status_patch
-from tessera.agent.ondemand.slices import Book
+from tessera.agent.slices.events import Journal, PodSeen, Rest, Started
+from tessera.agent.slices.instaslice_status import facts_of, status_patch
+from tessera.agent.slices.state_machine import Book
 from tessera.api.driver.status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid

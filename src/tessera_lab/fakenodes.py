@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
-from tessera.agent.driver.life import live
-from tessera.agent.options import AgentOptions
+from tessera.agent.main.lifecycle import live
 from tessera.clock import Clock, SystemClock
 from tessera.kube.client import Client
 from tessera.kube.config import load_config

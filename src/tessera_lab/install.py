@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import Driver, SimulatedDriver
-from tessera.agent.driver.life import live
-from tessera.agent.options import AgentOptions
+from tessera.agent.main.lifecycle import live
 from tessera.controller.options import ControllerOptions
 from tessera.controller.run import run as run_controller
 from tessera.kube.client import Client

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.agent.driver.facts import Home
+from tessera.agent.driver.driver_state import Home
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.worker import AsyncNvml
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tessera.agent.options import AgentOptions
-from tessera.agent.run import run
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.main.run import run
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.clock import Clock, LoopClock
 from tessera.kube.client import Client

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.layouts.reboots import PATIENCE
+from tessera.agent.mig_config.reboots import PATIENCE
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.kube.resources import DAEMONSETS
 from tessera.nvml.errors import NotSupported, ResetRequired

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.ondemand.inventory import placements
+from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.controller.allocation import over

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import yaml
 
-from tessera.agent.ondemand.inventory import placements
+from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock

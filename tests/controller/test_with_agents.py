@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.controller.conftest import merge
 
-from tessera.agent.ondemand.facts import (
+from tessera.agent.inventory.mig_cards import Card, Inventory
+from tessera.agent.inventory.positions import Position
+from tessera.agent.slices.events import (
     CallFailed,
     CardRead,
     CreateComputeInstance,
@@ -31,10 +33,8 @@ from tessera.agent.ondemand.facts import (
     Rest,
     Started,
 )
-from tessera.agent.ondemand.inventory import Card, Inventory
-from tessera.agent.ondemand.positions import Position
-from tessera.agent.ondemand.record import facts_of, foreign, status_patch
-from tessera.agent.ondemand.slices import Book
+from tessera.agent.slices.instaslice_status import facts_of, foreign, status_patch
+from tessera.agent.slices.state_machine import Book
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
 from tessera.controller.facts import PodFacts

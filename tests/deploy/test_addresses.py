@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from prometheus_client import CollectorRegistry
 
-import tessera.agent.http
+import tessera.agent.base.http_server
 import tessera.controller.http
 from tessera.clock import SystemClock
 from tessera.controller.options import ControllerOptions
@@ -21,7 +21,7 @@ Serve = Callable[[int], Coroutine[Any, Any, None]]
 
 
 def agent(port: int) -> Coroutine[Any, Any, None]:
-    return tessera.agent.http.serve_http(port, CollectorRegistry, lambda: "")
+    return tessera.agent.base.http_server.serve_http(port, CollectorRegistry, lambda: "")
 
 
 def controller(port: int) -> Coroutine[Any, Any, None]:

@@ -8,7 +8,7 @@ import msgspec
 from tests.deploy.conftest import Installation, Obj
 
 from tessera import __version__
-from tessera.agent.options import AgentOptions
+from tessera.agent.base.options import AgentOptions
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.cli import agent, controller, webhook
 from tessera.cli.installation.manifests import PULL_SECRETS_ROLE

@@ -18,7 +18,7 @@ NAMES = {63, 253}
 SMALL = 32
 #: Integers that bound nothing that others can choose.
 OTHERS = {
-    "tessera/agent/health/marks.py:_MOST_DOUBLED": "returns of a mark, which the agent counts",
+    "tessera/agent/health/faults.py:_MOST_DOUBLED": "returns of a mark, which the agent counts",
     "tessera/kubelet/sockets.py:_LONGEST_PATH": "Linux's bound on the path of a socket",
     "tessera/nvml/hardware.py:MOST_EVENTS": "the buffer of a simulated card",
     "tessera/webhook/label_index.py:_MOST": "the range of a 64-bit integer",

@@ -7,10 +7,10 @@ import click
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from tessera.agent.metrics import MemoryUse, Metrics
-from tessera.agent.ondemand.facts import Journal
-from tessera.agent.ondemand.slices import Book
-from tessera.agent.telling.conditions import TYPES
+from tessera.agent.base.node_conditions import TYPES
+from tessera.agent.main.metrics import MemoryUse, Metrics
+from tessera.agent.slices.events import Journal
+from tessera.agent.slices.state_machine import Book
 from tessera.api.driver import policy, policy_status, status
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command

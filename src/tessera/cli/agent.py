@@ -150,9 +150,9 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value is not of its form.
     """
-    from tessera.agent.driver.facts import Validation
-    from tessera.agent.memory.limits import Mode
-    from tessera.agent.options import AgentOptions
+    from tessera.agent.base.options import AgentOptions
+    from tessera.agent.driver.driver_state import Validation
+    from tessera.agent.memory.policy import Mode
     from tessera.api.sharing.config import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
@@ -184,7 +184,7 @@ def _list_strategies(text: str) -> tuple[str, ...]:
 
 
 def _config_map(name: str, text: str) -> Any:
-    from tessera.agent.options import ConfigMapName
+    from tessera.agent.base.options import ConfigMapName
 
     try:
         return ConfigMapName.parse(text)
@@ -209,7 +209,7 @@ def _with_variables(arguments: Sequence[str], environment: Mapping[str, str]) ->
 
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
-    from tessera.agent.driver.life import live
+    from tessera.agent.main.lifecycle import live
     from tessera.clock import SystemClock
     from tessera.kubelet.grpc import GrpcKubelet
 
@@ -222,7 +222,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
 def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
     """Reboots the host; ``None`` for simulated cards, for which no machine is taken down."""
-    from tessera.agent.layouts.hostreboot import reboot_host
+    from tessera.agent.mig_config.host_reboot import reboot_host
 
     return reboot_host if options.simulate is None else None
 

@@ -54,7 +54,7 @@ def command(folder: Path, timeout: float, simulated: bool) -> int:
 
 def _work(folder: Path, outcome: list[str]) -> None:
     """Appends what went wrong; empty for nothing."""
-    from tessera.agent.driver.markers import Markers
+    from tessera.agent.base.marker_files import Markers
     from tessera.agent.validation.cuda import CudaError
     from tessera.agent.validation.steps import ValidationFailed, validate
     from tessera.nvml.errors import NvmlError
@@ -74,7 +74,7 @@ def _work(folder: Path, outcome: list[str]) -> None:
 
 
 def _simulated(folder: Path) -> int:
-    from tessera.agent.driver.markers import Markers
+    from tessera.agent.base.marker_files import Markers
 
     markers = Markers(folder)
     for name in (TOOLKIT_READY, CUDA_READY):

@@ -47,7 +47,7 @@ async def _wait(names: tuple[str, ...], folder: Path, seconds: float | None, fou
     import asyncio
     from contextlib import aclosing
 
-    from tessera.agent.driver.markers import Markers
+    from tessera.agent.base.marker_files import Markers
 
     markers = Markers(folder)
     missing: list[str] = []

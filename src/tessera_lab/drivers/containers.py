@@ -13,7 +13,7 @@ Modules fit one kernel. An image made for another ends at once, as ``modprobe`` 
 import asyncio
 from collections.abc import Callable
 
-from tessera.agent.driver.markers import Markers
+from tessera.agent.base.marker_files import Markers
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
 from tessera_lab.costs import CostModel

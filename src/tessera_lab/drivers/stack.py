@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from tessera.agent.driver.markers import Markers
+from tessera.agent.base.marker_files import Markers
 from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
 from tessera_lab.costs import CostModel
 from tessera_lab.drivers.containers import Draw, exact

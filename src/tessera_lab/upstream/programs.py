@@ -8,7 +8,7 @@ and its CUDA pod are on nobody's way to a card, and are left out.
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tessera.agent.driver.markers import Markers
+from tessera.agent.base.marker_files import Markers
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
 from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
 from tessera_lab.costs import CostModel

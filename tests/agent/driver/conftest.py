@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from tests.agent.conftest import NODE, Scene
 
-from tessera.agent.driver.facts import Validation
+from tessera.agent.base.marker_files import Markers
+from tessera.agent.driver.driver_state import Validation
 from tessera.agent.driver.hardware import SimulatedDriver
-from tessera.agent.driver.life import live
-from tessera.agent.driver.markers import Markers
+from tessera.agent.main.lifecycle import live
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.kube.resources import NODES

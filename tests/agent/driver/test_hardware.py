@@ -9,7 +9,7 @@ import pynvml
 import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
-from tessera.agent.driver.facts import Home
+from tessera.agent.driver.driver_state import Home
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
 from tessera.agent.driver.watched import WatchedNvml
 from tessera.api.driver.status import DRIVER_CONTAINER_READY

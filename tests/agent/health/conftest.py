@@ -7,11 +7,11 @@ from typing import TypeVar
 
 import pytest
 
+from tessera.agent.base.change_notifier import Changes
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.health.resets import CardResets
 from tessera.agent.health.watch import HealthWatch
-from tessera.agent.metrics import Metrics
-from tessera.agent.wakeup import Changes
+from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError

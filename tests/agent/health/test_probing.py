@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tessera.agent.health.facts import Probed, ProbeResult
+from tessera.agent.health.events import Probed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.agent.health.probing import Prober
 from tessera.clock import Clock, LoopClock

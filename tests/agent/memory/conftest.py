@@ -14,14 +14,14 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from tessera.agent.layouts.evictions import Evictor
-from tessera.agent.memory.limits import Mode, Rules
-from tessera.agent.memory.processes import ProcessTable
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.processes import ProcessTable
+from tessera.agent.inventory.device_users import Holder
+from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
+from tessera.agent.main.metrics import Metrics
+from tessera.agent.memory.policy import Mode, Rules
 from tessera.agent.memory.watch import MemoryWatch
-from tessera.agent.metrics import Metrics
-from tessera.agent.sharing.holders import Holder
-from tessera.agent.stock import gpus_of, read_stock
-from tessera.agent.wakeup import Changes
 from tessera.api.names import PodUid
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Offer

@@ -7,8 +7,8 @@ import signal
 import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
-from tessera.agent.memory.limits import Mode
-from tessera.agent.memory.tenants import ENFORCEMENT, LIMIT
+from tessera.agent.memory.grants import ENFORCEMENT, LIMIT
+from tessera.agent.memory.policy import Mode
 from tessera.nvml.errors import GpuLost
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from tessera.agent.base.change_notifier import Changes
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.launcher import Launcher
 from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
-from tessera.agent.wakeup import Changes
 from tessera.api.sharing.mps import client_share
 from tessera.clock import LoopClock
 from tessera.nvml.attributes import ComputeMode

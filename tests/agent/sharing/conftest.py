@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.health.facts import CardsSeen, Happened, Probed, ProbeResult
-from tessera.agent.health.marks import Health
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.desired_config import SharingWish
+from tessera.agent.health.events import CardsSeen, Happened, Probed, ProbeResult
+from tessera.agent.health.faults import Health
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.inventory.device_users import Holders
+from tessera.agent.inventory.gpu_inventory import StockTaker
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.simulated import SimulatedLauncher
-from tessera.agent.settings.wishes import SharingWish
-from tessera.agent.sharing.answers import AnswerOptions
-from tessera.agent.sharing.holders import Holders
-from tessera.agent.sharing.shelf import Shelf
-from tessera.agent.sharing.stale import forget_patch
-from tessera.agent.stock import StockTaker
-from tessera.agent.wakeup import Changes
+from tessera.agent.sharing.allocate_response import AnswerOptions
+from tessera.agent.sharing.resource_advertiser import Shelf
+from tessera.agent.sharing.withdrawn_resources import forget_patch
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.grammar import parse_profile
 from tessera.clock import Clock, LoopClock

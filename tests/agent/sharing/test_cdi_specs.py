@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.sharing.answers import qualified
+from tessera.agent.sharing.allocate_response import qualified
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
 from tessera.nvml.interface import DeviceFile
 from tessera_lab.kubelet.cdi import CdiError, CdiRegistry

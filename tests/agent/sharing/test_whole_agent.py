@@ -8,7 +8,7 @@ import msgspec
 from tests.agent.conftest import NODE, Scene
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME
 
-from tessera.agent.options import ConfigMapName
+from tessera.agent.base.options import ConfigMapName
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
 from tessera_lab.virtualtime import run_virtual

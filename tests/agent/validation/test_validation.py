@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.driver.markers import Markers
+from tessera.agent.base.marker_files import Markers
 from tessera.agent.validation import cuda as cuda_module
 from tessera.agent.validation.cuda import CudaError, load_cuda
 from tessera.agent.validation.steps import ValidationFailed, validate

@@ -1,9 +1,9 @@
 """The way to an open driver, and to cards that may be advertised: waits for events, writes markers, decides nothing.
 
-What a state means is decided by :mod:`tessera.agent.driver.facts`. The gate looks whenever something happened on the
-node or to the node's object, and never because time has passed, with two exceptions. A driver that says it is ready and
-does not open is tried again with growing pauses. And a module of the host that somebody loads by hand makes no device
-node before it is used, so no event tells of it: an open driver is tried for every :data:`HOST_RECHECK`.
+What a state means is decided by :mod:`tessera.agent.driver.driver_state`. The gate looks whenever something happened on
+the node or to the node's object, and never because time has passed, with two exceptions. A driver that says it is ready
+and does not open is tried again with growing pauses. And a module of the host that somebody loads by hand makes no
+device node before it is used, so no event tells of it: an open driver is tried for every :data:`HOST_RECHECK`.
 """
 
 import logging
@@ -12,13 +12,22 @@ from contextlib import AsyncExitStack
 
 import msgspec
 
-from tessera.agent.driver.facts import Facts, Found, Home, Validation, Waits, find_driver, still_holds, validation
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.driver.driver_state import (
+    Facts,
+    Found,
+    Home,
+    Validation,
+    Waits,
+    find_driver,
+    still_holds,
+    validation,
+)
 from tessera.agent.driver.hardware import Driver
-from tessera.agent.driver.markers import Markers
-from tessera.agent.driver.telling import ReadyTeller
+from tessera.agent.driver.ready_condition import ReadyTeller
 from tessera.agent.driver.watched import WatchedNvml
-from tessera.agent.options import AgentOptions
-from tessera.agent.wakeup import Changes
 from tessera.api.driver.status import (
     CUDA_READY,
     DRIVER_CONTAINER_READY,

@@ -1,6 +1,7 @@
 """The seam between the agent's life and the driver: the machine's own driver, or a simulated machine's.
 
-Whether there is a driver is decided elsewhere (:mod:`tessera.agent.driver.facts`); here it is looked for and opened.
+Whether there is a driver is decided elsewhere (:mod:`tessera.agent.driver.driver_state`); here it is looked for and
+opened.
 """
 
 import asyncio
@@ -9,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from tessera.agent.driver import folders
-from tessera.agent.driver.facts import Home
+from tessera.agent.base import folder_watch
+from tessera.agent.driver.driver_state import Home
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
 from tessera.nvml.devicenodes import driver_nodes, make_nodes
@@ -86,7 +87,7 @@ class MachineDriver:
     async def follow(self, notify: Callable[[], None]) -> None:
         """See :meth:`Driver.follow`; tells when the control device comes or goes."""
         there: bool | None = None
-        async for _ in folders.changes(self._dev):
+        async for _ in folder_watch.changes(self._dev):
             before, there = there, (self._dev / CONTROL_DEVICE).exists()
             if there is not before:
                 notify()

@@ -11,7 +11,7 @@ begins when it is its turn, not while somebody else's call is with the driver.
 
 import asyncio
 
-from tessera.agent.health.facts import Probed, ProbeResult
+from tessera.agent.health.events import Probed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired
 from tessera.nvml.interface import GpuUuid

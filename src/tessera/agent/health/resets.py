@@ -2,7 +2,7 @@
 
 A reset ends what computes on the card and destroys its MIG instances, so it is done only to a card that is out already
 and that no pod holds; the driver itself refuses as long as any process has the card open. A card that was reset has to
-prove itself like any other (:mod:`tessera.agent.health.marks`). One that keeps asking is reset less and less often.
+prove itself like any other (:mod:`tessera.agent.health.faults`). One that keeps asking is reset less and less often.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,6 @@
 """Keeps up to date what is thought of the node's cards: takes in events, asks cards how they are, tells what changed.
 
-The verdicts are those of :mod:`tessera.agent.health.marks`; here are its inputs and outputs. Cards that nothing is
+The verdicts are those of :mod:`tessera.agent.health.faults`; here are its inputs and outputs. Cards that nothing is
 wrong with are asked seldom, suspected ones often, and one that an event came from at once, since the driver may have
 more to say about it. They are asked one after the other (:mod:`tessera.agent.health.probing`).
 
@@ -19,7 +19,9 @@ from typing import Literal
 
 import msgspec
 
-from tessera.agent.health.facts import (
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.state_file import KeptFile
+from tessera.agent.health.events import (
     CardReset,
     CardsSeen,
     Fact,
@@ -31,14 +33,12 @@ from tessera.agent.health.facts import (
     WatchBroken,
     WatchMended,
 )
-from tessera.agent.health.marks import EVENTS, Change, Health, Hysteresis, Mark, Scope, Verdict
+from tessera.agent.health.faults import EVENTS, Change, Health, Hysteresis, Mark, Scope, Verdict
+from tessera.agent.health.messages import Summary, named, said, summary
 from tessera.agent.health.policy import HealthPolicy, Reaction
 from tessera.agent.health.probing import PATIENCE, Prober
 from tessera.agent.health.resets import CardResets
-from tessera.agent.health.wording import Summary, named, said, summary
-from tessera.agent.keptfile import KeptFile
-from tessera.agent.metrics import Metrics
-from tessera.agent.wakeup import Changes
+from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import Event, GpuInfo, GpuUuid
@@ -175,7 +175,7 @@ class HealthWatch:
 
     @property
     def health(self) -> Health:
-        """The verdicts, for :func:`tessera.agent.health.fitness.verdicts`; only to be read."""
+        """The verdicts, for :func:`tessera.agent.health.device_health.verdicts`; only to be read."""
         return self._health
 
     def summary(self) -> Summary:

@@ -1,8 +1,8 @@
 """Watches who takes how much memory of shared cards, and does what was decided about it.
 
 Sample by sample: which pods were given shares (kubelet), who uses how much (NVML and the kernel), what follows
-(:mod:`tessera.agent.memory.limits`). Then it is told or done, each deed only after everything was looked at again
-(:mod:`tessera.agent.memory.actions`).
+(:mod:`tessera.agent.memory.policy`). Then it is told or done, each deed only after everything was looked at again
+(:mod:`tessera.agent.memory.process_ending`).
 
 Rules:
 
@@ -20,16 +20,16 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tessera.agent.keptfile import KeptFile
-from tessera.agent.layouts.evictions import Evictor
-from tessera.agent.memory.deeds import Deeds, TellPod
-from tessera.agent.memory.limits import Act, Card, Judge, Mode, Rules, Sample, Tenant, plausible_total, used_by_pod
-from tessera.agent.memory.processes import ProcessTable
-from tessera.agent.memory.reading import CardReader
-from tessera.agent.memory.tenants import Shares, Tenants, cgroup_uid, shared_devices
-from tessera.agent.metrics import MemoryUse, Metrics
-from tessera.agent.sharing.holders import Holder
-from tessera.agent.wakeup import Changes
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.processes import ProcessTable
+from tessera.agent.base.state_file import KeptFile
+from tessera.agent.inventory.device_users import Holder
+from tessera.agent.main.metrics import MemoryUse, Metrics
+from tessera.agent.memory.enforcement import Deeds, TellPod
+from tessera.agent.memory.grants import Shares, Tenants, cgroup_uid, shared_devices
+from tessera.agent.memory.policy import Act, Card, Judge, Mode, Rules, Sample, Tenant, plausible_total, used_by_pod
+from tessera.agent.memory.usage import CardReader
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer
 from tessera.clock import Clock

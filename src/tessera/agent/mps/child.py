@@ -5,7 +5,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tessera.agent.memory.processes import ProcessId
+from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.control import QUIT
 from tessera.agent.mps.launcher import ControlFailed, DaemonMark, LaunchFailed
 from tessera.agent.mps.sessions import members, reap, send, wait_end

@@ -22,7 +22,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tessera.agent.memory.processes import ProcessId, ProcessTable
+from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.mps.child import END_TIMEOUT, ChildDaemon, end_session
 from tessera.agent.mps.control import QUIT
 from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed

@@ -11,7 +11,7 @@ it are clients. Only modes that were set here are set back; after a restart the 
 import contextlib
 from collections.abc import Callable, Collection
 
-from tessera.agent.mps.record import RecordFile
+from tessera.agent.mps.state import RecordFile
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import GpuLost, NotFound, NotSupported
 from tessera.nvml.interface import GpuUuid

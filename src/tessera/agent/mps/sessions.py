@@ -10,7 +10,7 @@ import os
 import signal
 from pathlib import Path
 
-from tessera.agent.memory.processes import ProcessId, ProcessTable
+from tessera.agent.base.processes import ProcessId, ProcessTable
 
 #: In /proc/PID/stat what follows the name in brackets: state, parent, group, session (proc_pid_stat(5)).
 _STATE, _SESSION = 0, 3

@@ -17,12 +17,12 @@ import asyncio
 import random
 from collections.abc import Mapping
 
+from tessera.agent.base.change_notifier import Changes
 from tessera.agent.mps.control import clients, servers, set_limits
 from tessera.agent.mps.exclusive import ExclusiveCards
 from tessera.agent.mps.launcher import ControlFailed, Daemon, DaemonMark, DaemonSpec, Launcher, LaunchFailed
 from tessera.agent.mps.plan import MpsPlan
-from tessera.agent.mps.record import DaemonRecord, RecordFile
-from tessera.agent.wakeup import Changes
+from tessera.agent.mps.state import DaemonRecord, RecordFile
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError

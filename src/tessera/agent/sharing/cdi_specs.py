@@ -19,8 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.cdifile import Definition, define, put
-from tessera.agent.sharing.answers import CDI_KIND, unique
+from tessera.agent.base.cdi_files import Definition, define, put
+from tessera.agent.sharing.allocate_response import CDI_KIND, unique
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.nvml.interface import DeviceFile
 

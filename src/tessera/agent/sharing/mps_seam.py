@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tessera.agent.mps.plan import MpsPlan
-from tessera.agent.sharing.answers import ClientEdits
+from tessera.agent.sharing.allocate_response import ClientEdits
 
 
 class MpsSeam(Protocol):

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.keptfile import KeptFile
-from tessera.agent.sharing.answers import needs_set, set_name
-from tessera.agent.sharing.exclusion import Entry, Held, blocked, held_by
-from tessera.agent.sharing.holders import Holder, Holders
-from tessera.agent.wakeup import Changes
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.state_file import KeptFile
+from tessera.agent.inventory.device_users import Holder, Holders
+from tessera.agent.sharing.allocate_response import needs_set, set_name
+from tessera.agent.sharing.conflicts import Entry, Held, blocked, held_by
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer, device_of
 from tessera.clock import Clock
@@ -153,7 +153,7 @@ class Occupancy:
         return [each for each in chain.from_iterable((self._held or {}).values()) if _has(each, resource, ids)]
 
     def blocked(self, offer: Offer, parents: Mapping[str, str]) -> dict[Entry, str]:
-        """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.exclusion.blocked`."""
+        """The entries of an offer that wait for a pod to end; see :func:`tessera.agent.sharing.conflicts.blocked`."""
         return blocked(offer, self._all_held(), parents)
 
     def holder(self, card: str, parents: Mapping[str, str]) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tessera.agent.sharing.exclusion import Entry
+from tessera.agent.sharing.conflicts import Entry
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offered
 

@@ -10,7 +10,7 @@ refuses for that reason alone; this counts as validated, and is said.
 from collections.abc import Callable
 from typing import Any
 
-from tessera.agent.driver.markers import Markers
+from tessera.agent.base.marker_files import Markers
 from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaError, load_cuda
 from tessera.agent.validation.vectoradd import COUNT, add_vectors
 from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY

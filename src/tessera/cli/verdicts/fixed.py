@@ -7,7 +7,7 @@ what is answered here is that comparison, resource by resource, and which nodes 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from tessera.agent.telling.conditions import TYPES
+from tessera.agent.base.node_conditions import TYPES
 from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
 from tessera.cli.verdicts.answer import Answer, counted, listed
 from tessera.cli.verdicts.sight import View

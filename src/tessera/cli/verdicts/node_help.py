@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.agent.base.node_conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import WAITING_FOR_KUBELET
 from tessera.api.instaslice import OBJECT_CONDITION

@@ -9,7 +9,7 @@ themselves; what a silent agent said last is marked as that.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from tessera.agent.telling.conditions import HEALTH, LAYOUT, MPS, SHARING
+from tessera.agent.base.node_conditions import HEALTH, LAYOUT, MPS, SHARING
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import DRIVER_ANNOTATION, WAITING_FOR_KUBELET, DriverStatus, Phase
 from tessera.api.gpu_labels import ACCELERATOR_LABELS, PRESENT_LABELS

@@ -16,7 +16,7 @@ from tessera.controller.machine import Slicer
 from tessera.controller.wording import wanted_text
 from tessera.kube.resources import CoreEvent, Pod
 
-#: Events with which the agent says that a slice cannot be made (:mod:`tessera.agent.ondemand.slices`).
+#: Events with which the agent says that a slice cannot be made (:mod:`tessera.agent.slices.state_machine`).
 _FAILED = frozenset({"SliceFailed", "SliceImpossible", "SliceBlocked", "SliceInUse"})
 #: Waiting reasons of a container on its normal way.
 _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})

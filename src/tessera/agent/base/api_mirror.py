@@ -1,0 +1,115 @@
+"""What the API server knows about this node: the node, its pods, and its Instaslice object, mirrored by watches.
+
+All parts of the agent read from here, so they see the same state of the cluster. Where a watch may be behind and it
+matters, the server itself is asked.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import PodUid
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES, PODS, Node, Pod
+
+
+class Mirror:
+    """See :class:`tessera.agent.slices.claimants.PodDirectory`, of which it is one.
+
+    Args:
+        client: the API server.
+        node_name: whose node.
+        namespace: of the Instaslice object.
+        clock: for pauses between attempts.
+        rng: for jitter.
+        nodes: mirrors the node alone already; one of its own is made and run unless given.
+
+    Attributes:
+        nodes: the node alone.
+        pods: the pods bound to it.
+        objects: its Instaslice object alone.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        node_name: str,
+        namespace: str,
+        clock: Clock,
+        rng: random.Random,
+        nodes: Informer[Node] | None = None,
+    ) -> None:
+        self._client = client
+        self._name = node_name
+        self._namespace = namespace
+        self._by_name = _by_name(node_name)
+        self._by_node = f"spec.nodeName={node_name}"
+        self._nodes_run = nodes is not None
+        self.nodes = nodes or node_informer(client, node_name, clock=clock, rng=rng)
+        self.pods = Informer(client, PODS, field_selector=self._by_node, clock=clock, rng=rng)
+        self.objects = Informer(
+            client, INSTASLICES, namespace=namespace, field_selector=self._by_name, clock=clock, rng=rng
+        )
+
+    async def start(self, group: asyncio.TaskGroup) -> None:
+        """Begins to mirror; returns when everything was listed once. Add handlers before."""
+        informers = (self.nodes, self.pods, self.objects)
+        for informer in informers[1:] if self._nodes_run else informers:
+            group.create_task(informer.run())
+        for informer in informers:
+            await informer.wait_synced()
+
+    def node(self) -> Node | None:
+        """The node; ``None`` while there is no such object."""
+        return self.nodes.cache.get(self._name)
+
+    def object(self) -> Instaslice | None:
+        """The node's Instaslice object; ``None`` if it has none."""
+        return self.objects.cache.get(f"{self._namespace}/{self._name}")
+
+    def live(self) -> Sequence[Pod]:
+        """The pods bound to this node that are not over."""
+        return [pod for pod in self.pods.cache.values() if not is_over(pod)]
+
+    async def bound(self) -> Sequence[Pod]:
+        """The pods bound to this node that are not over, asked of the API server itself.
+
+        Raises:
+            ConnectionError: it did not say.
+        """
+        try:
+            found = await self._client.list(PODS, field_selector=self._by_node)
+        except (ApiError, TimeoutError) as error:
+            raise ConnectionError(str(error)) from error
+        return [pod for pod in found.items if not is_over(pod)]
+
+    async def has_promise(self, pod: PodUid) -> bool:
+        """Whether the API server itself knows a promise to a pod. A list of one needs no right but the watch's.
+
+        Raises:
+            ConnectionError: it did not say.
+        """
+        try:
+            found = await self._client.list(INSTASLICES, self._namespace, field_selector=self._by_name)
+        except (ApiError, TimeoutError) as error:
+            raise ConnectionError(str(error)) from error
+        return any(pod in item.spec.pod_allocation_requests for item in found.items)
+
+
+def node_informer(client: Client, node_name: str, *, clock: Clock, rng: random.Random) -> Informer[Node]:
+    """Mirrors one node."""
+    return Informer(client, NODES, field_selector=_by_name(node_name), clock=clock, rng=rng)
+
+
+def _by_name(node_name: str) -> str:
+    return f"metadata.name={node_name}"
+
+
+def is_over(pod: Pod) -> bool:
+    """Whether all containers of a pod have ended for good."""
+    return pod.status.phase in {"Succeeded", "Failed"}

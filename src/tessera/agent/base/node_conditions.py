@@ -1,0 +1,152 @@
+"""Conditions of the Node: whether what administrators asked of its cards is in force, and if not, why. Pure.
+
+``True`` is "in force as asked", ``False`` has the reason as a word for machines and a text for people, ``Unknown`` is
+"at work". The time of the last transition moves with the status only, as Kubernetes' API conventions have it; that of
+the last heartbeat is the time of the last write, since nothing is written to say that nothing changed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from tessera.agent.base.desired_config import SharingWish
+from tessera.api.sharing.devices import Offer
+from tessera.kube.resources import Condition
+from tessera.limits import CONDITION_MESSAGE
+from tessera.text import one_line
+
+SHARING, LAYOUT, HEALTH, MPS = "GpuSharingApplied", "GpuMigLayoutApplied", "GpuHealthy", "GpuMpsReady"
+#: Every type that an agent may have written while there is a driver; ``GpuNodeReady`` is told by
+#: :mod:`tessera.agent.driver.ready_condition` alone.
+TYPES = frozenset({SHARING, LAYOUT, HEALTH, MPS})
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+class NodeCondition(msgspec.Struct, frozen=True):
+    """One condition as it shall stand on the Node."""
+
+    type: str
+    status: Truth
+    reason: str
+    message: str
+
+
+class LayoutTold(Protocol):
+    """What a MIG layout came to."""
+
+    @property
+    def state(self) -> str:
+        """``pending``, ``rebooting``, ``success`` or ``failed``; empty where no layout is asked for."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """A word for machines; may be empty."""
+        ...
+
+    @property
+    def message(self) -> str:
+        """A text for people."""
+        ...
+
+
+def sharing_condition(
+    wish: SharingWish,
+    in_force: str,
+    *,
+    offer: Offer | None = None,
+    problem: str | None = None,
+    problem_reason: str | None = None,
+) -> NodeCondition:
+    """Whether the sharing profile that was asked for is in force.
+
+    Args:
+        wish: what was asked for.
+        in_force: name of the profile that what is offered follows; empty for none.
+        offer: what is offered: its counts show that new content of a profile is in force, its notices what has no
+            effect.
+        problem: why the wish cannot be offered on these cards; ``None`` if it can.
+        problem_reason: the same as a word; ``ProfileRefused`` unless given.
+    """
+    now = f'profile "{in_force}" is in force' if in_force else "no profile is in force, nothing is shared"
+    if problem is not None:
+        return NodeCondition(SHARING, "False", problem_reason or "ProfileRefused", f"{problem}; {now}")
+    if wish.problem is not None:
+        return NodeCondition(SHARING, "False", wish.problem_reason or "ProfileRefused", f"{wish.problem}; {now}")
+    if wish.name != in_force:
+        coming = f'profile "{wish.name}" ({wish.reason})' if wish.name else f"no profile ({wish.reason})"
+        return NodeCondition(SHARING, "Unknown", "ProfilePending", f"{coming} is next; {now}")
+    texts = [f"{now}: {wish.reason}", *_effects(offer)]
+    return NodeCondition(SHARING, "True", "ProfileInForce" if in_force else "NoProfile", "; ".join(texts))
+
+
+def _effects(offer: Offer | None) -> Iterator[str]:
+    if offer is not None and offer.counts:
+        yield f"offered: {', '.join(f'{count} {resource}' for resource, count in sorted(offer.counts.items()))}"
+    if offer is not None:
+        yield from map(str, offer.notices)
+
+
+def layout_condition(told: LayoutTold) -> NodeCondition | None:
+    """Whether the MIG layout that was asked for is in force; ``None`` where none is asked for."""
+    if not told.state:
+        return None
+    truths: Mapping[str, Truth] = {"success": "True", "failed": "False"}
+    words = {"success": "LayoutApplied", "failed": "LayoutFailed", "rebooting": "NodeRebooting"}
+    reason = told.reason or words.get(told.state, "LayoutPending")
+    return NodeCondition(LAYOUT, truths.get(told.state, "Unknown"), reason, told.message)
+
+
+def mps_condition(waiting: Mapping[str, str]) -> NodeCondition | None:
+    """Whether the MPS daemons serve; ``None`` where no resource is shared by MPS.
+
+    Args:
+        waiting: every resource that is shared by MPS, and why its daemons do not serve; empty text if they do.
+    """
+    if not waiting:
+        return None
+    troubles = [f"{resource}: {why}" for resource, why in sorted(waiting.items()) if why]
+    if troubles:
+        return NodeCondition(MPS, "False", "DaemonNotReady", "; ".join(troubles))
+    return NodeCondition(MPS, "True", "DaemonsReady", f"MPS serves {', '.join(sorted(waiting))}")
+
+
+def settled(conditions: Iterable[NodeCondition]) -> dict[str, NodeCondition]:
+    """The conditions by type, each message one printable line of bounded length."""
+    return {
+        each.type: msgspec.structs.replace(each, message=one_line(each.message, CONDITION_MESSAGE))
+        for each in conditions
+    }
+
+
+def shown_conditions(shown: Iterable[Condition]) -> dict[str, NodeCondition]:
+    """Those of the agent's conditions that a Node shows."""
+    truths: Mapping[str, Truth] = {"True": "True", "False": "False"}
+    return {
+        each.type: NodeCondition(each.type, truths.get(each.status, "Unknown"), each.reason, each.message)
+        for each in shown
+        if each.type in TYPES
+    }
+
+
+def manifest_of(
+    conditions: Iterable[NodeCondition], since: MutableMapping[str, tuple[str, str]], now: str
+) -> list[dict[str, Any]]:
+    """The conditions as they are applied, by type.
+
+    Args:
+        conditions: all that shall stand on the Node.
+        since: by type, the last status and since when it holds; becomes that of these conditions.
+        now: RFC 3339.
+    """
+    found: list[dict[str, Any]] = []
+    before = dict(since)
+    since.clear()
+    for each in sorted(conditions, key=lambda condition: condition.type):
+        status, time = before.get(each.type, ("", now))
+        time = time if status == each.status else now
+        since[each.type] = (each.status, time)
+        found.append({**msgspec.to_builtins(each), "lastHeartbeatTime": now, "lastTransitionTime": time})
+    return found

@@ -1,0 +1,115 @@
+"""What an agent is told when it starts: values only. Whoever starts it makes client, cards and kubelet from them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.driver.driver_state import Validation
+from tessera.agent.memory.policy import Mode
+from tessera.api.driver.status import MARKER_FOLDER
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.sharing.config import MigStrategy
+from tessera.kubelet.sockets import PLUGIN_DIR
+
+
+class ConfigMapName(msgspec.Struct, frozen=True):
+    """Where a ConfigMap lies."""
+
+    namespace: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> "ConfigMapName":
+        """Reads ``namespace/name``.
+
+        Raises:
+            ValueError: the text is not of that form.
+        """
+        namespace, slash, name = text.partition("/")
+        if not (namespace and slash and name) or "/" in name:
+            raise ValueError(
+                f'"{text}" names no ConfigMap; write NAMESPACE/NAME, such as kube-system/nvidia-mig-config'
+            )
+        return cls(namespace, name)
+
+
+class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One node's agent.
+
+    Attributes:
+        node_name: the Node object's name; also the Instaslice object's.
+        kubelet_root: kubelet's ``--root-dir``.
+        plugin_dir: where kubelet's ``kubelet.sock`` lies. Kubelet has it in one place whatever its ``--root-dir`` says.
+        pod_resources_dir: where kubelet's pod-resources socket lies; below ``kubelet_root`` unless given.
+        cdi_dir: where the container runtime reads CDI files from. Files there do not survive a reboot.
+        state_dir: where the journal lies. It must survive a restart of the agent, it need not survive a reboot.
+        simulate: cards to simulate, e.g. ``4xA100-40GB``; ``None`` for the machine's own cards.
+        simulated_state: file that keeps the simulated cards over restarts; in ``state_dir`` unless given.
+        namespace: where the Instaslice objects lie.
+        http_port: where ``/metrics``, ``/healthz`` and ``/readyz`` are served; ``None`` for nowhere.
+        claim_timeout: seconds that PreStartContainer waits for a slice; kubelet itself gives up after 30.
+        sharing_config: the ConfigMap of sharing profiles, ``namespace/name``; ``None`` for no profiles.
+        sharing_default: profile of nodes without a label that names one; empty for none.
+        mig_config: the ConfigMap of MIG layouts, ``namespace/name``; ``None`` for the generated layouts only.
+        mig_default: layout of nodes without a label that names one; empty to leave their cards as they are.
+        mig_strategy: how MIG devices of a layout are advertised; a profile's own setting goes before.
+        mig_evict: pods that hold what a layout replaces are evicted; otherwise they are waited for.
+        mig_reboot: the node may be rebooted when MIG mode cannot be changed by a reset of the card.
+        memory_limits: how far the watch on the memory of shared cards goes.
+        device_list_strategies: how containers learn of their devices, of
+            :data:`~tessera.api.sharing.config.DEVICE_LIST_STRATEGIES`; a profile's own setting goes before.
+        device_ids_are_uuids: containers are told UUIDs; otherwise indexes.
+        pass_device_specs: device nodes are named in the answers to kubelet too.
+        driver_root: where a driver container shows its files on this node, as seen here.
+        markers_dir: where the parts of the driver stack leave their markers, as seen here; ``None`` for
+            nowhere.
+        validation: whether cards are advertised only after a program was run on them.
+        mps_root: the host's folder of the MPS daemons' pipes and logs.
+        mps_mount: where this process sees that folder; the same unless given.
+        environment: the process's, for the variables of NVIDIA's device plugin that are honoured.
+    """
+
+    node_name: str
+    kubelet_root: Path = Path("/var/lib/kubelet")
+    plugin_dir: Path = PLUGIN_DIR
+    pod_resources_dir: Path | None = None
+    cdi_dir: Path = Path("/var/run/cdi")
+    state_dir: Path = Path("/var/lib/tessera")
+    simulate: str | None = None
+    simulated_state: Path | None = None
+    namespace: str = INSTASLICE_NAMESPACE
+    http_port: int | None = None
+    claim_timeout: float = 25.0
+    sharing_config: ConfigMapName | None = None
+    sharing_default: str = ""
+    mig_config: ConfigMapName | None = None
+    mig_default: str = ""
+    mig_strategy: MigStrategy = MigStrategy.MIXED
+    mig_evict: bool = False
+    mig_reboot: bool = False
+    memory_limits: Mode = Mode.OBSERVE
+    device_list_strategies: tuple[str, ...] = ("cdi-cri",)
+    device_ids_are_uuids: bool = True
+    pass_device_specs: bool = False
+    driver_root: Path = Path("/run/nvidia/driver")
+    markers_dir: Path | None = Path(MARKER_FOLDER)
+    validation: Validation = Validation.AUTO
+    mps_root: Path = Path("/run/nvidia/mps")
+    mps_mount: Path | None = None
+    environment: Mapping[str, str] = {}
+
+    @property
+    def pod_resources(self) -> Path:
+        """The folder of the pod-resources socket."""
+        return self.pod_resources_dir or self.kubelet_root / "pod-resources"
+
+    @property
+    def simulated_file(self) -> Path:
+        """The file of the simulated cards."""
+        return self.simulated_state or self.state_dir / "simulated-cards.json"
+
+    @property
+    def journal_file(self) -> Path:
+        """The file of what this agent made."""
+        return self.state_dir / "journal.json"

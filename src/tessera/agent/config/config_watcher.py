@@ -1,0 +1,187 @@
+"""Follows what administrators wish of this node: its labels, and the two ConfigMaps of profiles and layouts.
+
+Rules:
+
+* a change of label or of a ConfigMap's content is a change of the wish, at once and without a restart;
+* a ConfigMap that is not there is an empty one. One that may not be read is a problem to be shown, and the node keeps
+  what it has. Neither stops the agent: the watch goes on trying, so a right that is granted later is enough;
+* a wish is worked out only when something that it is made of has changed, and a file is read once for each text;
+* a node object that is gone for a moment keeps its wishes: a kubelet that registers anew must not cost a layout.
+
+What becomes of a wish is not known here, but for one thing: whoever takes a profile says so, so that it can be kept
+over mistakes and restarts.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.desired_config import LayoutWish, SharingWish, TakenProfile
+from tessera.agent.base.options import ConfigMapName
+from tessera.agent.config.last_good import LastGood
+from tessera.agent.config.mig_layouts import layout_wish, read_layouts
+from tessera.agent.config.sharing_profiles import Files, read_profile, sharing_wish
+from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.api.sharing.profiles import PROFILE_LABEL
+from tessera.clock import Clock
+from tessera.kube.cache import Event
+from tessera.kube.client import Client
+from tessera.kube.errors import Forbidden
+from tessera.kube.informer import Informer
+from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
+from tessera.limits import REMEMBERED_SETTINGS
+
+
+class Following:
+    """The wishes for one node.
+
+    Args:
+        client: the API server.
+        node: the node as last seen; ``None`` while there is no such object.
+        profiles: the ConfigMap of sharing profiles; ``None`` for no profiles.
+        profile_default: profile of nodes without a label that names one; empty for none.
+        layouts: the ConfigMap of MIG layouts; ``None`` for no files of layouts.
+        layout_default: layout of nodes without a label that names one; empty to leave their cards as they are.
+        state_dir: where the last profile that was in force is kept.
+        changes: woken when a ConfigMap changes. Whoever mirrors the node wakes it for labels.
+        clock: for pauses between attempts.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        node: Callable[[], Node | None],
+        profiles: ConfigMapName | None,
+        profile_default: str,
+        layouts: ConfigMapName | None,
+        layout_default: str,
+        state_dir: Path,
+        changes: Changes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._node = node
+        self._profiles = _Watched(client, profiles, changes, clock, rng)
+        self._layouts = _Watched(client, layouts, changes, clock, rng)
+        self._profile_default = profile_default
+        self._layout_default = layout_default
+        self._read_profile = lru_cache(REMEMBERED_SETTINGS)(read_profile)
+        self._read_layouts = lru_cache(REMEMBERED_SETTINGS)(read_layouts)
+        self._last = LastGood(state_dir, self._read_profile)
+        self._labels = ("", "")
+        self._sharing: tuple[object, SharingWish] | None = None
+        self._layout: tuple[object, LayoutWish] | None = None
+
+    async def run(self) -> None:
+        """Mirrors the ConfigMaps until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._profiles.run())
+            group.create_task(self._layouts.run())
+
+    async def first_look(self) -> None:
+        """Returns when each ConfigMap has been read or refused once; :meth:`run` must be running."""
+        await self._profiles.first_look()
+        await self._layouts.first_look()
+
+    @property
+    def sharing(self) -> SharingWish:
+        """The profile that the node shall follow; the same object until something changes."""
+        made_of = (self._label_values()[0], self._profiles.files, self._last.profile)
+        if self._sharing is None or self._sharing[0] != made_of:
+            label, files, last = made_of
+            wish = sharing_wish(files, label, self._profile_default, last, self._read_profile)
+            self._sharing = (made_of, wish)
+        return self._sharing[1]
+
+    @property
+    def layout(self) -> LayoutWish:
+        """The layout that the node shall have; the same object until something changes."""
+        made_of = (self._label_values()[1], self._layouts.files)
+        if self._layout is None or self._layout[0] != made_of:
+            label, files = made_of
+            self._layout = (made_of, layout_wish(files, label, self._layout_default, self._read_layouts))
+        return self._layout[1]
+
+    @property
+    def taken(self) -> TakenProfile:
+        """The profile that is in force, as far as :meth:`in_force` was told."""
+        return self._last.profile or TakenProfile()
+
+    def in_force(self, name: str, text: str) -> None:
+        """Says that what is offered follows this profile now; it is kept from here on. Cheap when nothing is new.
+
+        Args:
+            name: of the wish that was taken.
+            text: likewise.
+
+        Raises:
+            FileRefused: the text is no profile, so it cannot have come from a wish.
+        """
+        self._last.keep(name, text)
+
+    def _label_values(self) -> tuple[str, str]:
+        node = self._node()
+        if node is not None:
+            labels = node.metadata.labels
+            self._labels = (labels.get(PROFILE_LABEL, ""), labels.get(MIG_CONFIG_LABEL, ""))
+        return self._labels
+
+
+class _Watched:
+    """The files of one ConfigMap, if one is configured."""
+
+    def __init__(
+        self, client: Client, name: ConfigMapName | None, changes: Changes, clock: Clock, rng: random.Random
+    ) -> None:
+        self.files = Files()
+        self._changes = changes
+        self._informer: Informer[ConfigMap] | None = None
+        if name is not None:
+            self.files = Files(source=f"ConfigMap {name.namespace}/{name.name}", trouble="is not read yet")
+            by_name = f"metadata.name={name.name}"
+            self._informer = Informer(
+                client, CONFIGMAPS, namespace=name.namespace, field_selector=by_name, clock=clock, rng=rng
+            )
+            self._informer.add_handler(self._seen)
+
+    async def run(self) -> None:
+        if self._informer is None:
+            return
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._informer.run())
+            await self._informer.reflector.looked.wait()
+            self._take()
+            await self._informer.wait_synced()
+            self._take()
+
+    async def first_look(self) -> None:
+        if self._informer is not None:
+            await self._informer.reflector.looked.wait()
+            self._take()
+
+    def _seen(self, _event: Event[ConfigMap]) -> None:
+        self._take()
+
+    def _take(self) -> None:
+        """Notes what the cache holds, or why it holds nothing."""
+        assert self._informer is not None
+        objects = list(self._informer.cache.values())
+        error = self._informer.reflector.error
+        texts = objects[0].data if objects else {}
+        trouble = _trouble(error) if error is not None and not objects else None
+        files = msgspec.structs.replace(self.files, texts=texts, trouble=trouble)
+        if files != self.files:
+            self.files = files
+            self._changes.notify()
+
+
+def _trouble(error: Exception) -> str:
+    hint = "; grant the agent list and watch on it" if isinstance(error, Forbidden) else ""
+    return f"cannot be read: {error}{hint}"

@@ -1,0 +1,117 @@
+"""Where a node's driver is, and whether it may be used; decided from facts. Pure.
+
+Rules:
+
+1. Whoever replaces drivers goes first: on a node whose label says so nothing uses a card.
+2. A driver container says by its marker that it is ready, and only then is its library used. Where such a container is
+   expected (the node's label, or files below the driver root), a library of the host is none: it would be what is left
+   of the container before.
+3. What was validated was one driver. A marker that speaks of another driver container, or says nothing and is older
+   than the container's own, is about the driver before.
+"""
+
+from enum import Enum
+from typing import Literal
+
+import msgspec
+
+from tessera.agent.base.marker_files import Mark, MarkerId
+
+
+class Home(Enum):
+    """Whose the driver is."""
+
+    HOST = "host"
+    CONTAINER = "container"
+
+
+class Validation(Enum):
+    """Whether cards are advertised only after a program was run on them."""
+
+    AUTO = "auto"  # with drivers in containers
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+Reason = Literal["WaitingForDriver", "WaitingForToolkit", "WaitingForValidation", "PausedForDriver", "NvmlFailed"]
+
+
+class Waits(msgspec.Struct, frozen=True):
+    """What is waited for: a word for machines, a text for people."""
+
+    reason: Reason
+    message: str
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A driver that may be opened.
+
+    Attributes:
+        home: whose it is.
+        container: the marker of the container that brought it; ``None`` for the host's.
+    """
+
+    home: Home
+    container: MarkerId | None = None
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be seen without the driver.
+
+    Attributes:
+        paused: the node's label asks everybody to let go of the cards.
+        managed: the node is to get its driver in a container.
+        container: the marker of a driver container that is ready.
+        library: its library is below the driver root.
+        toolkit: the marker of the container runtime that knows the cards.
+        validated: the marker of the validation.
+        driver_root: for messages.
+    """
+
+    paused: bool = False
+    managed: bool = False
+    container: MarkerId | None = None
+    library: bool = False
+    toolkit: Mark | None = None
+    validated: Mark | None = None
+    driver_root: str = ""
+
+
+def find_driver(facts: Facts) -> Found | Waits:
+    """The driver that may be opened now, or what is waited for."""
+    if facts.paused:
+        return Waits("PausedForDriver", "the driver is being replaced: no card is advertised and NVML is closed")
+    if facts.container is not None:
+        if facts.library:
+            return Found(Home.CONTAINER, facts.container)
+        text = (
+            f"the driver container is ready, but {facts.driver_root} has no libnvidia-ml.so.1: its files do not reach"
+            " this container; the host's /run must be a shared mount (mount --make-rshared /run)"
+        )
+        return Waits("WaitingForDriver", text)
+    if facts.managed or facts.library:
+        return Waits("WaitingForDriver", "the driver container is not ready yet")
+    return Found(Home.HOST)
+
+
+def still_holds(found: Found, facts: Facts) -> bool:
+    """Whether a driver that is in use may still be used."""
+    return not facts.paused and facts.container == found.container
+
+
+def validation(found: Found, facts: Facts, mode: Validation) -> Waits | None:
+    """What is missing before the cards of an opened driver may be advertised; ``None`` if nothing is."""
+    if mode is Validation.NEVER or (mode is Validation.AUTO and found.home is Home.HOST):
+        return None
+    if _about(found, facts.validated):
+        return None
+    if facts.validated is not None:
+        return Waits("WaitingForValidation", "the last validation was of another driver; a new one is waited for")
+    if _about(found, facts.toolkit):
+        return Waits("WaitingForValidation", "no program has been run on the cards yet; tessera validate does it")
+    return Waits("WaitingForToolkit", "the driver works; the container runtime does not know the cards yet")
+
+
+def _about(found: Found, mark: Mark | None) -> bool:
+    """Whether a marker is about this driver."""
+    return mark is not None and (found.container is None or mark.speaks_of(found.container))

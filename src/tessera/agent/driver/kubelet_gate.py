@@ -1,0 +1,175 @@
+"""Kubelet as the parts of an agent see it while a driver is there: what they list reaches it until the offer is closed.
+
+A plugin that ends keeps its devices in the node's capacity for minutes, since kubelet waits for its return. A list that
+is empty counts at once. So before the driver goes, every list becomes empty, whatever its plugin says, and nothing more
+is given out.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.clock import Clock
+from tessera.kube.quantity import whole
+from tessera.kubelet.seam import (
+    Allocation,
+    Device,
+    DevicePlugin,
+    Kubelet,
+    PluginError,
+    PluginOptions,
+    PodResources,
+    PreferredRequest,
+)
+
+#: Seconds that kubelet is given to take the empty lists; one that does not answer holds up no driver.
+PATIENCE = 5.0
+#: Seconds from when kubelet has read a list until it has counted it.
+HANDOVER = 0.1
+
+
+class Advertising:
+    """A :class:`~tessera.kubelet.seam.Kubelet` whose lists can be emptied all at once.
+
+    Args:
+        kubelet: the node's.
+        changes: notified when kubelet has taken a list.
+        clock: for patience.
+    """
+
+    def __init__(self, kubelet: Kubelet, changes: Changes, clock: Clock) -> None:
+        self._kubelet = kubelet
+        self._changes = changes
+        self._clock = clock
+        self._served: list[_Closable] = []
+        self._shut = asyncio.Event()
+
+    async def serve(self, plugin: DevicePlugin) -> None:
+        """See :meth:`.Kubelet.serve`."""
+        served = _Closable(plugin, self._shut, self._changes)
+        self._served.append(served)
+        try:
+            await self._kubelet.serve(served)
+        finally:
+            self._served.remove(served)
+
+    async def pod_resources(self) -> Sequence[PodResources]:
+        """See :meth:`.Kubelet.pod_resources`."""
+        return await self._kubelet.pod_resources()
+
+    @property
+    def taken(self) -> bool:
+        """Whether kubelet has taken a list of everything that is served."""
+        return all(served.count is not None for served in self._served)
+
+    @property
+    def devices(self) -> int:
+        """How many devices kubelet has been told of."""
+        return sum(served.count or 0 for served in self._served)
+
+    def published(self, allocatable: Mapping[str, str]) -> bool:
+        """Tells if a node's allocatable covers the healthy devices of every list that kubelet has accepted."""
+        return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
+
+    async def close(self) -> None:
+        """Empties all lists; returns when kubelet has taken them, or after :data:`PATIENCE`."""
+        self._shut.set()
+        if await self._changes.until(lambda: not self.devices, PATIENCE):
+            await self._clock.sleep(HANDOVER)
+
+
+class _Closable:
+    """One plugin, as kubelet is served it.
+
+    Attributes:
+        count: devices of the last list that kubelet took; ``None`` while it listens to none.
+        healthy: how many of them are healthy.
+    """
+
+    def __init__(self, plugin: DevicePlugin, shut: asyncio.Event, changes: Changes) -> None:
+        self._plugin = plugin
+        self._shut = shut
+        self._changes = changes
+        self.count: int | None = None
+        self.healthy = 0
+
+    @property
+    def resource_name(self) -> str:
+        """See :attr:`.DevicePlugin.resource_name`."""
+        return self._plugin.resource_name
+
+    @property
+    def options(self) -> PluginOptions:
+        """See :attr:`.DevicePlugin.options`."""
+        return self._plugin.options
+
+    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
+        """The plugin's lists; an empty one, and no other, once the offer is closed."""
+        try:
+            async with aclosing(_until(self._plugin.list_and_watch(), self._shut)) as lists:
+                async for devices in lists:
+                    yield devices
+                    self._took(len(devices), sum(each.healthy for each in devices))
+            yield ()
+            self._took(0)
+            await asyncio.Event().wait()
+        finally:
+            self._took(None)
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        """See :meth:`.DevicePlugin.get_preferred_allocation`."""
+        return await self._plugin.get_preferred_allocation(requests)
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+        """See :meth:`.DevicePlugin.allocate`; refused once the offer is closed."""
+        self._must_be_open()
+        return await self._plugin.allocate(requests)
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        """See :meth:`.DevicePlugin.pre_start_container`; refused once the offer is closed."""
+        self._must_be_open()
+        await self._plugin.pre_start_container(device_ids)
+
+    def _took(self, count: int | None, healthy: int = 0) -> None:
+        # Whoever reads a list asks for the next one when it has taken this one.
+        if (count, healthy) != (self.count, self.healthy):
+            self.count, self.healthy = count, healthy
+            self._changes.notify()
+
+    def _must_be_open(self) -> None:
+        if self._shut.is_set():
+            raise PluginError(f"{self.resource_name}: nothing is given out while the node's driver is replaced")
+
+
+def _count(text: str) -> int:
+    """A count of the node's status; 0 for what is no quantity, which kubelet corrects with its next status."""
+    try:
+        return whole(text)
+    except ValueError:
+        return 0
+
+
+async def _until(lists: AsyncIterator[Sequence[Device]], shut: asyncio.Event) -> AsyncGenerator[Sequence[Device], None]:
+    """What an iterator yields until something is set."""
+    ends = asyncio.ensure_future(shut.wait())
+    coming: asyncio.Future[Sequence[Device]] | None = None
+    try:
+        while True:
+            coming = asyncio.ensure_future(_next(lists))
+            await asyncio.wait({ends, coming}, return_when=asyncio.FIRST_COMPLETED)
+            if ends.done():
+                return
+            yield coming.result()
+    finally:
+        ends.cancel()
+        if coming is not None:
+            coming.cancel()
+            await asyncio.wait({coming})
+        close = getattr(lists, "aclose", None)
+        if close is not None:
+            await close()
+
+
+async def _next(lists: AsyncIterator[Sequence[Device]]) -> Sequence[Device]:
+    return await anext(lists)

@@ -1,0 +1,197 @@
+"""The node's cards as they are: one reading that sharing, layouts, labels and health all start from.
+
+A card's table of profiles comes from the card while MIG mode is on, and from the known models while it is off, so that
+a layout can be judged before a card is touched. A card that cannot be read keeps what NVML last told of it, without
+instances; nothing here decides what that means.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.inventory.mig_cards import geometry_of
+from tessera.api.mig_layouts import MigCard
+from tessera.api.sharing.devices import Gpu, MigDevice
+from tessera.mig.geometry import Geometry
+from tessera.mig.models import model_by_product
+from tessera.mig.names import parse_profile_name
+from tessera.nvml.attributes import CardAttributes, MigAttributes, NvLink
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuInfo, Instance
+from tessera.nvml.worker import AsyncNvml
+
+
+class StockCard(msgspec.Struct, frozen=True, kw_only=True):
+    """One card.
+
+    Attributes:
+        info: what NVML tells of it.
+        instances: its GPU instances by start; empty without MIG mode.
+        geometry: what it can be cut into; ``None`` for a card without MIG, and for an unknown one while MIG is off.
+        attributes: what does not change while the driver runs; ``None`` if it cannot be read.
+        mig_attributes: of its MIG devices, by UUID.
+        links: its NVLinks that are up.
+    """
+
+    info: GpuInfo
+    instances: tuple[Instance, ...] = ()
+    geometry: Geometry | None = None
+    attributes: CardAttributes | None = None
+    mig_attributes: Mapping[str, MigAttributes] = {}
+    links: tuple[NvLink, ...] = ()
+
+    @property
+    def uuid(self) -> str:
+        """The card's name for life."""
+        return self.info.uuid
+
+
+class Stock(msgspec.Struct, frozen=True, kw_only=True):
+    """All cards of the node, by index, and the driver that runs them."""
+
+    cards: tuple[StockCard, ...] = ()
+    driver_version: str = ""
+    cuda_version: int = 0
+
+    def card(self, uuid: str) -> StockCard | None:
+        """The card of that UUID."""
+        return next((card for card in self.cards if card.uuid == uuid), None)
+
+
+class StockTaker:
+    """Reads the cards when told to and keeps what it read last.
+
+    Args:
+        hardware: the node's cards.
+        changes: woken when a reading differs from the one before.
+    """
+
+    def __init__(self, hardware: AsyncNvml, changes: Changes) -> None:
+        self._hardware = hardware
+        self._changes = changes
+        self._stock = Stock()
+
+    @property
+    def stock(self) -> Stock:
+        """What was read last; no cards before the first :meth:`refresh`."""
+        return self._stock
+
+    async def refresh(self) -> Stock:
+        """Reads every card again.
+
+        Raises:
+            NvmlError: the cards cannot even be listed; what was read last is kept.
+        """
+        found = await read_stock(self._hardware)
+        if found != self._stock:
+            self._stock = found
+            self._changes.notify()
+        return found
+
+
+async def read_stock(hardware: AsyncNvml) -> Stock:
+    """Reads every card without changing any.
+
+    Raises:
+        NvmlError: the cards cannot even be listed. One card in trouble is listed without what it does not tell.
+    """
+    infos = await hardware.devices()
+    return Stock(
+        cards=tuple([await _card(hardware, info) for info in sorted(infos, key=lambda each: each.index)]),
+        driver_version=await hardware.driver_version(),
+        cuda_version=await hardware.cuda_version(),
+    )
+
+
+async def _card(hardware: AsyncNvml, info: GpuInfo) -> StockCard:
+    instances: tuple[Instance, ...] = ()
+    geometry = _known_geometry(info)
+    attributes: CardAttributes | None = None
+    mig: dict[str, MigAttributes] = {}
+    links: tuple[NvLink, ...] = ()
+    if not info.lost:
+        try:
+            attributes = await hardware.attributes(info.uuid)
+            links = tuple(await hardware.nvlinks(info.uuid))
+            if info.mig_enabled:
+                geometry = geometry_of(info, await hardware.gi_profiles(info.uuid))
+                instances = tuple(await hardware.instances(info.uuid))
+                for each in (compute for instance in instances for compute in instance.compute_instances):
+                    mig[each.mig_uuid] = await hardware.mig_attributes(each.mig_uuid)
+        except (NvmlError, ValueError):
+            pass  # It is listed as far as it was read; health and layouts find out themselves what is wrong with it.
+    return StockCard(
+        info=info, instances=instances, geometry=geometry, attributes=attributes, mig_attributes=mig, links=links
+    )
+
+
+def _known_geometry(info: GpuInfo) -> Geometry | None:
+    model = model_by_product(info.name) if info.mig_capable else None
+    return None if model is None else model.table
+
+
+def gpus_of(cards: Iterable[StockCard]) -> list[Gpu]:
+    """The cards as a sharing profile sees them: with those MIG devices that a container can be given."""
+    return [
+        Gpu(
+            uuid=card.uuid,
+            index=card.info.index,
+            product=card.info.name,
+            compute_capability=card.info.compute_capability,
+            mig_enabled=card.info.mig_enabled,
+            mig_devices=_mig_devices(card),
+        )
+        for card in cards
+    ]
+
+
+def _mig_devices(card: StockCard) -> tuple[MigDevice, ...]:
+    made = [(instance, each) for instance in card.instances for each in instance.compute_instances]
+    return tuple(
+        MigDevice(
+            uuid=each.mig_uuid,
+            index=index,
+            profile=device_profile(card, instance, each.profile_index),
+            gi_id=instance.gi_id,
+            ci_id=each.ci_id,
+        )
+        for index, (instance, each) in enumerate(sorted(made, key=lambda pair: (pair[0].gi_id, pair[1].ci_id)))
+    )
+
+
+def fixed_gib(cards: Iterable[StockCard]) -> int:
+    """Memory of all MIG devices of these cards as pods are charged for it: the GB in the names of their profiles."""
+    return sum(
+        parse_profile_name(instance.profile).memory_gb
+        for card in cards
+        for instance in card.instances
+        if instance.compute_instances
+    )
+
+
+def device_profile(card: StockCard, instance: Instance, ci_profile: int) -> str:
+    """The name of a MIG device: its GPU instance's, or ``1c.3g.20gb`` if it does not fill that."""
+    profile = card.geometry.find(instance.profile) if card.geometry is not None else None
+    if profile is None or profile.ci_profile_index == ci_profile:
+        return instance.profile
+    return f"{_COMPUTE_SLICES.get(ci_profile, 0)}c.{instance.profile}"
+
+
+#: Compute slices by ``NVML_COMPUTE_INSTANCE_PROFILE_*`` (nvml.h).
+_COMPUTE_SLICES: Mapping[int, int] = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1}
+
+
+def mig_cards_of(cards: Sequence[StockCard]) -> list[MigCard]:
+    """The cards as a file of layouts tells them apart."""
+    return [
+        MigCard(
+            uuid=card.uuid,
+            index=card.info.index,
+            product=card.info.name,
+            pci_device_id=int(card.info.pci_device_id, 16),
+            pci_subsystem_id=card.attributes.pci_subsystem_id if card.attributes is not None else 0,
+            mig_capable=card.info.mig_capable,
+        )
+        for card in cards
+    ]

@@ -1,0 +1,1 @@
+"""Joins the rooms of the agent: wiring, life cycle over drivers, metrics."""

@@ -1,0 +1,241 @@
+"""One node's agent from its start to its end, over drivers that come late, go, and are replaced by others.
+
+While a driver is there, an agent runs as :mod:`tessera.agent.main.run` has it; from one driver to the next everything
+is made anew from hardware, files and the API server, as over a restart of the process. What is different from a
+restart:
+
+1. the lists that kubelet has become empty first, so that the node's capacity says at once what is true;
+2. MPS daemons end with the driver, whatever their clients compute, since they would keep it in use;
+3. NVML is closed before the node says that it has let go (:mod:`tessera.agent.driver.ready_condition`).
+
+``/healthz`` is served all the time: that a driver comes late is no reason to start a process again.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from tessera.agent.base.api_mirror import node_informer
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.http_server import serve_http
+from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.driver.gate import Gate, Opened
+from tessera.agent.driver.hardware import Driver
+from tessera.agent.driver.kubelet_gate import Advertising
+from tessera.agent.driver.ready_condition import ReadyTeller
+from tessera.agent.main.run import run_parts
+from tessera.agent.main.wiring import Parts
+from tessera.agent.mps.launcher import ControlFailed
+from tessera.clock import Clock
+from tessera.kube.cache import Event, EventKind
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder
+from tessera.kube.resources import Node
+from tessera.kubelet.seam import Kubelet
+from tessera.nvml.errors import NvmlError
+
+_log = logging.getLogger(__name__)
+
+
+async def live(
+    options: AgentOptions,
+    client: Client,
+    driver: Driver,
+    kubelet: Kubelet,
+    clock: Clock,
+    *,
+    rng: random.Random | None = None,
+    reboot: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Runs one node's agent until cancelled. It may be killed at any moment and started again.
+
+    Args:
+        options: which node, which folders.
+        client: the API server; its identity needs what ``deploy/`` grants to the agent.
+        driver: looks for the node's driver and opens it.
+        kubelet: the node's kubelet.
+        clock: the time.
+        rng: for jitter; seeded in tests.
+        reboot: reboots the node, where the options allow it; raises OSError if it cannot.
+
+    Raises:
+        ExceptionGroup: something failed in a way that only a fresh start can mend.
+    """
+    await _Life(options, client, driver, kubelet, clock, rng=rng or random.Random(), reboot=reboot).run()
+
+
+class _Life:
+    def __init__(
+        self,
+        options: AgentOptions,
+        client: Client,
+        driver: Driver,
+        kubelet: Kubelet,
+        clock: Clock,
+        *,
+        rng: random.Random,
+        reboot: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._driver = driver
+        self._kubelet = kubelet
+        self._clock = clock
+        self._rng = rng
+        self._reboot = reboot
+        self._changes = Changes()
+        self._markers = Markers(options.markers_dir)
+        self._nodes = node_informer(client, options.node_name, clock=clock, rng=rng)
+        self._events = EventRecorder(
+            client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng
+        )
+        self._teller = ReadyTeller(
+            client,
+            node_name=options.node_name,
+            node=self._node,
+            events=self._events,
+            clock=clock,
+            rng=rng,
+        )
+        self._gate = Gate(
+            options,
+            driver=driver,
+            markers=self._markers,
+            teller=self._teller,
+            changes=self._changes,
+            clock=clock,
+            rng=rng,
+        )
+        self._parts: Parts | None = None
+        self._nodes.add_handler(self._node_seen)
+
+    def _node_seen(self, event: Event[Node]) -> None:
+        self._gate.node_seen(None if event.kind is EventKind.DELETED else event.object)
+        self._teller.node_seen()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            if self._options.http_port is not None:
+                group.create_task(serve_http(self._options.http_port, self._registry, self._waits))
+            for part in (self._events.run(), self._nodes.run(), self._teller.run()):
+                group.create_task(part)
+            group.create_task(_follow(self._markers.follow(self._changes.notify)))
+            group.create_task(_follow(self._driver.follow(self._changes.notify)))
+            await self._nodes.wait_synced()
+            while True:
+                trouble = ""
+                async with AsyncExitStack() as stack:
+                    opened = await self._gate.opened(stack)
+                    if await self._gate.validated(opened):
+                        trouble = await self._use(opened)
+                self._gate.let_go()
+                if trouble:
+                    await self._gate.failed(trouble)
+
+    async def _use(self, opened: Opened) -> str:
+        """Runs an agent on a driver until that has to be let go of; returns how NVML failed, empty if it did not."""
+        advertising = Advertising(self._kubelet, self._changes, self._clock)
+        parts = self._parts = self._made(opened, advertising)
+        agent = asyncio.create_task(run_parts(parts))
+        over = asyncio.create_task(self._over(opened, parts, advertising))
+        try:
+            await asyncio.wait({agent, over}, return_when=asyncio.FIRST_COMPLETED)
+            trouble = _nvml_failure(agent)
+            if agent.done() and not trouble:
+                agent.result()
+            _log.info("the driver is let go of%s", f": {opened.hardware.gone}" if opened.hardware.gone else "")
+            await advertising.close()
+        finally:
+            self._parts = None
+            parts.leave()
+            await _ended(agent, over)
+        await _end_daemons(parts)
+        return "" if opened.hardware.gone else trouble
+
+    async def _over(self, opened: Opened, parts: Parts, advertising: Advertising) -> None:
+        """Returns when a driver has to be let go of; tells meanwhile when kubelet has published the cards.
+
+        Once it is told, it stays told for as long as this driver is used: what becomes of a card or of kubelet's counts
+        later is told by other conditions.
+        """
+        published = False
+        while self._gate.holds(opened):
+            seen = self._changes.count
+            taken = parts.ready and advertising.taken and (advertising.devices or not parts.has_devices)
+            if taken and not published:
+                node = self._node()
+                published = node is not None and advertising.published(node.status.allocatable)
+                self._gate.advertised(published=published)
+            await self._changes.wait(seen)
+
+    def _made(self, opened: Opened, kubelet: Kubelet) -> Parts:
+        return Parts(
+            self._options,
+            self._client,
+            opened.hardware,
+            kubelet,
+            self._clock,
+            rng=self._rng,
+            reboot=self._reboot,
+            nodes=self._nodes,
+            changes=self._changes,
+            driver_root=self._driver.root(opened.found.home),
+        )
+
+    def _node(self) -> Node | None:
+        return self._nodes.cache.get(self._options.node_name)
+
+    # What is asked over HTTP ------------------------------------------------------------------------------------
+
+    def _registry(self) -> CollectorRegistry:
+        return CollectorRegistry() if self._parts is None else self._parts.metrics.registry
+
+    def _waits(self) -> str:
+        if self._parts is not None:
+            return "" if self._parts.ready else "cards not read yet"
+        return "cards not read yet" if self._teller.told is None else self._teller.told.message
+
+
+async def _follow(events: Coroutine[Any, Any, None]) -> None:
+    try:
+        await events
+    except OSError as error:
+        raise OSError(f"changes on the node cannot be followed, see fs.inotify.max_user_instances: {error}") from error
+
+
+def _nvml_failure(agent: "asyncio.Task[None]") -> str:
+    """What NVML said, where nothing else ended an agent; empty if it goes on or something else did."""
+    if not agent.done():
+        return ""
+    failed = agent.exception()
+    if not isinstance(failed, BaseExceptionGroup):
+        return ""
+    nvml, other = failed.split(NvmlError)
+    return "; ".join(_texts(nvml)) if nvml is not None and other is None else ""
+
+
+def _texts(group: BaseExceptionGroup[BaseException]) -> Iterator[str]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _texts(error)
+        else:
+            yield str(error)
+
+
+async def _ended(*tasks: "asyncio.Task[None]") -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _end_daemons(parts: Parts) -> None:
+    try:
+        await parts.mps.end_all()
+    except (ControlFailed, OSError) as error:
+        _log.warning("an MPS daemon cannot be ended, it keeps the driver in use: %s", error)

@@ -1,0 +1,176 @@
+"""What an agent counts. One registry an agent, so that many can live in one process."""
+
+from collections import Counter as Tally
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tessera.agent.slices.events import State
+from tessera.agent.slices.state_machine import Book
+
+#: Seconds; a MIG call takes from some tens of milliseconds to a few seconds.
+_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+
+
+class MemoryUse(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod holds of one shared card or MIG device, bytes; ``limit`` is 0 for a pod that was not given any."""
+
+    namespace: str
+    pod: str
+    gpu: str
+    used: int
+    limit: int
+
+
+class Metrics:
+    """The agent's metrics.
+
+    Attributes:
+        registry: what ``/metrics`` shows.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._calls = Histogram(
+            "tessera_mig_call_seconds",
+            "Duration of NVML calls that changed a card.",
+            ["call"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._failures = Counter(
+            "tessera_mig_call_failures", "NVML calls that failed.", ["call", "error"], registry=self.registry
+        )
+        self._claims = Histogram(
+            "tessera_claim_seconds",
+            "How long PreStartContainer waited for a container's slices.",
+            ["outcome"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+
+        self._gpu_events = Counter(
+            "tessera_gpu_events", "Hardware events by card and kind.", ["gpu", "event"], registry=self.registry
+        )
+        self._probes = Counter(
+            "tessera_gpu_probes", "How cards answered when they were probed.", ["result"], registry=self.registry
+        )
+        self._marks_not_kept = Counter(
+            "tessera_gpu_marks_not_kept", "Times that what is known of bad cards was not saved.", registry=self.registry
+        )
+        self._memory = Counter(
+            "tessera_memory_decisions",
+            "What was decided about pods on shared cards, and what became of it.",
+            ["act", "outcome"],
+            registry=self.registry,
+        )
+
+    def show(self, book: Book) -> None:
+        """Shows the slices of a book by state from now on."""
+        self.registry.register(_Slices(book))
+
+    def show_health(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+        """Shows from now on what each card asks for, 0 to 4."""
+        self.registry.register(_Health(reactions))
+
+    def show_memory(self, uses: Callable[[], Sequence[MemoryUse]], unproven: Callable[[], Mapping[str, int]]) -> None:
+        """Shows from now on who holds how much of shared cards, and how much of a card no pod is proven to hold."""
+        self.registry.register(_Memory(uses, unproven))
+
+    def hardware_event(self, gpu: str, event: str) -> None:
+        """The driver reported an event of a card."""
+        self._gpu_events.labels(gpu, event).inc()
+
+    def probed(self, result: str) -> None:
+        """A card was probed."""
+        self._probes.labels(result).inc()
+
+    def marks_not_kept(self) -> None:
+        """What is known of bad cards was not saved."""
+        self._marks_not_kept.inc()
+
+    def memory_decision(self, act: str, outcome: str) -> None:
+        """Something was decided about a pod's memory; ``outcome`` is ``told`` or what became of the deed."""
+        self._memory.labels(act, outcome).inc()
+
+    def call_done(self, call: str, seconds: float) -> None:
+        """A call changed a card."""
+        self._calls.labels(call).observe(seconds)
+
+    def call_failed(self, call: str, error: str) -> None:
+        """A call was refused."""
+        self._failures.labels(call, error).inc()
+
+    def claimed(self, outcome: str, seconds: float) -> None:
+        """A container got its slices (``ready``) or did not (``refused``)."""
+        self._claims.labels(outcome).observe(seconds)
+
+
+class _Slices(Collector):
+    """Counts slices when asked, so that nothing has to be kept up to date."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        tally = Tally(dict.fromkeys(State, 0))
+        foreign = 0
+        for made, pod in self._book.instances():
+            if pod is None:
+                foreign += 1
+            else:
+                tally[self._book.state(made.position, pod)] += 1
+        for pod, promise in self._book.promises.items():
+            states = [self._book.state(wanted.position, pod) for wanted in promise.slices]
+            tally[State.PROMISED] += states.count(State.PROMISED)
+        family = GaugeMetricFamily("tessera_slices", "Slices of this node by state.", labels=["state"])
+        for state, count in tally.items():
+            family.add_metric([state.value], count)
+        family.add_metric(["foreign"], foreign)
+        yield family
+
+
+class _Health(Collector):
+    """The worst that each card asks for, itself or one of its instances."""
+
+    def __init__(self, reactions: Callable[[], Mapping[str, int]]) -> None:
+        self._reactions = reactions
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            "tessera_gpu_health",
+            "What a card or an instance of it asks for: 0 nothing, 1 attention, 2 draining, 3 a reset, 4 a reboot.",
+            labels=["gpu"],
+        )
+        for gpu, reaction in self._reactions().items():
+            family.add_metric([gpu], reaction)
+        yield family
+
+
+class _Memory(Collector):
+    """Memory of shared cards as it was last read."""
+
+    def __init__(self, uses: Callable[[], Sequence[MemoryUse]], unproven: Callable[[], Mapping[str, int]]) -> None:
+        self._uses = uses
+        self._unproven = unproven
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        labels = ["pod", "namespace", "gpu"]
+        used = GaugeMetricFamily(
+            "tessera_memory_used_bytes", "Memory that a pod holds of a shared card.", labels=labels
+        )
+        limit = GaugeMetricFamily("tessera_memory_limit_bytes", "Memory that a pod may hold of it.", labels=labels)
+        for each in self._uses():
+            used.add_metric([each.pod, each.namespace, each.gpu], each.used)
+            limit.add_metric([each.pod, each.namespace, each.gpu], each.limit)
+        unproven = GaugeMetricFamily(
+            "tessera_memory_unproven_bytes",
+            "Used memory of a shared card that no pod is proven to hold.",
+            labels=["gpu"],
+        )
+        for gpu, amount in self._unproven().items():
+            unproven.add_metric([gpu], amount)
+        yield from (used, limit, unproven)

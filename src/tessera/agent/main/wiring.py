@@ -1,0 +1,346 @@
+"""The parts of one node's agent, each made of what the others tell it.
+
+Which part asks which is decided here and nowhere else: a part is given callables, and knows no other part. What happens
+when, is :mod:`tessera.agent.main.run`'s business.
+"""
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from tessera.agent.base.api_mirror import Mirror
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.processes import ProcessTable
+from tessera.agent.config.config_watcher import Following
+from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.health.resets import CardResets
+from tessera.agent.health.watch import HealthWatch
+from tessera.agent.inventory.card_ownership import Roles
+from tessera.agent.inventory.device_users import Holders
+from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker, fixed_gib
+from tessera.agent.main.metrics import Metrics
+from tessera.agent.memory.policy import Rules
+from tessera.agent.memory.watch import MemoryWatch
+from tessera.agent.mig_config.reconciler import LayoutReconciler
+from tessera.agent.mig_config.status import LayoutStatus
+from tessera.agent.mps.children import ChildLauncher
+from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.mps.simulated import SimulatedLauncher
+from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
+from tessera.agent.node_status.publisher import NodeTeller
+from tessera.agent.node_status.report import Report
+from tessera.agent.node_status.vgpu import read_vgpu
+from tessera.agent.sharing.allocate_response import AnswerOptions
+from tessera.agent.sharing.resource_advertiser import Shelf
+from tessera.agent.sharing.withdrawn_resources import forget_patch
+from tessera.agent.slices.slice_manager import OnDemand
+from tessera.clock import Clock
+from tessera.kube.cache import Event
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kubelet.seam import Kubelet
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.library import program_environment
+from tessera.nvml.worker import AsyncNvml
+
+_log = logging.getLogger(__name__)
+
+
+class Parts:
+    """All parts, made and joined, none of them running.
+
+    Args:
+        options: which node, which folders.
+        client: the API server.
+        hardware: the node's cards.
+        kubelet: the node's kubelet.
+        clock: the time.
+        rng: for jitter.
+        reboot: reboots the node, where the options allow it; raises OSError if it cannot.
+        nodes: mirrors the node already, for longer than these parts.
+        changes: the signal of all parts, where somebody else listens to it too.
+        driver_root: where the driver's programs are, unless in the usual places.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        client: Client,
+        hardware: AsyncNvml,
+        kubelet: Kubelet,
+        clock: Clock,
+        *,
+        rng: random.Random,
+        reboot: Callable[[], Awaitable[None]] | None,
+        nodes: Informer[Node] | None = None,
+        changes: Changes | None = None,
+        driver_root: Path | None = None,
+    ) -> None:
+        self.options = options
+        self._client = client
+        self.hardware = hardware
+        self._kubelet = kubelet
+        self.clock = clock
+        self._rng = rng
+        self._simulated = hardware.simulated
+        self._driver_root = driver_root
+        self.changes = changes or Changes()
+        self.metrics = Metrics()
+        self.mirror = Mirror(
+            client, node_name=options.node_name, namespace=options.namespace, clock=clock, rng=rng, nodes=nodes
+        )
+        self.events = EventRecorder(client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng)
+        self.stock = StockTaker(hardware, self.changes)
+        self.roles = Roles(options.state_dir / "roles.json")
+        self.following = self._made_following()
+        self.health = self._made_health()
+        self.mps = self._made_mps()
+        self.layouts = self._made_layouts(reboot if options.mig_reboot else None)
+        self.on_demand = self._made_on_demand()
+        self.holders = Holders(kubelet, self.mirror.live)
+        self.shelf = self._made_shelf()
+        self.memory = self._made_memory()
+        self.report = Report(
+            following=self.following,
+            shelf=self.shelf,
+            layouts=self.layouts,
+            health=self.health,
+            mps=self.mps,
+            mig_strategy=options.mig_strategy,
+        )
+        self.teller = self._made_teller()
+        #: Takes the parts off what outlives them.
+        self.leave = self.mirror.nodes.add_handler(self._seen)
+        self.mirror.pods.add_handler(self._seen)
+
+    @property
+    def ready(self) -> bool:
+        """Whether both sides serve kubelet."""
+        return self.on_demand.ready and self.shelf.serves
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether anything is to be advertised, as the node's settings are."""
+        return bool(self.shelf.offer.resources or self.roles.on_demand())
+
+    def _seen(self, _event: Event[Node] | Event[Pod]) -> None:
+        self.changes.notify()
+
+    # What happens to the cards -----------------------------------------------------------------------------------
+
+    async def take_stock(self) -> None:
+        """Reads the cards.
+
+        Raises:
+            NvmlError: they cannot be listed.
+        """
+        stock = await self.stock.refresh()
+        self.health.cards(card.info for card in stock.cards)
+
+    async def look_again(self, gpu: str | None) -> None:
+        """Something happened to a card, or to any one: what is known of it is read anew."""
+        self.on_demand.suspect(gpu)
+        try:
+            await self.take_stock()
+        except NvmlError as error:
+            _log.warning("the cards cannot be listed, what was last known of them holds: %s", error)
+
+    # The parts --------------------------------------------------------------------------------------------------
+
+    def _made_following(self) -> Following:
+        return Following(
+            self._client,
+            node=self.mirror.node,
+            profiles=self.options.sharing_config,
+            profile_default=self.options.sharing_default,
+            layouts=self.options.mig_config,
+            layout_default=self.options.mig_default,
+            state_dir=self.options.state_dir,
+            changes=self.changes,
+            clock=self.clock,
+            rng=self._rng,
+        )
+
+    def _made_health(self) -> HealthWatch:
+        return HealthWatch(
+            hardware=self.hardware,
+            policy=HealthPolicy.from_environment(self.options.environment),
+            marks_file=self.options.state_dir / "health.json",
+            boot_id=self._boot_id,
+            clock=self.clock,
+            changes=self.changes,
+            tell=self._tell_node,
+            metrics=self.metrics,
+            resets=CardResets(hardware=self.hardware, free=self._nobody_has, done=self.look_again, clock=self.clock),
+        )
+
+    def _made_mps(self) -> MpsDaemons:
+        root = self.options.mps_root
+        real = self._children(self.options.mps_mount or root)
+        return MpsDaemons(
+            hardware=self.hardware,
+            launcher=SimulatedLauncher(self.clock) if self._simulated else real,
+            state_file=self.options.state_dir / "mps.json",
+            host_root=root,
+            changes=self.changes,
+            clock=self.clock,
+            occupied=self._occupied,
+            rng=self._rng,
+        )
+
+    def _children(self, root: Path) -> ChildLauncher:
+        if self._driver_root is None:
+            return ChildLauncher(root=root)
+        environment = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
+        return ChildLauncher(root=root, driver_root=self._driver_root, environment=environment)
+
+    def _made_layouts(self, reboot: Callable[[], Awaitable[None]] | None) -> LayoutReconciler:
+        return LayoutReconciler(
+            hardware=self.hardware,
+            stocktaker=self.stock,
+            roles=self.roles,
+            wish=lambda: self.following.layout,
+            kubelet=self._kubelet,
+            live=self.mirror.live,
+            bound=self.mirror.bound,
+            evictor=Evictor(self._client) if self.options.mig_evict else None,
+            reboot=reboot,
+            boot_id=self._boot_id,
+            journal=self.options.state_dir / "layout.json",
+            told=self._layout_told,
+            lately_given=lambda: self.shelf.lately_given,
+            was_reset=self.health.reset,
+            instance_gone=self.health.instance_gone,
+            overcounted=lambda: self.shelf.overcounted,
+            changes=self.changes,
+            clock=self.clock,
+        )
+
+    def _made_on_demand(self) -> OnDemand:
+        return OnDemand(
+            self.options,
+            client=self._client,
+            hardware=self.hardware,
+            kubelet=self._kubelet,
+            mirror=self.mirror,
+            roles=self.roles,
+            unfit=self.health.unfit,
+            take_stock=self.stock.refresh,
+            fixed_gib=lambda: fixed_gib(self._static_cards()),
+            events=self.events,
+            changes=self.changes,
+            clock=self.clock,
+            metrics=self.metrics,
+            rng=self._rng,
+        )
+
+    def _made_shelf(self) -> Shelf:
+        return Shelf(
+            kubelet=self._kubelet,
+            cards=self._static_cards,
+            wish=lambda: self.following.sharing,
+            settled=self.following.in_force,
+            mig_strategy=self.options.mig_strategy,
+            verdict=self.health.verdict,
+            fenced=lambda: self.layouts.fenced | self.mps.fenced,
+            changing=lambda: self.layouts.fenced,
+            taken=self.on_demand.resources,
+            mps=self.mps,
+            hardware=self.hardware,
+            holders=self.holders,
+            options=AnswerOptions(
+                list_strategies=self.options.device_list_strategies,
+                ids_are_uuids=self.options.device_ids_are_uuids,
+                pass_device_specs=self.options.pass_device_specs,
+            ),
+            cdi_dir=self.options.cdi_dir,
+            names_file=self.options.state_dir / "resources.json",
+            given_file=self.options.state_dir / "given.json",
+            node=self.mirror.node,
+            forget=self._forget,
+            changes=self.changes,
+            clock=self.clock,
+        )
+
+    def _made_memory(self) -> MemoryWatch:
+        return MemoryWatch(
+            hardware=self.hardware,
+            processes=ProcessTable(),
+            rules=Rules(mode=self.options.memory_limits),
+            offer=lambda: self.shelf.offer,
+            holders=self.holders.now,
+            pods=self.mirror.live,
+            evictor=Evictor(self._client),
+            api_reachable=lambda: not self.mirror.nodes.reflector.failures,
+            shares_file=self.options.state_dir / "shares.json",
+            tell=self._tell_pod,
+            metrics=self.metrics,
+            changes=self.changes,
+            clock=self.clock,
+        )
+
+    def _made_teller(self) -> NodeTeller:
+        return NodeTeller(
+            self._client,
+            node_name=self.options.node_name,
+            node=self.mirror.node,
+            stock=lambda: self.stock.stock,
+            sharing=self.report.sharing,
+            on_demand=self.roles.on_demand,
+            leaving=self._leaving,
+            mig_state=self.report.mig_state,
+            conditions=self.report.conditions,
+            machine=SIMULATED_MACHINE if self._simulated else read_machine(),
+            vgpu=None if self._simulated else read_vgpu(),
+            events=self.events,
+            changes=self.changes,
+            clock=self.clock,
+            rng=self._rng,
+        )
+
+    # What the parts ask of each other ---------------------------------------------------------------------------
+
+    def _boot_id(self) -> str:
+        node = self.mirror.node()
+        return node.status.node_info.boot_id if node is not None else ""
+
+    def _leaving(self) -> frozenset[str]:
+        return frozenset(card.uuid for card in self.stock.stock.cards if self.roles.leaving(card.uuid))
+
+    async def _nobody_has(self, uuid: str) -> bool:
+        """Whether no pod has any part of a card, nor is about to get one."""
+        card = self.stock.stock.card(uuid)
+        parts = {uuid, *(card.mig_attributes if card is not None else ())}
+        if self.on_demand.busy(uuid) or not parts.isdisjoint(self.shelf.lately_given):
+            return False
+        return parts.isdisjoint(await self.holders.now())
+
+    def _occupied(self, uuid: str) -> str:
+        return self.shelf.occupied(uuid)
+
+    def _static_cards(self) -> Sequence[StockCard]:
+        held = self.roles.static()
+        return [card for card in self.stock.stock.cards if card.uuid in held and not self.roles.leaving(card.uuid)]
+
+    async def _forget(self, resources: Sequence[str]) -> None:
+        patch = forget_patch(resources)
+        await self._client.merge_patch(NODES, self.options.node_name, patch, subresource="status")
+
+    def _layout_told(self, status: LayoutStatus) -> None:
+        _log.info("layout %s: %s, %s", status.layout or "(none)", status.state.value, status.message)
+        self.changes.notify()
+
+    def _tell_node(self, reason: str, text: str, kind: Literal["Normal", "Warning"]) -> None:
+        node = self.mirror.node()
+        about = reference_to(NODES, self.options.node_name, uid=node.metadata.uid if node is not None else "")
+        self.events.record(about, reason, text, type=kind)
+
+    def _tell_pod(self, pod: Pod, reason: str, text: str, kind: Literal["Normal", "Warning"]) -> None:
+        about = reference_to(PODS, pod.metadata.name, pod.metadata.namespace, pod.metadata.uid)
+        self.events.record(about, reason, text, type=kind)

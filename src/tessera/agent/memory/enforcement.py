@@ -1,0 +1,129 @@
+"""Does what was decided about a pod's memory, and tells the pod's owner.
+
+One decision at a time, each counted with what became of it. What is told names the card, the pod's use, its limit and
+its processes there, and what was done.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from tessera.agent.base.evictions import Blocked, Evicted, Evictor
+from tessera.agent.base.processes import ProcessTable
+from tessera.agent.main.metrics import Metrics
+from tessera.agent.memory.policy import Act, Card, Decision, Mode
+from tessera.agent.memory.process_ending import Outcome, ReadCard, carry_out, still_holds
+from tessera.api.names import PodUid
+from tessera.kube.resources import Pod
+
+#: Tells people about a pod: which, a CamelCase reason, a sentence, and whether it is a ``Warning``.
+TellPod = Callable[[Pod, str, str, Literal["Normal", "Warning"]], None]
+
+_GIB = 2**30
+#: Processes that a text names; events are short.
+_MOST_SHOWN = 5
+
+
+class Deeds:
+    """Carries out decisions.
+
+    Args:
+        mode: how far it goes.
+        processes: the machine's.
+        read_card: reads a card as it is now.
+        evictor: evicts pods.
+        tell: records an event of a pod.
+        metrics: where decisions are counted.
+    """
+
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        processes: ProcessTable,
+        read_card: ReadCard,
+        evictor: Evictor,
+        tell: TellPod,
+        metrics: Metrics,
+    ) -> None:
+        self._mode = mode
+        self._processes = processes
+        self._read_card = read_card
+        self._evictor = evictor
+        self._tell = tell
+        self._metrics = metrics
+
+    async def do(self, decision: Decision, card: Card, pods: Mapping[PodUid, Pod]) -> None:
+        """Carries out one decision.
+
+        Args:
+            decision: what was decided.
+            card: the reading that it was decided on.
+            pods: the node's pods by the UID that their cgroups carry.
+        """
+        pod = pods.get(decision.pod)
+        match decision.act:
+            case Act.NEAR | Act.EXCEEDED | Act.STRANGER:
+                outcome = self._told(decision, card, pod)
+            case Act.EVICT:
+                outcome = await self._evicted(decision, pod)
+            case Act.TERMINATE | Act.KILL:
+                outcome = await self._signalled(decision, pod)
+        self._metrics.memory_decision(decision.act.value, outcome)
+
+    def _told(self, decision: Decision, card: Card, pod: Pod | None) -> str:
+        if pod is None or (decision.act is Act.NEAR and self._mode is Mode.OBSERVE):
+            return "noted"
+        if decision.act is Act.STRANGER:
+            text = (
+                f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{_by(decision, card)}"
+            )
+            self._tell(pod, "GpuMemoryWithoutShare", text, "Warning")
+        elif decision.act is Act.NEAR:
+            self._tell(pod, "GpuMemoryNearLimit", f"{_use(decision)}{_by(decision, card)}", "Warning")
+        else:
+            self._tell(pod, "GpuMemoryLimitExceeded", f"{_use(decision)}{_by(decision, card)}", "Warning")
+        return "told"
+
+    async def _evicted(self, decision: Decision, pod: Pod | None) -> str:
+        against = await still_holds(decision, None, processes=self._processes, read_card=self._read_card)
+        if against is not None or pod is None:
+            return Outcome.ENDED.value if against is None else against.value
+        meta = pod.metadata
+        result = await self._evictor.evict(meta.namespace, meta.name, PodUid(meta.uid))
+        if isinstance(result, Evicted):
+            self._tell(pod, "GpuMemoryEvicted", f"evicted: {_use(decision)}", "Warning")
+            return "evicted"
+        if isinstance(result, Blocked):
+            self._tell(
+                pod, "GpuMemoryEvictionBlocked", f"{_use(decision)}; it is not evicted: {result.text}", "Warning"
+            )
+            return "blocked"
+        return Outcome.ENDED.value
+
+    async def _signalled(self, decision: Decision, pod: Pod | None) -> str:
+        outcome = await carry_out(decision, processes=self._processes, read_card=self._read_card)
+        if pod is not None and decision.process is not None:
+            pid = decision.process.pid
+            if outcome is Outcome.SENT:
+                done = "was asked to end (SIGTERM)" if decision.act is Act.TERMINATE else "was ended (SIGKILL)"
+                self._tell(pod, "GpuMemoryProcessEnded", f"{_use(decision)}; its process {pid} {done}", "Warning")
+            elif outcome is Outcome.NOT_PERMITTED:
+                text = f"{_use(decision)}; the kernel does not let the agent end its process {pid}"
+                self._tell(pod, "GpuMemoryProcessNotEnded", text, "Warning")
+        return outcome.value
+
+
+def _use(decision: Decision) -> str:
+    return f"uses {_gib(decision.used)} of {decision.device}, its limit there is {_gib(decision.limit)}"
+
+
+def _by(decision: Decision, card: Card) -> str:
+    """The pod's processes on the card, the largest first."""
+    own = sorted((use for use in card.uses if use.pod == decision.pod), key=lambda use: -use.bytes)
+    shown = ", ".join(f"{use.process.pid} ({_gib(use.bytes)})" for use in own[:_MOST_SHOWN])
+    more = f" and {len(own) - _MOST_SHOWN} more" if len(own) > _MOST_SHOWN else ""
+    return f"; processes {shown}{more}"
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / _GIB:.2f} GiB"

@@ -1,0 +1,151 @@
+"""Who was given how much memory of which shared card: from what kubelet handed out and how the cards are shared.
+
+A share is the card's memory divided by its replicas, or what MPS gives to one client, times the entries that the pod
+holds, all its containers together. A card or MIG device that is not shared has one holder, whom nobody limits.
+
+Rules:
+
+- A limit is not lowered under a pod that runs: when a profile divides a card anew, pods that were admitted before keep
+  what they came for. A pod whose share is not known any more may use the whole card.
+- A pod's annotation may lower its limit (:data:`LIMIT`), never raise it: what is more is its neighbours'. It may also
+  say that the pod is told of excess and nothing else (:data:`ENFORCEMENT`).
+- A static pod's processes carry the hash of its manifest and not the UID of its mirror in the API; kubelet writes that
+  hash into the mirror's annotation.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from tessera.agent.inventory.device_users import Holder
+from tessera.agent.memory.policy import Tenant, agreed_share
+from tessera.api.names import PodUid
+from tessera.api.sharing.config import SharingKind
+from tessera.api.sharing.devices import Device, Offer
+from tessera.api.sharing.mps import client_share
+from tessera.kube.quantity import whole
+from tessera.kube.resources import Pod
+
+#: Annotation of a pod: bytes that it wants to be held to on each shared card, a Kubernetes quantity. Only less counts.
+LIMIT = "tessera.dev/memory-limit"
+#: Annotation of a pod: ``off`` if neither it nor its processes are to be ended for taking too much memory.
+ENFORCEMENT = "tessera.dev/memory-enforcement"
+#: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
+MIRROR = "kubernetes.io/config.mirror"
+
+#: UIDs in the API are written with dashes, so no pod can pass for another by this annotation.
+_HASH = re.compile(r"[0-9a-f]{32}")
+
+_MIB = 2**20
+
+#: Bytes of one entry, by device and pod.
+Shares = dict[str, dict[PodUid, int]]
+
+
+class Tenants:
+    """The pods that were given a part of a card.
+
+    Args:
+        shares: what an earlier process had given.
+
+    Attributes:
+        shares: what each pod was given per entry, to be kept over restarts.
+        unknown: pods, by device, that came when nobody took down what they were given.
+        refused: pods whose annotation :data:`LIMIT` is no quantity, with the reason.
+    """
+
+    def __init__(self, shares: Shares | None = None) -> None:
+        self.shares: Shares = shares or {}
+        self.unknown: frozenset[tuple[str, PodUid]] = frozenset()
+        self.refused: dict[PodUid, str] = {}
+
+    def update(
+        self, holders: Mapping[str, Sequence[Holder]], offer: Offer, totals: Mapping[str, int], pods: Iterable[Pod]
+    ) -> tuple[Tenant, ...]:
+        """The tenants now, with their limits.
+
+        Args:
+            holders: what was handed out, by device.
+            offer: how devices are shared now.
+            totals: bytes of each device that is watched; other devices are passed over.
+            pods: the node's.
+        """
+        shared = shared_devices(offer)
+        held = {uuid: _entries(uuid, each) for uuid, each in holders.items()}
+        self.shares = {
+            uuid: {pod: share for pod, share in pods.items() if pod in held.get(uuid, {})}
+            for uuid, pods in self.shares.items()
+        }
+        limits: dict[PodUid, dict[str, int]] = {}
+        for uuid, total in totals.items():
+            before, now = self.shares.get(uuid, {}), shared.get(uuid)
+            entries = held.get(uuid, {})
+            self.shares[uuid] = {
+                pod: _share(before.get(pod, 0), now, total) if count and (uuid, pod) not in self.unknown else total
+                for pod, count in entries.items()
+            }
+            for pod, count in entries.items():
+                limits.setdefault(pod, {})[uuid] = min(total, self.shares[uuid][pod] * (count or 1))
+        self.refused = {}
+        return tuple(self._tenant(pod, limits[uid]) for pod in pods if (uid := PodUid(pod.metadata.uid)) in limits)
+
+    def _tenant(self, pod: Pod, limits: Mapping[str, int]) -> Tenant:
+        meta = pod.metadata
+        own = self._own_limit(pod)
+        return Tenant(
+            pod=cgroup_uid(pod),
+            namespace=meta.namespace,
+            name=meta.name,
+            limits=limits if own is None else {uuid: min(limit, own) for uuid, limit in limits.items()},
+            opted_out=meta.annotations.get(ENFORCEMENT, "").strip().lower() == "off",
+            leaving=meta.deletion_timestamp is not None,
+        )
+
+    def _own_limit(self, pod: Pod) -> int | None:
+        text = pod.metadata.annotations.get(LIMIT)
+        if text is None:
+            return None
+        try:
+            limit = whole(text)
+        except ValueError as error:
+            self.refused[PodUid(pod.metadata.uid)] = f"annotation {LIMIT} does not count: {error}"
+            return None
+        if limit <= 0:
+            self.refused[PodUid(pod.metadata.uid)] = f"annotation {LIMIT} does not count: {text!r} is not more than 0"
+            return None
+        return limit
+
+
+def shared_devices(offer: Offer) -> dict[str, Device]:
+    """The devices that several containers may have at once, by UUID, each by one of its entries."""
+    return {device.uuid: device for offered in offer.resources.values() for device in offered.devices if device.shared}
+
+
+def share_of(device: Device, total: int) -> int:
+    """Bytes of one entry of a shared device.
+
+    Args:
+        device: the entry.
+        total: bytes of the whole device.
+    """
+    if device.kind is SharingKind.MPS:
+        return client_share(total // _MIB, device.replicas).memory_mib * _MIB
+    return agreed_share(total, device.replicas)
+
+
+def cgroup_uid(pod: Pod) -> PodUid:
+    """The UID that the cgroups of a pod carry."""
+    mirrored = pod.metadata.annotations.get(MIRROR, "")
+    return PodUid(mirrored if _HASH.fullmatch(mirrored) else pod.metadata.uid)
+
+
+def _share(before: int, now: Device | None, total: int) -> int:
+    """What one entry is worth to a pod: what it came for, or more; the whole device if neither is known."""
+    return max(before, share_of(now, total)) if now is not None else before or total
+
+
+def _entries(uuid: str, holders: Sequence[Holder]) -> dict[PodUid, int]:
+    """How many entries of a device each pod holds, all its containers together; 0 for all of it."""
+    count: dict[PodUid, int] = {}
+    for holder in holders:
+        count[holder.pod] = count.get(holder.pod, 0) + len(holder.ids)
+    return count | {holder.pod: 0 for holder in holders if uuid in holder.ids}

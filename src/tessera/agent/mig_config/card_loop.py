@@ -1,0 +1,258 @@
+"""Drives one card: looks, asks the machine, does what it says, and says what became of it. No card waits for another.
+
+While nothing is to be done the card is read now and then, since NVML has no event for instances that somebody else
+makes or destroys; a new reading of the node's stock that differs is looked into at once. The stock is taken again when
+the calls of a burst are over, before a fence shrinks: what is gone must not be offered for a moment.
+
+Pods are evicted once the Node shows that what they hold is not to be had any more: those that take their place would be
+sent to it again, and refused by kubelet for good.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.evictions import Blocked, Evictor
+from tessera.agent.inventory.card_ownership import Role, Roles
+from tessera.agent.inventory.gpu_inventory import StockTaker
+from tessera.agent.mig_config.device_users import Tenants
+from tessera.agent.mig_config.events import (
+    AskHolders,
+    Done,
+    Evict,
+    EvictionAnswered,
+    Fence,
+    Fenced,
+    Goal,
+    HoldersSeen,
+    HoldersUnknown,
+    Instruction,
+    LetGo,
+    Reboot,
+    RoleSeen,
+    Tenant,
+    Wait,
+)
+from tessera.agent.mig_config.executor import Hands
+from tessera.agent.mig_config.state_machine import CardMachine
+from tessera.agent.mig_config.status import APPLIED, APPLYING, CardVerdict, LayoutState
+from tessera.clock import Clock
+from tessera.nvml.errors import NvmlError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a card that is as it shall be is read again.
+DRIFT_RECHECK = 60.0
+#: Seconds after which is asked again who holds what, or a file is written again.
+ASK_AGAIN = 2.0
+#: Seconds after which pods are evicted although the Node still counts what they hold: three of kubelet's node status.
+SHOWN_AT_MOST = 30.0
+
+
+class CardDriver:
+    """One card.
+
+    Args:
+        uuid: the card's.
+        machine: says what to do.
+        hands: read and change the card.
+        goal: what the card shall be now; ``None`` to leave it as it is.
+        roles: who has the card.
+        stocktaker: the node's stock, taken again after changes.
+        tenants: who holds what.
+        evictor: evicts pods, where the policy says so.
+        overcounted: resources of which the Node still counts devices that are fenced.
+        save: writes the journal; raises OSError when it cannot.
+        reboot: asks for a reboot of the node for the reason given and says what came of it.
+        told: called when there is something new to say of the card.
+        changes: wakes this driver, and everybody else after a change here.
+        clock: for waits.
+
+    Attributes:
+        fence: UUIDs of the card and its MIG devices that nobody may be given.
+        verdict: what is to be said of the card; ``None`` where it is left as it is.
+        wants_reboot: only a reboot of the node helps the card.
+    """
+
+    def __init__(
+        self,
+        uuid: str,
+        *,
+        machine: CardMachine,
+        hands: Hands,
+        goal: Callable[[], Goal | None],
+        roles: Roles,
+        stocktaker: StockTaker,
+        tenants: Tenants,
+        evictor: Evictor | None,
+        overcounted: Callable[[], Sequence[str]],
+        save: Callable[[], None],
+        reboot: Callable[[str], Awaitable[CardVerdict]],
+        told: Callable[[], None],
+        changes: Changes,
+        clock: Clock,
+    ) -> None:
+        self.uuid = uuid
+        self.machine = machine
+        self.fence: frozenset[str] = frozenset()
+        self.verdict: CardVerdict | None = None
+        self.wants_reboot = False
+        self._hands = hands
+        self._goal = goal
+        self._roles = roles
+        self._stocktaker = stocktaker
+        self._tenants = tenants
+        self._evictor = evictor
+        self._overcounted = overcounted
+        self._save = save
+        self._reboot = reboot
+        self._told = told
+        self._changes = changes
+        self._clock = clock
+        self._changed = False
+        self._judged: Goal | None = None
+        self._shown_by: float | None = None
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        while True:
+            seen, known = self._changes.count, self._facts(tenants=True)
+            goal, role = self._goal(), self._roles.role(self.uuid)
+            if goal != self._judged:
+                self._judged, self._shown_by = goal, None
+                self._say(None if goal is None else CardVerdict(LayoutState.PENDING, APPLYING))
+            self.machine.aim(goal)
+            self.machine.apply(RoleSeen(role))
+            if goal is not None and role is Role.STATIC:
+                self.machine.apply(await self._hands.look())
+            step = self.machine.step(self._clock.monotonic())
+            if isinstance(step, Wait | Done | Reboot):
+                await self._rest(step, seen, known)
+            else:
+                await self._carry_out(step)
+
+    async def _carry_out(self, step: Instruction) -> None:
+        match step:
+            case Fence(uuids=uuids):
+                if uuids >= self.fence or await self._take_stock():
+                    self.fence = uuids
+                    self.machine.apply(Fenced(uuids))
+                    self._changes.notify()
+            case AskHolders():
+                self.machine.apply(await self._ask())
+            case Evict(tenants=tenants):
+                await self._evict(tenants)
+            case LetGo():
+                await self._let_go()
+            case Wait() | Done() | Reboot():
+                raise AssertionError(f"{step} is no instruction to carry out")
+            case call:
+                if self.verdict is None or self.verdict.state is LayoutState.SUCCESS:
+                    self._say(CardVerdict(LayoutState.PENDING, APPLYING))
+                self._changed = True
+                self.machine.apply(await self._hands.attempt(call))
+
+    async def _ask(self) -> HoldersSeen | HoldersUnknown:
+        try:
+            return HoldersSeen(await self._tenants.now())
+        except ConnectionError as error:
+            text = f"it is not known who holds what: {error}"
+            return HoldersUnknown(text, self._clock.monotonic() + ASK_AGAIN)
+
+    async def _evict(self, tenants: Sequence[Tenant]) -> None:
+        """Asks for the evictions, unless the Node would be sent new pods in place of those."""
+        seen = self._changes.count
+        if left := self._seconds_until_shown():
+            pods, counted = ", ".join(map(str, tenants)), ", ".join(self._overcounted())
+            text = f"{self.machine.name}: {pods}: evicted when the node stops counting the card's {counted}"
+            self._say(CardVerdict(LayoutState.PENDING, "CardsInUse", text))
+            await self._changes.wait(seen, min(left, ASK_AGAIN))
+            return
+        for each in tenants:
+            assert self._evictor is not None
+            answer = await self._evictor.evict(each.namespace, each.name, each.pod)
+            refusal = answer.text if isinstance(answer, Blocked) else None
+            self.machine.apply(EvictionAnswered(each.pod, refusal, self._clock.monotonic()))
+
+    def _seconds_until_shown(self) -> float:
+        """How long to wait at most until the Node shows what is fenced; 0 if it does, or never did in time."""
+        if not self._overcounted():
+            self._shown_by = None
+            return 0.0
+        now = self._clock.monotonic()
+        if self._shown_by is None:
+            self._shown_by = now + SHOWN_AT_MOST
+        return max(0.0, self._shown_by - now)
+
+    async def _let_go(self) -> None:
+        try:
+            self._save()
+            self._roles.let_go(self.uuid)
+        except OSError as error:
+            self._say(_unwritable(error))
+            await self._clock.sleep(ASK_AGAIN)
+            return
+        self._changes.notify()
+
+    async def _take_stock(self) -> bool:
+        """Lets everybody see what the calls have changed; returns whether everybody does."""
+        if self._changed:
+            try:
+                await self._stocktaker.refresh()
+            except NvmlError as error:
+                _log.warning("cards cannot be read after a change of card %s: %s", self.uuid, error)
+                await self._clock.sleep(ASK_AGAIN)
+                return False
+            self._changed = False
+        return True
+
+    async def _rest(self, step: Wait | Done | Reboot, seen: int, known: tuple[object, ...]) -> None:
+        """Says what became of the card, and waits until something differs from what was known before the last look."""
+        if not await self._take_stock():
+            return
+        self.wants_reboot = isinstance(step, Reboot)
+        waits = not isinstance(step, Done)
+        until = await self._conclude(step)
+        while (known if waits else known[:-1]) == self._facts(tenants=waits):
+            left = None if until is None else until - self._clock.monotonic()
+            if left is not None and left <= 0:
+                return
+            await self._changes.wait(seen, left)
+            seen = self._changes.count
+
+    async def _conclude(self, step: Wait | Done | Reboot) -> float | None:
+        now = self._clock.monotonic()
+        match step:
+            case Wait(until=until):
+                state = LayoutState.FAILED if step.failed else LayoutState.PENDING
+                self._say(CardVerdict(state, step.reason, step.text))
+                return until
+            case Reboot(until=until):
+                self._say(await self._reboot(step.text))
+                return until
+            case Done():
+                try:
+                    self._save()
+                except OSError as error:
+                    self._say(_unwritable(error))
+                    return now + ASK_AGAIN
+                if self._judged is None:
+                    return None
+                self._say(CardVerdict(LayoutState.SUCCESS, APPLIED))
+                return now + DRIFT_RECHECK
+
+    def _facts(self, *, tenants: bool) -> tuple[object, ...]:
+        """What a rest ends for when it changes; who holds what matters only to who waits, and stands last."""
+        goal, role = self._goal(), self._roles.role(self.uuid)
+        acts = goal is not None and role is Role.STATIC
+        card = self._stocktaker.stock.card(self.uuid) if acts else None
+        return (goal, role, card, self._tenants.known()) if tenants else (goal, role, card)
+
+    def _say(self, verdict: CardVerdict | None) -> None:
+        if verdict != self.verdict:
+            self.verdict = verdict
+            self._told()
+
+
+def _unwritable(error: OSError) -> CardVerdict:
+    return CardVerdict(LayoutState.FAILED, "StateUnwritable", f"what was done to the cards cannot be noted: {error}")

@@ -1,0 +1,240 @@
+"""The words of a card's way to its layout: facts that go into the machine, instructions that come out. Values only."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from tessera.agent.inventory.card_ownership import Role
+from tessera.api.names import PodUid
+from tessera.mig.geometry import Geometry
+from tessera.nvml.interface import Instance, MigUuid
+
+
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layout wants of one card.
+
+    Attributes:
+        role: who shall have the card; the rest counts for static cards only.
+        mig_enabled: MIG mode shall be on.
+        counts: instances by profile for the whole card.
+        path: the entry of the layout that says so; empty for what no entry says.
+    """
+
+    role: Role = Role.STATIC
+    mig_enabled: bool = False
+    counts: Mapping[str, int] = {}
+    path: str = ""
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """Where an instance is on its card: profile as NVML names it, first memory slot."""
+
+    profile: str
+    start: int
+
+
+class Tenant(msgspec.Struct, frozen=True, order=True):
+    """A pod that holds a card or a MIG device; all empty for one that is just being admitted."""
+
+    namespace: str = ""
+    name: str = ""
+    pod: PodUid = PodUid("")
+
+    def __str__(self) -> str:
+        return f"pod {self.namespace}/{self.name}" if self.pod else "a pod that is being admitted"
+
+
+# Facts --------------------------------------------------------------------------------------------------------------
+
+
+class CardSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """The card was read.
+
+    Attributes:
+        mig_enabled: MIG mode now.
+        mig_pending: MIG mode after the next reset.
+        geometry: the card's table; ``None`` while MIG mode is off.
+        instances: its GPU instances.
+        users: PIDs that NVML lists, by GPU instance; under ``None`` those on the whole card.
+    """
+
+    mig_enabled: bool
+    mig_pending: bool
+    geometry: Geometry | None
+    instances: tuple[Instance, ...]
+    users: Mapping[int | None, tuple[int, ...]] = {}
+
+
+class CardUnreadable(msgspec.Struct, frozen=True):
+    """The card did not answer; to be asked again at ``retry``."""
+
+    text: str
+    retry: float
+
+
+class Fenced(msgspec.Struct, frozen=True):
+    """From now on nobody is given these UUIDs, of the card and of its MIG devices."""
+
+    uuids: frozenset[str]
+
+
+class HoldersSeen(msgspec.Struct, frozen=True):
+    """Who holds what, asked behind the fence: nothing fenced can have got a holder since."""
+
+    tenants: Mapping[str, tuple[Tenant, ...]]
+
+
+class HoldersUnknown(msgspec.Struct, frozen=True):
+    """Nobody said who holds what; to be asked again at ``retry``."""
+
+    text: str
+    retry: float
+
+
+class RoleSeen(msgspec.Struct, frozen=True):
+    """Who has the card now."""
+
+    role: Role
+
+
+class Failure(Enum):
+    """Why a call failed, as far as it matters for what comes next."""
+
+    #: Something still uses it.
+    BUSY = "busy"
+    #: Anything else.
+    REFUSED = "refused"
+    #: The card must be reset before it works again.
+    NEEDS_RESET = "needs-reset"
+
+
+class CallDone(msgspec.Struct, frozen=True):
+    """A call succeeded; what it led to is seen when the card is read."""
+
+    call: "Call"
+
+
+class CallFailed(msgspec.Struct, frozen=True):
+    """A call failed at ``now`` (monotonic seconds); ``text`` is for people."""
+
+    call: "Call"
+    failure: Failure
+    text: str
+    now: float
+
+
+class EvictionAnswered(msgspec.Struct, frozen=True):
+    """The API server answered at ``now``; ``refusal`` is why the pod may not be evicted now, ``None`` if it will go."""
+
+    pod: PodUid
+    refusal: str | None
+    now: float
+
+
+Fact = (
+    CardSeen
+    | CardUnreadable
+    | Fenced
+    | HoldersSeen
+    | HoldersUnknown
+    | RoleSeen
+    | CallDone
+    | CallFailed
+    | EvictionAnswered
+)
+
+# Instructions -------------------------------------------------------------------------------------------------------
+
+
+class SetMigMode(msgspec.Struct, frozen=True):
+    """Turn MIG mode on or off. The card has no instance and nobody holds it."""
+
+    enabled: bool
+
+
+class Reset(msgspec.Struct, frozen=True):
+    """Reset this card, and no other. Nobody holds it or a part of it, and no process is listed on it."""
+
+
+class CreateGi(msgspec.Struct, frozen=True):
+    """Create a GPU instance."""
+
+    place: Place
+
+
+class CreateCi(msgspec.Struct, frozen=True):
+    """Create the compute instance that spans a GPU instance; ``profile_index`` is NVML's."""
+
+    place: Place
+    gi_id: int
+    profile_index: int
+
+
+class DestroyCi(msgspec.Struct, frozen=True):
+    """Destroy a compute instance that is fenced and that nobody holds."""
+
+    place: Place
+    gi_id: int
+    ci_id: int
+    mig_uuid: MigUuid
+
+
+class DestroyGi(msgspec.Struct, frozen=True):
+    """Destroy an empty GPU instance."""
+
+    place: Place
+    gi_id: int
+
+
+Call = SetMigMode | Reset | CreateGi | CreateCi | DestroyCi | DestroyGi
+
+
+class Fence(msgspec.Struct, frozen=True):
+    """Let exactly these UUIDs, of the card and of its MIG devices, be given to nobody."""
+
+    uuids: frozenset[str]
+
+
+class AskHolders(msgspec.Struct, frozen=True):
+    """Find out who holds what, from kubelet and the API server themselves."""
+
+
+class Evict(msgspec.Struct, frozen=True):
+    """Ask the API server to evict these pods: each holds something that must go."""
+
+    tenants: tuple[Tenant, ...]
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    """The static side needs the card no longer."""
+
+
+class Reboot(msgspec.Struct, frozen=True):
+    """Only a reboot of the node can help the card; ``text`` says why. Else it is looked at again at ``until``."""
+
+    text: str
+    until: float
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing to do before ``until`` (monotonic seconds; ``None``: before the next fact), for this reason.
+
+    Attributes:
+        until: when the card is to be looked at again in any case.
+        reason: CamelCase, for machines: ``CardsInUse``, ``LayoutRetrying``.
+        text: for people: who or what is waited for.
+        failed: what was tried has failed often enough to be called a failure; it is tried again all the same.
+    """
+
+    until: float | None
+    reason: str
+    text: str
+    failed: bool = False
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The card is as it shall be."""
+
+
+Instruction = Call | Fence | AskHolders | Evict | LetGo | Reboot | Wait | Done

@@ -1,0 +1,119 @@
+"""What has failed on a card, where, how often, and when it is worth another try. Pure: ``now`` is an argument."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tessera.agent.mig_config.events import (
+    Call,
+    CallFailed,
+    CreateCi,
+    DestroyGi,
+    Failure,
+    LetGo,
+    Place,
+    Reset,
+    SetMigMode,
+)
+
+#: First and longest delay in seconds before a failed call is tried again.
+RETRY_FIRST, RETRY_MOST = 0.5, 60.0
+#: The same while something still uses what must go, or a process outlives its pod: mostly a matter of moments.
+BUSY_FIRST, BUSY_MOST = 0.1, 5.0
+#: Tries after which a call that goes on failing is called a failure, some two seconds.
+TRIES_TOLD = 3
+
+#: What a failed call is remembered under: where, or the card as a whole.
+Key = Place | type[SetMigMode] | type[Reset]
+
+
+class Trouble(msgspec.Struct, frozen=True):
+    """What failed at a place, or of the card as a whole.
+
+    Attributes:
+        tries: how often in a row.
+        until: when the next try is due.
+        text: why, for people.
+        failure: the kind of it.
+        undo: a compute instance could not be made, so its GPU instance goes.
+    """
+
+    tries: int
+    until: float
+    text: str
+    failure: Failure
+    undo: bool = False
+
+    def fails(self, *, in_use: bool) -> bool:
+        """Whether it is a failure by now; that something is in use is none as long as it is known who uses it."""
+        return self.tries >= TRIES_TOLD and not (in_use and self.failure is Failure.BUSY)
+
+
+class Troubles:
+    """The troubles of one card."""
+
+    def __init__(self) -> None:
+        self._troubles: dict[Key, Trouble] = {}
+
+    def failed(self, fact: CallFailed) -> None:
+        """Notes a failed call."""
+        key = _key(fact.call)
+        if key is None:
+            return
+        before = self._troubles.get(key)
+        tries = before.tries + 1 if before else 1
+        first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is Failure.BUSY else (RETRY_FIRST, RETRY_MOST)
+        undo = isinstance(fact.call, CreateCi) or bool(before and before.undo and not isinstance(fact.call, DestroyGi))
+        self._troubles[key] = Trouble(tries, fact.now + delay(first, most, tries), fact.text, fact.failure, undo)
+
+    def let(self, call: Call | LetGo, now: float) -> bool:
+        """Whether a call may be made now."""
+        key = _key(call)
+        return key is None or key not in self._troubles or self._troubles[key].until <= now
+
+    def undo(self, place: Place) -> bool:
+        """Whether the GPU instance at a place goes because its compute instance could not be made."""
+        return place in self._troubles and self._troubles[place].undo
+
+    def worst(self) -> tuple[Key, Trouble] | None:
+        """The one that was tried most often."""
+        return max(self._troubles.items(), key=lambda item: item[1].tries, default=None)
+
+    def untils(self) -> Iterator[float]:
+        """When next tries are due."""
+        return (each.until for each in self._troubles.values())
+
+    def keep(self, open_places: frozenset[Place] | None, present: frozenset[Place]) -> None:
+        """Drops the troubles of what stands as it shall.
+
+        Args:
+            open_places: where something is left to do; ``None`` to keep all: what failed before a reset may fail
+                after it.
+            present: where an instance is; what is gone need not be taken down.
+        """
+        self._troubles = {
+            key: trouble if key in present else msgspec.structs.replace(trouble, undo=False)
+            for key, trouble in self._troubles.items()
+            if open_places is None or key in open_places
+        }
+
+    def clear(self) -> None:
+        """Forgets all: everything is tried at once."""
+        self._troubles.clear()
+
+
+def said(call: Call | LetGo) -> str:
+    """A call, for people."""
+    where = "" if isinstance(call, SetMigMode | Reset | LetGo) else f" of {call.place.profile} at {call.place.start}"
+    return f"{type(call).__name__}{where}"
+
+
+def delay(first: float, most: float, tries: int) -> float:
+    """Doubling delays in seconds."""
+    return min(most, first * 2.0 ** min(tries - 1, 16))
+
+
+def _key(call: Call | LetGo) -> Key | None:
+    if isinstance(call, SetMigMode | Reset):
+        return type(call)
+    return None if isinstance(call, LetGo) else call.place

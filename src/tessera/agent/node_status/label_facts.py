@@ -1,0 +1,161 @@
+"""The facts that labels are made of, from the cards as they are and from what is offered of them. Pure.
+
+A card that is cut on demand counts as one in MIG mode without MIG devices from the moment the slicer has it: neither
+the first slice nor the last one changes a label. How a card is shared is taken from what is in force, never from what
+was asked for.
+
+Where the cards of one resource are shared differently (by ``devices``, or by model), its labels tell what most of them
+do; the annotation ``tessera.dev/offers`` tells the rest.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from tessera.agent.inventory.gpu_inventory import Stock, StockCard, gpus_of
+from tessera.agent.node_status.labels import GPU, PREFIX, CardFacts, MigFacts, NodeFacts, Share, VgpuFacts, speaking
+from tessera.api.sharing.config import MigStrategy, SharingKind, SharingProfile
+from tessera.api.sharing.devices import Device, MigDevice, Offer
+from tessera.mig.names import resource_spelling
+from tessera.nvml.attributes import CardAttributes, MigAttributes
+
+#: Where Linux tells the machine's product name (Documentation/ABI/testing/sysfs-class-dmi).
+DMI_PRODUCT = Path("/sys/class/dmi/id/product_name")
+#: What ``gpu.machine`` says where the cards exist only in memory.
+SIMULATED_MACHINE = "Simulated"
+
+
+class Sharing(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in force on the cards that are not cut on demand.
+
+    Attributes:
+        offer: the resources.
+        profile: the sharing profile that they follow.
+        mig_strategy: how MIG devices are advertised.
+    """
+
+    offer: Offer
+    profile: SharingProfile = SharingProfile()
+    mig_strategy: MigStrategy = MigStrategy.NONE
+
+
+def node_facts(
+    stock: Stock,
+    sharing: Sharing,
+    *,
+    on_demand: Collection[str] = frozenset(),
+    machine: str | None = None,
+    timestamp: int | None = None,
+    vgpu: VgpuFacts | None = None,
+) -> NodeFacts:
+    """What labels are made of.
+
+    Args:
+        stock: all cards of the node.
+        sharing: what is in force.
+        on_demand: UUIDs of the cards that are cut on demand.
+        machine: the machine's product name; ``None`` if it cannot be read.
+        timestamp: seconds since 1970 at which discovery began.
+        vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
+    """
+    cards = {card.uuid: _card(card, on_demand=card.uuid in on_demand) for card in stock.cards}
+    return NodeFacts(
+        cards=tuple(cards.values()),
+        driver_version=stock.driver_version,
+        cuda_version=stock.cuda_version,
+        machine=machine,
+        mig_strategy=sharing.mig_strategy,
+        shares=_shares(cards, sharing),
+        mps=any(device.kind is SharingKind.MPS for device in _devices(sharing.offer)),
+        timestamp=timestamp if sharing.profile.flags.timestamp else None,
+        vgpu=vgpu,
+    )
+
+
+def read_machine(path: Path = DMI_PRODUCT) -> str | None:
+    """The machine's product name; ``None`` where the firmware tells none."""
+    try:
+        return path.read_text(errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def mig_devices_of(card: StockCard) -> list[tuple[MigDevice, MigAttributes]]:
+    """The MIG devices that a container could be given, with what each may use."""
+    (gpu,) = gpus_of([card])
+    return [(device, card.mig_attributes.get(device.uuid, MigAttributes())) for device in gpu.mig_devices]
+
+
+def _card(card: StockCard, *, on_demand: bool) -> CardFacts:
+    info, attributes = card.info, card.attributes or CardAttributes()
+    told = card.attributes is not None
+    return CardFacts(
+        product=info.name,
+        memory_mib=info.memory_mib,
+        compute_capability=info.compute_capability,
+        mig_capable=info.mig_capable,
+        mig_enabled=on_demand or info.mig_enabled,
+        mig_devices=() if on_demand else tuple(_mig(*each) for each in mig_devices_of(card)),
+        on_demand=on_demand,
+        pci_class=attributes.pci_class,
+        nvlink=bool(card.links) if told else None,
+        ecc=attributes.ecc if told else None,
+        fabric=attributes.fabric,
+    )
+
+
+def _mig(device: MigDevice, attributes: MigAttributes) -> MigFacts:
+    return MigFacts(
+        profile=device.profile,
+        memory_mib=attributes.memory_mib,
+        gi_slices=attributes.gi_slices,
+        ci_slices=attributes.ci_slices,
+        multiprocessors=attributes.multiprocessors,
+        copy_engines=attributes.copy_engines,
+        decoders=attributes.decoders,
+        encoders=attributes.encoders,
+        jpeg_engines=attributes.jpeg_engines,
+        ofa_engines=attributes.ofa_engines,
+    )
+
+
+def _shares(cards: Mapping[str, CardFacts], sharing: Sharing) -> dict[str, Share]:
+    """How the devices behind each resource of the labels are shared; resources whose devices are not are left out."""
+    devices: dict[str, list[Share]] = {}
+    heard = {id(card) for card in speaking(list(cards.values()))} if cards else set()
+    for resource in sharing.offer.resources.values():
+        for device in {each.uuid: each for each in resource.devices}.values():
+            label = _label_resource(device, sharing.mig_strategy)
+            card = cards.get(device.gpu)
+            if device.profile or card is None or (id(card) in heard and not card.mig_enabled):
+                devices.setdefault(label, []).append(_share(device, resource.name, sharing.profile))
+    found = {label: _most(shares) for label, shares in devices.items()}
+    return {label: share for label, share in found.items() if share.kind is not SharingKind.NONE}
+
+
+def _label_resource(device: Device, strategy: MigStrategy) -> str:
+    if device.profile and strategy is MigStrategy.MIXED:
+        return f"{PREFIX}mig-{resource_spelling(device.profile)}"
+    return GPU
+
+
+def _share(device: Device, resource: str, profile: SharingProfile) -> Share:
+    names = {
+        entry.name
+        for block in profile.blocks
+        if block.kind is device.kind
+        for entry in block.resources
+        if entry.advertised == resource
+    }
+    return Share(device.kind, device.replicas, renamed=device.shared and resource not in names)
+
+
+def _most(shares: Iterable[Share]) -> Share:
+    counted = Counter(shares)
+    return min(counted, key=lambda each: (-counted[each], each.kind.value, each.replicas, each.renamed))
+
+
+def _devices(offer: Offer) -> Iterable[Device]:
+    return (device for resource in offer.resources.values() for device in resource.devices)

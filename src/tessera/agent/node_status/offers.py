@@ -1,0 +1,97 @@
+"""What one of each resource of the node is, in the terms of the annotation ``tessera.dev/offers``. Pure.
+
+Cards that are not cut on demand offer what the device plugin's lists hold. Cards that are cut on demand offer each of
+their profiles, as often as it fits on them when nothing else is there; together that is more than they have, and the
+controller decides. A slice that is not made yet has its part of the memory slots; the driver holds a little of it back.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from tessera.agent.inventory.gpu_inventory import Stock, StockCard
+from tessera.agent.node_status.label_facts import mig_devices_of
+from tessera.api.node_offers import NodeOffer, OfferKind
+from tessera.api.sharing.devices import Device, Offer, Offered
+
+
+def node_offers(stock: Stock, offer: Offer, *, on_demand: Collection[str] = frozenset()) -> list[NodeOffer]:
+    """One entry for each resource and kind of device behind it.
+
+    Args:
+        stock: all cards of the node.
+        offer: what is in force on the cards that are not cut on demand.
+        on_demand: UUIDs of the cards that are cut on demand.
+    """
+    ones: Counter[NodeOffer] = Counter()
+    for resource in offer.resources.values():
+        for device in resource.devices:
+            card = stock.card(device.gpu)
+            if card is not None:
+                ones[_offered(resource, device, card, _readable(card, stock))] += 1
+    for card in stock.cards:
+        if card.uuid in on_demand:
+            for one, count in _on_demand(card, _readable(card, stock)):
+                ones[one] += count
+    return [msgspec.structs.replace(one, count=count) for one, count in ones.items()]
+
+
+def _readable(card: StockCard, stock: Stock) -> StockCard:
+    """The card, or one like it while it cannot be read itself: what is lost for a moment does not become another."""
+    if card.attributes is not None:
+        return card
+    alike = (each for each in stock.cards if each.info.name == card.info.name and each.attributes is not None)
+    return next(alike, card)
+
+
+def _offered(resource: Offered, device: Device, card: StockCard, like: StockCard) -> NodeOffer:
+    memory = _memory(device, card)
+    kind = OfferKind.SHARE if device.shared else OfferKind.SLICE if device.profile else OfferKind.WHOLE
+    return NodeOffer(
+        resource=resource.name,
+        kind=kind,
+        product=card.info.name,
+        card_memory_mib=card.info.memory_mib,
+        memory_mib=memory // device.replicas,
+        compute_capability=_capability(card),
+        nvlink=bool(like.links) and not card.info.mig_enabled,
+        ecc=_ecc(like),
+        count=0,
+        replicas=device.replicas,
+        one_per_request=resource.one_per_request and device.shared,
+        profile=device.profile,
+    )
+
+
+def _memory(device: Device, card: StockCard) -> int:
+    """Memory of the whole device, MiB."""
+    if not device.profile:
+        return card.info.memory_mib
+    return next((each.memory_mib for made, each in mig_devices_of(card) if made.uuid == device.uuid), 0)
+
+
+def _on_demand(card: StockCard, like: StockCard) -> Iterator[tuple[NodeOffer, int]]:
+    if card.geometry is None:
+        return
+    for profile in card.geometry.profiles:
+        one = NodeOffer(
+            resource=profile.resource,
+            kind=OfferKind.DYNAMIC_SLICE,
+            product=card.info.name,
+            card_memory_mib=card.info.memory_mib,
+            memory_mib=card.info.memory_mib * profile.size // card.geometry.slots,
+            compute_capability=_capability(card),
+            ecc=_ecc(like),
+            count=0,
+            profile=profile.name,
+        )
+        yield one, profile.max_count
+
+
+def _ecc(card: StockCard) -> bool:
+    return card.attributes is not None and card.attributes.ecc
+
+
+def _capability(card: StockCard) -> str:
+    return ".".join(map(str, card.info.compute_capability))

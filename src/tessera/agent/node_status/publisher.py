@@ -1,0 +1,297 @@
+"""Writes on the Node what is true of its cards: labels, the annotation of offers, conditions; and tells by Events.
+
+Rules:
+
+1. Server-side apply under one field manager: what is no longer true disappears with the write that does not name it.
+   Labels that another tool wrote under the same names (NVIDIA's feature discovery) are taken over. Labels by which
+   people ask for something are never written.
+2. One write for metadata and one for conditions, and only where what is true differs from what was written last.
+   Changes that come together are written together.
+3. What somebody else changes on the Node is written again, but not more often than once in :data:`REPAIR_PAUSE`: two
+   tools that disagree must not keep an API server busy. The same pause covers a watch that has not shown our own write.
+4. Every write names the Node's UID, so it never makes a Node, and never marks one that was registered anew with what
+   was true of the one before.
+5. An Event tells a change of a condition. That all is well with a Node that comes up is none: a thousand nodes would be
+   thousands of Events that nobody reads.
+6. Nothing here may end the agent: a write that fails is tried again, with growing pauses.
+
+What is true is asked of others; nothing here decides it.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.node_conditions import NodeCondition, manifest_of, settled, shown_conditions
+from tessera.agent.inventory.gpu_inventory import Stock
+from tessera.agent.node_status.label_facts import Sharing, node_facts
+from tessera.agent.node_status.labels import VgpuFacts, node_labels
+from tessera.agent.node_status.offers import node_offers
+from tessera.api.names import MIG_CONFIG_STATE_LABEL
+from tessera.api.node_offers import OFFERS_ANNOTATION, encode_offers
+from tessera.clock import Clock, rfc3339
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Forbidden
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.resources import NODES, Node
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which changes gather before they are written.
+SETTLE = 0.02
+#: Seconds after a write in which it is not repeated because the Node shows something else.
+REPAIR_PAUSE = 30.0
+
+
+class Metadata(msgspec.Struct, frozen=True):
+    """What the agent writes into the Node's metadata."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def stands_on(self, node: Node) -> bool:
+        """Whether the Node shows all of it."""
+        shown = node.metadata
+        return _within(self.labels, shown.labels) and _within(self.annotations, shown.annotations)
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    """All that the metadata is made of."""
+
+    stock: Stock
+    sharing: Sharing
+    on_demand: frozenset[str]
+    leaving: frozenset[str]
+    mig_state: str
+
+    def metadata(self, machine: str | None, vgpu: VgpuFacts | None, began: int) -> Metadata:
+        """What follows from them.
+
+        Raises:
+            ValueError: a fact cannot be read, or there is more to tell than fits.
+        """
+        facts = node_facts(
+            self.stock,
+            self.sharing,
+            on_demand=self.on_demand,
+            machine=machine,
+            timestamp=began,
+            vgpu=vgpu,
+        )
+        offers = node_offers(self.stock, self.sharing.offer, on_demand=self.on_demand - self.leaving)
+        state = {MIG_CONFIG_STATE_LABEL: self.mig_state} if self.mig_state else {}
+        return Metadata(node_labels(facts) | state, {OFFERS_ANNOTATION: encode_offers(offers)})
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What was applied last, and when on the monotonic clock."""
+
+    value: object
+    at: float
+
+
+class NodeTeller:
+    """Keeps the Node's labels, annotation and conditions true.
+
+    Args:
+        client: the API server; its field manager owns what is written.
+        node_name: the Node.
+        node: the Node as last seen; ``None`` while there is none.
+        stock: the cards as last read.
+        sharing: what is in force on the cards that are not cut on demand; ``None`` while that is not known, and then
+            labels and annotation stay as they are.
+        on_demand: UUIDs of the cards that are cut on demand.
+        leaving: those of them that give no further slice, since somebody else shall have them.
+        mig_state: value of ``nvidia.com/mig.config.state``; empty for no such label.
+        conditions: all that shall stand on the Node; ``None`` while they are not known, and then they stay as they are.
+        machine: the machine's product name; ``None`` if it cannot be read.
+        vgpu: the host's driver, in a virtual machine with vGPUs; ``None`` elsewhere.
+        events: where changes of conditions are told.
+        changes: says that something may have changed.
+        clock: the time.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        node_name: str,
+        node: Callable[[], Node | None],
+        stock: Callable[[], Stock],
+        sharing: Callable[[], Sharing | None],
+        on_demand: Callable[[], Collection[str]],
+        leaving: Callable[[], Collection[str]] = frozenset,
+        mig_state: Callable[[], str],
+        conditions: Callable[[], Iterable[NodeCondition] | None],
+        machine: str | None,
+        vgpu: VgpuFacts | None = None,
+        events: EventRecorder,
+        changes: Changes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._name = node_name
+        self._node = node
+        self._stock = stock
+        self._sharing = sharing
+        self._on_demand = on_demand
+        self._leaving = leaving
+        self._mig_state = mig_state
+        self._conditions = conditions
+        self._machine = machine
+        self._vgpu = vgpu
+        self._events = events
+        self._changes = changes
+        self._clock = clock
+        self._backoff = Backoff(rng)
+        self._began = int(clock.now())
+        self._refused = False
+        self._made: tuple[_Facts, Metadata | None] | None = None
+        self._forget("")
+
+    async def run(self) -> None:
+        """Tells until cancelled."""
+        while True:
+            await self._clock.sleep(SETTLE)
+            seen = self._changes.count
+            node = self._node()
+            waits: float | None = None
+            if node is not None:
+                waits, trouble = await self._tell(node)
+                if trouble is not None:
+                    await self._clock.sleep(self._troubled(trouble))
+                    continue
+                self._backoff.reset()
+                self._refused = False
+            await self._changes.wait(seen, waits)
+
+    async def _tell(self, node: Node) -> tuple[float | None, Exception | None]:
+        """Writes what is due; returns in how many seconds to look again in any case, and what went wrong."""
+        if node.metadata.uid != self._uid:
+            self._forget(node.metadata.uid)
+        waits: list[float] = []
+        trouble: Exception | None = None
+        for write in (self._tell_metadata, self._tell_conditions):
+            try:
+                again = await write(node)
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                trouble = error
+            else:
+                waits += [] if again is None else [again]
+        return min(waits, default=None), trouble
+
+    def _troubled(self, error: Exception) -> float:
+        """Says what went wrong, a refusal once; returns the pause that is due."""
+        pause = self._backoff.next()
+        if not isinstance(error, Forbidden):
+            _log.warning("node %s cannot be told of its cards, again in %.1f s: %s", self._name, pause, error)
+        elif not self._refused:
+            self._refused = True
+            hint = "grant the agent patch on nodes and on nodes/status"
+            _log.warning("node %s may not be told of its cards, %s: %s", self._name, hint, error)
+        return pause
+
+    def _forget(self, uid: str) -> None:
+        """Nothing is known to stand on the Node of that UID."""
+        self._uid = uid
+        self._metadata_written: _Written | None = None
+        self._conditions_written: _Written | None = None
+        self._told: dict[str, NodeCondition] | None = None
+        self._since: dict[str, tuple[str, str]] = {}
+
+    # Metadata ---------------------------------------------------------------------------------------------------
+
+    async def _tell_metadata(self, node: Node) -> float | None:
+        wanted = self._metadata()
+        if wanted is None:
+            return None
+        due = self._due(self._metadata_written, wanted, stands=wanted.stands_on(node))
+        if due == 0:
+            await self._apply(node, {"labels": wanted.labels, "annotations": wanted.annotations})
+            self._metadata_written = _Written(wanted, self._clock.monotonic())
+            return None
+        return due
+
+    def _metadata(self) -> Metadata | None:
+        """What is true now; ``None`` while too little is known. Worked out only when a fact has changed."""
+        facts = self._facts()
+        if facts is not None and (self._made is None or self._made[0] != facts):
+            try:
+                self._made = (facts, facts.metadata(self._machine, self._vgpu, self._began))
+            except ValueError as error:
+                # What stands on the Node stays: labels that vanish would move pods.
+                self._made = (facts, None)
+                _log.warning("node %s keeps its labels and offers as they were: %s", self._name, error)
+        return None if facts is None or self._made is None else self._made[1]
+
+    def _facts(self) -> "_Facts | None":
+        stock, sharing = self._stock(), self._sharing()
+        if sharing is None or not stock.driver_version:
+            return None
+        return _Facts(stock, sharing, frozenset(self._on_demand()), frozenset(self._leaving()), self._mig_state())
+
+    # Conditions -------------------------------------------------------------------------------------------------
+
+    async def _tell_conditions(self, node: Node) -> float | None:
+        found = self._conditions()
+        if found is None:
+            return None
+        wanted, shown = settled(found), shown_conditions(node.status.conditions)
+        if self._told is None:
+            self._begin(node, wanted, shown)
+        self._tell_events(node, wanted)
+        due = self._due(self._conditions_written, wanted, stands=_within(wanted, shown))
+        if due == 0:
+            listed = manifest_of(wanted.values(), self._since, rfc3339(self._clock.now()))
+            await self._apply(node, {}, {"conditions": listed})
+            self._conditions_written = _Written(wanted, self._clock.monotonic())
+            return None
+        return due
+
+    def _begin(self, node: Node, wanted: Mapping[str, NodeCondition], shown: Mapping[str, NodeCondition]) -> None:
+        """Takes up what an agent before this one has left on the Node."""
+        well = {name: each for name, each in wanted.items() if each.status == "True"}
+        self._told = {**well, **shown}
+        self._conditions_written = _Written(shown, self._clock.monotonic())
+        self._since = {
+            each.type: (each.status, each.last_transition_time)
+            for each in node.status.conditions
+            if each.type in shown and each.last_transition_time is not None
+        }
+
+    def _tell_events(self, node: Node, wanted: Mapping[str, NodeCondition]) -> None:
+        assert self._told is not None
+        about = reference_to(NODES, self._name, uid=node.metadata.uid)
+        for each in wanted.values():
+            if self._told.get(each.type) != each:
+                kind: Literal["Normal", "Warning"] = "Warning" if each.status == "False" else "Normal"
+                self._events.record(about, each.reason, each.message, type=kind)
+        self._told = dict(wanted)
+
+    # Writing ----------------------------------------------------------------------------------------------------
+
+    def _due(self, written: _Written | None, wanted: object, *, stands: bool) -> float | None:
+        """In how many seconds to write: 0 for now, ``None`` for never while nothing changes."""
+        if written is None or written.value != wanted:
+            return 0.0
+        if stands:
+            return None
+        return max(0.0, written.at + REPAIR_PAUSE - self._clock.monotonic())
+
+    async def _apply(self, node: Node, metadata: Mapping[str, Any], status: Mapping[str, Any] | None = None) -> None:
+        body: dict[str, Any] = {"metadata": {"uid": node.metadata.uid, **metadata}}
+        if status is None:
+            await self._client.apply(NODES, self._name, body)
+        else:
+            await self._client.apply(NODES, self._name, body | {"status": status}, subresource="status")
+
+
+def _within(wanted: Mapping[str, object], shown: Mapping[str, object]) -> bool:
+    return all(shown.get(name) == value for name, value in wanted.items())

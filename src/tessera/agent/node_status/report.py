@@ -1,0 +1,90 @@
+"""What the parts of an agent came to, in the words of the Node: what is in force, the layout's state, the conditions.
+
+Nothing is decided here; every answer is made of what the parts say at that moment.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tessera.agent.base.node_conditions import (
+    HEALTH,
+    NodeCondition,
+    layout_condition,
+    mps_condition,
+    sharing_condition,
+)
+from tessera.agent.config.config_watcher import Following
+from tessera.agent.health.watch import HealthWatch
+from tessera.agent.mig_config.reconciler import LayoutReconciler
+from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.node_status.label_facts import Sharing
+from tessera.agent.sharing.resource_advertiser import Shelf
+from tessera.api.sharing.config import MigStrategy
+
+
+class Report:
+    """Asks the parts.
+
+    Args:
+        following: what is wished.
+        shelf: what is offered.
+        layouts: what became of the layout.
+        health: what is thought of the cards.
+        mps: how the daemons stand.
+        mig_strategy: the installation's.
+    """
+
+    def __init__(
+        self,
+        *,
+        following: Following,
+        shelf: Shelf,
+        layouts: LayoutReconciler,
+        health: HealthWatch,
+        mps: MpsDaemons,
+        mig_strategy: MigStrategy,
+    ) -> None:
+        self._following = following
+        self._shelf = shelf
+        self._layouts = layouts
+        self._health = health
+        self._mps = mps
+        self._mig_strategy = mig_strategy
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what is offered of the static cards."""
+        return self._shelf.in_force is not None
+
+    def sharing(self) -> Sharing | None:
+        """What is in force on the static cards; ``None`` while that is not known."""
+        found = self._shelf.in_force
+        if found is None:
+            return None
+        strategy = found.profile.flags.mig_strategy or self._mig_strategy
+        return Sharing(offer=found.offer, profile=found.profile, mig_strategy=strategy)
+
+    def mig_state(self) -> str:
+        """The value of ``nvidia.com/mig.config.state``; empty where no layout is asked for."""
+        status = self._layouts.status
+        return status.state.value if status.layout else ""
+
+    def conditions(self) -> Sequence[NodeCondition] | None:
+        """All conditions of the Node; ``None`` while they are not known."""
+        return list(self._conditions()) if self.known else None
+
+    def _conditions(self) -> Iterator[NodeCondition]:
+        problem = self._shelf.problem
+        yield sharing_condition(
+            self._following.sharing,
+            self._shelf.profile,
+            offer=self._shelf.offer,
+            problem=problem.text if problem is not None else None,
+            problem_reason=problem.reason if problem is not None else None,
+        )
+        layout = self._layouts.status
+        if layout.layout and (told := layout_condition(layout)) is not None:
+            yield told
+        health = self._health.summary()
+        yield NodeCondition(HEALTH, health.status, health.reason, health.message)
+        if (mps := mps_condition(self._mps.summary())) is not None:
+            yield mps

@@ -1,0 +1,191 @@
+"""What a container is told of its devices: the answer to Allocate. Pure.
+
+The forms are those of NVIDIA's device plugin, one for each device list strategy, and several may be in force together:
+
+========================  ==========================================================================================
+``envvar``                ``NVIDIA_VISIBLE_DEVICES`` lists the devices
+``volume-mounts``         the variable names a folder, in which ``/dev/null`` is mounted once for each device
+``cdi-annotations``       an annotation lists CDI names
+``cdi-cri``               CDI names in the answer itself
+========================  ==========================================================================================
+
+Shares of one device are one device here, in the order in which they were given. Device nodes are named beside the first
+two strategies only: CDI brings its own; so are IMEX channels, which our CDI files do not have. One thing is added to
+upstream's forms: an answer by CDI of several devices, or on a node where a container may have other resources too, has
+one more name at its end: that of the container's *set* (:func:`set_name`), whose CDI edits name all its devices in the
+variable (``docs/decisions/cdi-sets.md``).
+"""
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Protocol, Self
+
+import msgspec
+
+from tessera.agent.base.cdi_files import MOUNTED_DEVICES
+from tessera.api.names import VISIBLE_DEVICES
+from tessera.api.sharing.config import AllocationPolicy, Flags
+from tessera.api.sharing.devices import Device
+from tessera.kubelet.seam import Allocation, DeviceNode, Mount
+from tessera.nvml.interface import DeviceFile
+
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+#: Vendor and class of the CDI names; that of NVIDIA's device plugin, so that what was allocated by it still resolves.
+CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
+CDI_ANNOTATION_PREFIX = "cdi.k8s.io/"
+CDI_STRATEGIES = frozenset({"cdi-annotations", "cdi-cri"})
+_CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+_SET_PREFIX = "set-"
+
+
+class AnswerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How containers learn of their devices; the installation's, where a profile does not say otherwise.
+
+    Attributes:
+        list_strategies: of :data:`~tessera.api.sharing.config.DEVICE_LIST_STRATEGIES`.
+        ids_are_uuids: containers are told UUIDs; otherwise indexes.
+        pass_device_specs: device nodes are named in the answer too.
+        cdi_annotation_prefix: of ``cdi-annotations``.
+        dev_root: the host's folder that ``/dev`` with the driver's nodes lies in.
+        allocation_policy: whether shares are spread over the cards or packed.
+        extras: of :data:`~tessera.api.sharing.config.EXTRAS`, what NVIDIA's runtime shall give beside the cards.
+        imex_channels: numbers of the IMEX channels that a container is told of.
+    """
+
+    list_strategies: tuple[str, ...] = ("cdi-cri",)
+    ids_are_uuids: bool = True
+    pass_device_specs: bool = False
+    cdi_annotation_prefix: str = CDI_ANNOTATION_PREFIX
+    dev_root: PurePosixPath = PurePosixPath("/")
+    allocation_policy: AllocationPolicy = AllocationPolicy.DISTRIBUTED
+    extras: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+
+    @property
+    def uses_cdi(self) -> bool:
+        """Whether any answer names CDI devices."""
+        return not CDI_STRATEGIES.isdisjoint(self.list_strategies)
+
+    def with_flags(self, flags: Flags) -> Self:
+        """These options where a profile's flags leave them as they are; a flag that is set goes before."""
+        dev_root = flags.dev_root or flags.driver_root
+        set_by_profile = {
+            "list_strategies": flags.device_list_strategies,
+            "ids_are_uuids": flags.device_ids_are_uuids,
+            "pass_device_specs": flags.pass_device_specs,
+            "cdi_annotation_prefix": flags.cdi_annotation_prefix,
+            "dev_root": None if dev_root is None else PurePosixPath(dev_root),
+            "allocation_policy": flags.allocation_policy,
+            "extras": flags.extras,
+            "imex_channels": flags.imex_channels,
+        }
+        return msgspec.structs.replace(
+            self, **{name: each for name, each in set_by_profile.items() if each is not None}
+        )
+
+
+class ClientEdits(Protocol):
+    """What a client of a resource's MPS daemon needs; see :class:`tessera.agent.mps.plan.MpsEdits`."""
+
+    @property
+    def envs(self) -> Mapping[str, str]:
+        """Variables by name."""
+        ...
+
+    @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """Host folders."""
+        ...
+
+
+def answer(
+    resource: str,
+    devices: Sequence[Device],
+    options: AnswerOptions,
+    *,
+    files: Mapping[str, Sequence[DeviceFile]],
+    joint: bool = False,
+    mps: ClientEdits | None = None,
+) -> Allocation:
+    """Allocate's answer for one container.
+
+    Args:
+        resource: what kubelet asked for.
+        devices: the entries that it chose, in its order.
+        options: how containers learn of their devices.
+        files: device nodes by UUID of card or MIG device; none for simulated cards.
+        joint: the container may be given devices of other resources too.
+        mps: of the resource's MPS daemon; ``None`` for one that is not shared by MPS.
+    """
+    uuids = unique(each.uuid for each in devices)
+    ids = uuids if options.ids_are_uuids else unique(each.index for each in devices)
+    envs = {f"NVIDIA_{each.upper()}": "enabled" for each in options.extras}
+    mounts: list[Mount] = []
+    nodes: tuple[DeviceNode, ...] = ()
+    names = tuple(qualified(each) for each in ids) if options.uses_cdi else ()
+    if names and needs_set(uuids, joint=joint):
+        names = (*names, qualified(set_name(each.id for each in devices)))
+    if mps is not None:
+        envs |= mps.envs
+        mounts += mps.mounts
+    if "envvar" in options.list_strategies:
+        envs[VISIBLE_DEVICES] = ",".join(ids)
+        if options.imex_channels:
+            envs[IMEX_CHANNELS] = ",".join(map(str, options.imex_channels))
+    if "volume-mounts" in options.list_strategies:
+        envs[VISIBLE_DEVICES] = str(MOUNTED_DEVICES)
+        listed = (*ids, *(f"imex/{channel}" for channel in options.imex_channels))
+        mounts += [
+            Mount(container_path=str(MOUNTED_DEVICES / each), host_path="/dev/null", read_only=False) for each in listed
+        ]
+    if options.pass_device_specs and not CDI_STRATEGIES.issuperset(options.list_strategies):
+        nodes = device_nodes([file for each in uuids for file in files.get(each, ())], options.dev_root)
+    return Allocation(
+        envs=envs,
+        mounts=tuple(mounts),
+        device_nodes=nodes,
+        annotations=_annotations(resource, devices, names, options) if names else {},
+        cdi_devices=names if "cdi-cri" in options.list_strategies else (),
+    )
+
+
+def needs_set(uuids: Sequence[str], *, joint: bool) -> bool:
+    """Whether a container cannot be told of its devices one by one."""
+    return joint or len(uuids) > 1
+
+
+def qualified(name: str) -> str:
+    """A CDI device's full name."""
+    return f"{CDI_KIND}={name}"
+
+
+def set_name(entries: Iterable[str]) -> str:
+    """The CDI device that stands for all devices of the container that was given these entries, in any order.
+
+    An entry is one container's at a time, so the name is too.
+    """
+    return _SET_PREFIX + hashlib.sha256(",".join(sorted(entries)).encode()).hexdigest()[:24]
+
+
+def device_nodes(files: Iterable[DeviceFile], dev_root: PurePosixPath) -> tuple[DeviceNode, ...]:
+    """Device nodes as kubelet takes them, the driver's before those of devices, each once."""
+    paths = unique(each.path for each in files)
+    ordered = [path for path in _CONTROL if path in paths] + [path for path in paths if path not in _CONTROL]
+    return tuple(DeviceNode(container_path=path, host_path=str(dev_root / path.lstrip("/"))) for path in ordered)
+
+
+def unique(texts: Iterable[str]) -> tuple[str, ...]:
+    """Each text once, where it stood first."""
+    return tuple(dict.fromkeys(texts))
+
+
+def _annotations(
+    resource: str, devices: Sequence[Device], names: tuple[str, ...], options: AnswerOptions
+) -> dict[str, str]:
+    if "cdi-annotations" not in options.list_strategies:
+        return {}
+    # A container may get several answers, one for each of its resources, whose keys must differ. No entry is in two.
+    answer_id = uuid.uuid5(uuid.NAMESPACE_OID, "/".join((resource, *(each.id for each in devices))))
+    return {f"{options.cdi_annotation_prefix}nvidia-device-plugin_{answer_id}": ",".join(names)}

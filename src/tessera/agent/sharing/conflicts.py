@@ -1,0 +1,82 @@
+"""Which entries must wait for a pod to end, because it holds the same device under another name. Pure.
+
+Kubelet knows entries, not devices: a card that it gave out whole is free for it as soon as it is listed as shares, or
+under another resource. So an entry is blocked while a container holds, as anything but that very entry,
+
+* the same device, and one of the two is the whole device;
+* the same share under another resource;
+* the card of a MIG device, or a MIG device of the card.
+
+Shares of one device under one resource never block each other.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+
+import msgspec
+
+from tessera.agent.inventory.device_users import Holder
+from tessera.api.sharing.devices import Device, Offer, device_of
+
+#: An entry by resource and id.
+Entry = tuple[str, str]
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that a container holds.
+
+    Attributes:
+        resource: as which it was given.
+        id: the entry.
+        who: for people, ``pod default/train``.
+    """
+
+    resource: str
+    id: str
+    who: str
+
+    @property
+    def device(self) -> str:
+        """UUID of the card or MIG device."""
+        return device_of(self.id)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is no share."""
+        return self.id == self.device
+
+
+def held_by(holders: Mapping[str, tuple[Holder, ...]]) -> Iterator[Held]:
+    """Every entry that containers hold."""
+    for holder in chain.from_iterable(holders.values()):
+        for each in holder.ids:
+            yield Held(resource=holder.resource, id=each, who=f"pod {holder.pod_name}")
+
+
+def blocked(offer: Offer, held: Iterable[Held], parents: Mapping[str, str]) -> dict[Entry, str]:
+    """The entries of an offer that must not be given out now, each with the reason.
+
+    Args:
+        offer: what is offered.
+        held: what containers hold.
+        parents: the card of each MIG device, by UUID.
+    """
+    by_card: dict[str, list[Held]] = {}
+    for each in held:
+        by_card.setdefault(parents.get(each.device, each.device), []).append(each)
+    found: dict[Entry, str] = {}
+    for resource, offered in offer.resources.items():
+        for device in offered.devices:
+            for each in by_card.get(device.gpu, ()):
+                if _excludes(each, resource, device):
+                    found[resource, device.id] = f"{each.who} holds {each.id} as {each.resource}"
+                    break
+    return found
+
+
+def _excludes(held: Held, resource: str, device: Device) -> bool:
+    if held.device != device.uuid:
+        return device.gpu in {held.device, device.uuid}
+    if held.id == device.id:
+        return held.resource != resource
+    return held.whole or device.id == device.uuid

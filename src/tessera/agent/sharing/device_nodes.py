@@ -1,0 +1,88 @@
+"""What the cards tell that containers are given with them: device nodes, and how the cards are joined.
+
+Read again only when it may be another: when a card or MIG device comes, goes or gets another number. What cannot be
+read is kept as a reason for each device concerned, and tried again after a while; the others are not held up.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from tessera.agent.inventory.gpu_inventory import StockCard
+from tessera.agent.sharing.topology import read_topology
+from tessera.clock import Clock
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import DeviceFile
+from tessera.nvml.worker import AsyncNvml
+from tessera.placement.topology import Topology
+
+#: Seconds before what could not be read is tried again.
+RETRY = 30.0
+
+
+class Readings:
+    """Reads device nodes and links when they may have changed.
+
+    Args:
+        hardware: the node's cards.
+        clock: for the next attempt.
+
+    Attributes:
+        files: device nodes by UUID of card or MIG device; empty ones on simulated cards.
+        failed: why a device's nodes are not known, by its UUID.
+        topology: how the cards are joined.
+    """
+
+    def __init__(self, hardware: AsyncNvml, clock: Clock) -> None:
+        self._hardware = hardware
+        self._clock = clock
+        self._files_of: object = None
+        self._topology_of: object = None
+        self._retry_at: float | None = None
+        self.files: Mapping[str, tuple[DeviceFile, ...]] = {}
+        self.failed: Mapping[str, str] = {}
+        self.topology = Topology.flat(())
+
+    def retry_in(self) -> float | None:
+        """Seconds until what could not be read is to be tried again; ``None`` if everything was read."""
+        return None if self._retry_at is None else max(0.0, self._retry_at - self._clock.monotonic())
+
+    async def read(self, cards: Sequence[StockCard]) -> None:
+        """Reads what may have changed."""
+        joined = [(card.uuid, card.info.pci_bus_id, card.info.lost, card.info.mig_enabled) for card in cards]
+        if joined != self._topology_of:
+            self.topology = await read_topology(self._hardware, [card.info for card in cards])
+            self._topology_of = joined
+        numbered = [(card.uuid, card.info.minor, card.info.lost, card.instances) for card in cards]
+        if numbered != self._files_of or self.retry_in() == 0:
+            await self._read_files(cards)
+            self._files_of = numbered
+
+    async def _read_files(self, cards: Sequence[StockCard]) -> None:
+        files: dict[str, tuple[DeviceFile, ...]] = {}
+        failed: dict[str, str] = {}
+        for card in cards:
+            if card.info.lost:
+                files |= {uuid: each for uuid, each in self.files.items() if uuid in _uuids(card)}
+                continue
+            try:
+                files[card.uuid] = tuple(await self._hardware.card_files(card.info.uuid))
+            except NvmlError as error:
+                failed[card.uuid] = f"device nodes of card {card.uuid} are not known: {error}"
+            await self._read_mig_files(card, files, failed)
+        self.files, self.failed = files, failed
+        self._retry_at = self._clock.monotonic() + RETRY if failed else None
+
+    async def _read_mig_files(
+        self, card: StockCard, files: dict[str, tuple[DeviceFile, ...]], failed: dict[str, str]
+    ) -> None:
+        for instance in card.instances:
+            for compute in instance.compute_instances:
+                try:
+                    found = await self._hardware.device_files(card.info.uuid, instance.gi_id, compute.ci_id)
+                except NvmlError as error:
+                    failed[compute.mig_uuid] = f"device nodes of {compute.mig_uuid} are not known: {error}"
+                else:
+                    files[compute.mig_uuid] = tuple(found)
+
+
+def _uuids(card: StockCard) -> frozenset[str]:
+    return frozenset({card.uuid} | {each.mig_uuid for one in card.instances for each in one.compute_instances})

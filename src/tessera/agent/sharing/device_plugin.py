@@ -1,0 +1,194 @@
+"""The device plugin of one resource of the static side.
+
+What it lists and what it gives are two things. The list is what kubelet counts, and is replaced only when its successor
+is ready to be counted; what is given follows the cards at once. In between Allocate refuses what kubelet still has on
+its older list: the pod fails and is made anew, instead of two pods having one card.
+
+Allocate answers from what it was last told and asks nobody, since kubelet admits pods one after the other. Before a
+container starts its CDI set is there (``docs/decisions/cdi-sets.md``), also after the agent or the machine was started
+again; only that may take a while.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.sharing.allocate_response import AnswerOptions, ClientEdits, answer, needs_set, set_name, unique
+from tessera.agent.sharing.cdi_specs import CdiSpecs
+from tessera.agent.sharing.preference import preferred
+from tessera.agent.sharing.refusals import fence
+from tessera.api.sharing.config import SharingKind
+from tessera.api.sharing.devices import Device as Entry
+from tessera.api.sharing.devices import Offered, RequestRefused, check_request
+from tessera.kubelet.seam import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.nvml.interface import DeviceFile
+from tessera.placement.topology import Topology
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin gives out, and how.
+
+    Attributes:
+        offered: the resource's entries.
+        refused: those that must not be given out now, with the reason.
+        options: how containers learn of their devices.
+        files: device nodes by UUID.
+        topology: how the cards are joined.
+        joint: the node has several resources, so a container may have devices of others too.
+    """
+
+    offered: Offered
+    refused: Mapping[str, str] = {}
+    options: AnswerOptions = AnswerOptions()
+    files: Mapping[str, Sequence[DeviceFile]] = {}
+    topology: Topology = Topology.flat(())
+    joint: bool = False
+
+
+class SharedPlugin:
+    """See :class:`tessera.kubelet.seam.DevicePlugin`.
+
+    Args:
+        resource: the extended resource.
+        fenced: UUIDs of cards and MIG devices that nothing may be given of, as of now.
+        edits: what a client of the resource's MPS daemon needs.
+        cdi: where sets of devices are defined.
+        given: told of every entry that is given out, as resource and ids.
+        starting: makes the CDI set of a container that is about to start; raises ConnectionError or OSError.
+        listed: called when kubelet has taken a list.
+
+    Attributes:
+        terms: what is given out now; nothing until told.
+    """
+
+    def __init__(
+        self,
+        resource: str,
+        *,
+        fenced: Callable[[], frozenset[str]],
+        edits: Callable[[str], ClientEdits],
+        cdi: CdiSpecs,
+        given: Callable[[str, Sequence[str]], None],
+        starting: Callable[[str, Sequence[str]], Awaitable[None]],
+        listed: Callable[[], None],
+    ) -> None:
+        self._resource = resource
+        self._fenced = fenced
+        self._edits = edits
+        self._cdi = cdi
+        self._given = given
+        self._starting = starting
+        self._tell_listed = listed
+        self._list: tuple[Device, ...] = ()
+        self._shown = Changes()
+        self._taken: tuple[Device, ...] | None = None
+        self._streams = 0
+        self.terms = Terms(offered=Offered(name=resource, devices=()))
+
+    @property
+    def resource_name(self) -> str:
+        """The extended resource."""
+        return self._resource
+
+    @property
+    def options(self) -> PluginOptions:
+        """Both optional calls are served."""
+        return PluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether kubelet listens to the list."""
+        return self._streams > 0
+
+    @property
+    def listed(self) -> bool:
+        """Whether kubelet listens and has taken the newest list."""
+        return self.streaming and self._taken == self._list
+
+    def show(self, devices: tuple[Device, ...]) -> None:
+        """Lists these instead of what was listed before."""
+        if devices != self._list:
+            self._list = devices
+            self._shown.notify()
+
+    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
+        """The list at once and whenever it differs."""
+        sent: tuple[Device, ...] | None = None
+        self._streams += 1
+        try:
+            while True:
+                seen = self._shown.count
+                if self._list != sent:
+                    sent = self._list
+                    yield sent
+                    # Whoever reads the list asks for the next one when it has taken this one.
+                    self._taken = sent
+                    self._tell_listed()
+                await self._shown.wait(seen)
+        finally:
+            self._streams -= 1
+            if not self._streams:
+                self._taken = None
+                self._tell_listed()
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        """Well joined cards; shares spread or packed."""
+        terms = self.terms
+        return [
+            preferred(
+                terms.offered,
+                request,
+                refused=terms.refused,
+                topology=terms.topology,
+                policy=terms.options.allocation_policy,
+            )
+            for request in requests
+        ]
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+        """What each container needs to see its devices.
+
+        Raises:
+            PluginError: an entry is not offered any more or must not be given out now, or there are too many shares.
+        """
+        answers = [self._answer(tuple(ids)) for ids in requests]
+        for ids in requests:
+            self._given(self._resource, ids)
+        return answers
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        """Returns when the container's CDI names stand for all its devices.
+
+        Raises:
+            PluginError: they do not; kubelet tries again.
+        """
+        try:
+            await self._starting(self._resource, device_ids)
+        except (ConnectionError, OSError) as error:
+            raise PluginError(f"{self._resource}: the container's CDI set cannot be made: {error}") from error
+
+    def _answer(self, ids: tuple[str, ...]) -> Allocation:
+        terms = self.terms
+        devices = self._checked(ids)
+        uuids = unique(each.uuid for each in devices)
+        if terms.options.uses_cdi and needs_set(uuids, joint=terms.joint):
+            try:
+                self._cdi.ensure_set(set_name(ids), uuids)
+            except OSError as error:
+                raise PluginError(f"{self._resource}: {self._cdi.path} cannot be written: {error}") from error
+        by_mps = any(each.kind is SharingKind.MPS for each in devices)
+        edits = self._edits(self._resource) if by_mps else None
+        return answer(self._resource, devices, terms.options, files=terms.files, joint=terms.joint, mps=edits)
+
+    def _checked(self, ids: tuple[str, ...]) -> list[Entry]:
+        try:
+            check_request(self.terms.offered, ids)
+        except RequestRefused as error:
+            raise PluginError(str(error)) from error
+        known = {device.id: device for device in self.terms.offered.devices}
+        fenced = self._fenced()
+        for each in ids:
+            if why := self.terms.refused.get(each) or fence(known[each], fenced):
+                raise PluginError(f"{self._resource}: {each} must not be given out now: {why}")
+        return [known[each] for each in ids]

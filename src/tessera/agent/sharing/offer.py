@@ -1,0 +1,143 @@
+"""What a node offers of its static cards: the wished profile if the cards allow it, else what was in force. Pure.
+
+In order of preference: the wished profile; the one in force on these cards; at the start of an agent, the one that was
+in force before it; and if none of them can be followed any more, what was offered, as far as it still exists. Only the
+first is what was asked for, so everything else comes with the reason.
+
+A resource belongs to one side of a node: what the slicer serves on demand is not served from here too, since kubelet
+would take both for one resource.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import msgspec
+
+from tessera.agent.base.desired_config import SharingWish
+from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
+from tessera.agent.mps.plan import MpsPlan, PlanImpossible, plans_of
+from tessera.api.names import profile_of
+from tessera.api.sharing.config import MigStrategy, SharingProfile
+from tessera.api.sharing.devices import Offer
+from tessera.api.sharing.offer import OfferImpossible, make_offer
+
+
+class Objection(msgspec.Struct, frozen=True):
+    """Why something is not as it was asked for.
+
+    Attributes:
+        reason: a word for machines, as in a condition: ``ProfileRefused``.
+        text: for people.
+    """
+
+    reason: str
+    text: str
+
+
+class InForce(msgspec.Struct, frozen=True, kw_only=True):
+    """What is offered, and by which profile.
+
+    Attributes:
+        name: of the profile; empty for none.
+        profile: what it says.
+        offer: the resources.
+        plans: the MPS daemons that the offer needs, by resource.
+    """
+
+    name: str = ""
+    profile: SharingProfile = SharingProfile()
+    offer: Offer = Offer(resources={})
+    plans: Mapping[str, MpsPlan] = {}
+
+
+def offering(
+    cards: Sequence[StockCard],
+    wish: SharingWish,
+    strategy: MigStrategy,
+    *,
+    before: InForce | None,
+    taken: Collection[str],
+) -> tuple[InForce, Objection | None]:
+    """What is to be offered, and why it is not what was wished if it is not.
+
+    Args:
+        cards: the static ones.
+        wish: the profile to follow.
+        strategy: the installation's; a profile's own goes before.
+        before: what is in force; ``None`` when an agent has just started.
+        taken: resources that the slicer serves.
+    """
+    refusal: str | None = None
+    for name, profile in _candidates(wish, before):
+        try:
+            found = _followed(cards, name, profile, strategy)
+        except (OfferImpossible, PlanImpossible) as error:
+            refusal = refusal or str(error)
+            continue
+        found, conflict = _without_taken(found, taken)
+        return found, _refused(wish, refusal, found) or conflict
+    found, _ = _without_taken(_restricted(before or InForce(), cards, strategy), taken)
+    return found, _refused(wish, refusal, found)
+
+
+def _candidates(wish: SharingWish, before: InForce | None) -> Iterator[tuple[str, SharingProfile]]:
+    yield wish.name, wish.profile
+    if before is not None:
+        yield before.name, before.profile
+    elif wish.last is not None:
+        yield wish.last.name, wish.last.profile
+
+
+def _followed(cards: Sequence[StockCard], name: str, profile: SharingProfile, strategy: MigStrategy) -> InForce:
+    offer = make_offer(gpus_of(cards), profile, profile.flags.mig_strategy or strategy)
+    plans = plans_of(offer, {card.uuid: card.info for card in cards})
+    return InForce(name=name, profile=profile, offer=offer, plans=plans)
+
+
+def _refused(wish: SharingWish, refusal: str | None, found: InForce) -> Objection | None:
+    if refusal is None:
+        return None
+    asked = f'profile "{wish.name}"' if wish.name else "no profile"
+    kept = ", ".join(found.offer.resources) or "nothing"
+    return Objection("ProfileRefused", f"{asked} cannot be followed on these cards: {refusal}. Still offered: {kept}")
+
+
+def _restricted(before: InForce, cards: Sequence[StockCard], strategy: MigStrategy) -> InForce:
+    """What is in force without the devices that are gone; a card in MIG mode is none that can be had whole."""
+    cut = (before.profile.flags.mig_strategy or strategy) is not MigStrategy.NONE
+    gpus = gpus_of(cards)
+    there = {gpu.uuid for gpu in gpus if not (cut and gpu.mig_enabled)}
+    there |= {mig.uuid for gpu in gpus for mig in gpu.mig_devices}
+    resources = {
+        name: msgspec.structs.replace(offered, devices=left)
+        for name, offered in before.offer.resources.items()
+        if (left := tuple(each for each in offered.devices if each.uuid in there))
+    }
+    plans = {
+        name: msgspec.structs.replace(plan, devices=served)
+        for name, plan in before.plans.items()
+        if (served := {uuid: share for uuid, share in plan.devices.items() if uuid in there})
+    }
+    return msgspec.structs.replace(
+        before, offer=msgspec.structs.replace(before.offer, resources=resources), plans=plans
+    )
+
+
+def _without_taken(found: InForce, taken: Collection[str]) -> tuple[InForce, Objection | None]:
+    conflicts = [name for name in found.offer.resources if name in taken]
+    if not conflicts:
+        return found, None
+    resources = {name: each for name, each in found.offer.resources.items() if name not in taken}
+    texts = [_conflict(name, len(found.offer.resources[name].devices)) for name in conflicts]
+    kept = msgspec.structs.replace(
+        found,
+        offer=msgspec.structs.replace(found.offer, resources=resources),
+        plans={name: plan for name, plan in found.plans.items() if name not in taken},
+    )
+    return kept, Objection("ResourceTaken", "; ".join(texts))
+
+
+def _conflict(name: str, devices: int) -> str:
+    example = f"{name.partition('/')[2]}.fixed"
+    where = f"resources.mig of the sharing profile, such as {{pattern: '{profile_of(name) or '*'}', name: {example}}}"
+    what = f"{name} is given out on demand on this node, so its {devices} fixed devices are not offered"
+    return f"{what}: rename it in {where}"

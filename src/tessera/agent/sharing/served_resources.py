@@ -1,0 +1,176 @@
+"""Which resources are served to kubelet, each by a plugin and a task of its own.
+
+A resource that stays keeps its plugin, whose list is replaced; nothing dips. One that is new is served, and only when
+kubelet has taken its list are the lists of those that are gone emptied: a node that changes from cards to shares never
+has neither. When kubelet has taken an empty list, the serving of that resource ends. As long as pods hold devices of
+it, it goes on with an empty list: kubelet starts no container again whose resource has no plugin.
+
+Nothing in the protocol says that kubelet has counted a list. It is taken to have when the list was read and
+:data:`HANDOVER` seconds have passed. A kubelet that does not answer holds nobody up for ever: after :data:`PATIENCE`
+the next step is made without it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+
+from tessera.agent.sharing.device_plugin import SharedPlugin
+from tessera.clock import Clock
+from tessera.kubelet.seam import Device, Kubelet, PluginError
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that kubelet is waited for: twice what it takes over dialling a plugin.
+PATIENCE = 20.0
+#: Seconds from when kubelet has read a list until it has counted it, on another stream than the next list's.
+HANDOVER = 0.1
+#: Less than this is no time to wait for, in seconds.
+_NOTHING = 0.001
+#: Seconds before a resource that kubelet refused is offered to it again.
+REFUSED_PAUSE = 10.0
+
+
+class _Served:
+    """One resource.
+
+    Attributes:
+        plugin: its plugin.
+        task: serves it.
+        retired: it is about to end: its list is empty.
+        since: when it was last begun or retired.
+        read: when kubelet was first seen to have read its list since then.
+    """
+
+    def __init__(self, plugin: SharedPlugin, task: "asyncio.Task[None]", since: float) -> None:
+        self.plugin = plugin
+        self.task = task
+        self.begin(since, retired=False)
+
+    def begin(self, now: float, *, retired: bool) -> None:
+        """Begins or retires it."""
+        self.retired, self.since = retired, now
+        self.read: float | None = None
+
+    def awaited(self, now: float) -> float:
+        """Seconds that kubelet is still waited for; 0 when it has counted the list, or is not waited for any more."""
+        if self.read is None and self.plugin.listed:
+            self.read = now
+        left = self.since + PATIENCE - now if self.read is None else self.read + HANDOVER - now
+        return left if left > _NOTHING else 0.0
+
+
+class Serving:
+    """The plugins of the static side.
+
+    Args:
+        kubelet: whom they serve.
+        plugin: makes the plugin of a resource.
+        told: called when kubelet refused a resource.
+        group: the tasks' owner.
+        clock: for patience.
+    """
+
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        *,
+        plugin: Callable[[str], SharedPlugin],
+        told: Callable[[], None],
+        group: asyncio.TaskGroup,
+        clock: Clock,
+    ) -> None:
+        self._kubelet = kubelet
+        self._make = plugin
+        self._tell_refused = told
+        self._group = group
+        self._clock = clock
+        self._served: dict[str, _Served] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._refused: dict[str, str] = {}
+
+    @property
+    def plugins(self) -> dict[str, SharedPlugin]:
+        """The plugin of each resource that is served, those about to end included."""
+        return {name: served.plugin for name, served in self._served.items()}
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """Why kubelet refuses a resource, for those that it does."""
+        plugins = self.plugins
+        return {name: why for name, why in self._refused.items() if name in plugins and not plugins[name].streaming}
+
+    def ensure(self, name: str) -> SharedPlugin:
+        """The plugin of a resource that is offered; it is not served before it is :meth:`shown <show>`."""
+        served = self._served.get(name)
+        return self._make(name) if served is None else served.plugin
+
+    def show(self, lists: Mapping[str, tuple[SharedPlugin, tuple[Device, ...]]], held: Collection[str]) -> float | None:
+        """Serves these resources with these lists and no others.
+
+        Args:
+            lists: plugin and list of each resource that is offered.
+            held: resources that pods hold devices of; they are served to the end, with an empty list.
+
+        Returns:
+            Seconds after which this is to be called again, even if nothing changes; ``None`` if it need not be.
+        """
+        now = self._clock.monotonic()
+        for name, (plugin, devices) in lists.items():
+            plugin.show(devices)
+            served = self._served.get(name)
+            if served is None:
+                self._served[name] = _Served(plugin, self._start(name, plugin), now)
+            elif served.retired:
+                served.begin(now, retired=False)
+        waits = [wait for each in self._served.values() if not each.retired and (wait := each.awaited(now))]
+        for name in held:
+            if name not in self._served:
+                plugin = self._make(name)
+                self._served[name] = _Served(plugin, self._start(name, plugin), now)
+                self._served[name].retired = True
+        gone = [name for name in self._served if name not in lists]
+        if waits and any(not self._served[name].retired for name in gone):
+            return min(waits)
+        return self._retire(gone, held, now)
+
+    def _retire(self, names: list[str], held: Collection[str], now: float) -> float | None:
+        """Empties the lists of what is gone, and ends what kubelet knows to be empty."""
+        waits = []
+        for name in names:
+            served = self._served[name]
+            if not served.retired:
+                served.plugin.show(())
+                served.begin(now, retired=True)
+            wait = served.awaited(now)
+            if wait and served.plugin.streaming:
+                waits.append(wait)
+            elif name not in held:
+                self._end(name)
+        return min(waits, default=None)
+
+    def _start(self, name: str, plugin: SharedPlugin) -> "asyncio.Task[None]":
+        return self._group.create_task(self._serve(plugin, self._ending.get(name)), name=f"plugin {name}")
+
+    def _end(self, name: str) -> None:
+        task = self._served.pop(name).task
+        self._refused.pop(name, None)
+        self._ending[name] = task
+        task.add_done_callback(lambda _: self._ended(name, task))
+        task.cancel()
+
+    def _ended(self, name: str, task: "asyncio.Task[None]") -> None:
+        if self._ending.get(name) is task:
+            del self._ending[name]
+
+    async def _serve(self, plugin: SharedPlugin, before: "asyncio.Task[None] | None") -> None:
+        """Serves until cancelled; one plugin of a resource at a time."""
+        if before is not None:
+            await asyncio.wait({before})
+        while True:
+            try:
+                await self._kubelet.serve(plugin)
+            except PluginError as error:
+                self._refused[plugin.resource_name] = str(error)
+                self._tell_refused()
+                _log.warning("%s, again in %.0f s", error, REFUSED_PAUSE)
+            await self._clock.sleep(REFUSED_PAUSE)

@@ -1,0 +1,125 @@
+"""Resources that kubelet keeps on the node with a capacity of 0 long after they were offered last.
+
+Five minutes after a plugin has ended kubelet forgets its devices, and sets the resource to 0 on the node instead of
+removing it (``pkg/kubelet/nodestatus/setters.go``). Whoever reads the node then sees ``nvidia.com/gpu: 0`` beside
+``nvidia.com/gpu.shared: 16`` for ever. Kubelet writes that 0 once, so that after it the name can be removed for good; a
+kubelet that was started again counts its five minutes anew and may bring it back, in which case it is removed again.
+
+Only names that this agent has offered itself, on either side, are ever removed. They are kept in a file, since the five
+minutes may outlast the agent.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tessera.agent.base.state_file import KeptFile
+from tessera.clock import Clock
+from tessera.kube.errors import ApiError
+from tessera.kube.resources import Node
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a resource that nobody serves may be removed: kubelet's grace period of 5 min
+#: (``endpointStopGracePeriod``) and some rounds of its node status, each 10 s.
+GRACE = 360.0
+#: Seconds before a removal that failed is tried again.
+RETRY = 30.0
+
+
+def stale_resources(node: Node, former: Mapping[str, float], served: Collection[str], now: float) -> tuple[str, ...]:
+    """The resources to be removed from a node's status.
+
+    Args:
+        node: as last seen.
+        former: when each resource that is no longer offered was last offered, or last removed; seconds since 1970.
+        served: resources that a plugin serves now.
+        now: seconds since 1970.
+    """
+    shown = {**node.status.allocatable, **node.status.capacity}
+    return tuple(
+        sorted(
+            name
+            for name, since in former.items()
+            if name not in served and now - since >= GRACE and shown.get(name) == "0"
+        )
+    )
+
+
+def forget_patch(names: Iterable[str]) -> dict[str, Any]:
+    """The merge patch of a node's status that removes resources."""
+    gone = dict.fromkeys(names)
+    return {"status": {"capacity": gone, "allocatable": gone}}
+
+
+class OfferedNames:
+    """Which resources this node's agents have offered, on disk, and what of them is to be removed from the node.
+
+    Args:
+        path: the file.
+        node: the Node object as last seen.
+        forget: removes resources from its capacity and allocatable.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        node: Callable[[], Node | None],
+        forget: Callable[[Sequence[str]], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        self._file: KeptFile[dict[str, float | None]] = KeptFile(path, dict[str, float | None])
+        #: By name: since when it is not offered any more; ``None`` while it is.
+        self._ended = self._file.load() or {}
+        self._node = node
+        self._forget = forget
+        self._clock = clock
+        self._next = 0.0
+
+    @property
+    def known(self) -> frozenset[str]:
+        """Every resource that was ever offered and may still be on the node."""
+        return frozenset(self._ended)
+
+    def offered(self, names: Collection[str]) -> None:
+        """Says what is offered now; what was offered before and is not among it is former from now on."""
+        now = self._clock.now()
+        ended = {name: now for name, since in self._ended.items() if since is None and name not in names}
+        self._ended |= ended | dict.fromkeys(names)
+        self._save()
+
+    async def remove_stale(self, served: Collection[str]) -> float | None:
+        """Removes what is to be removed.
+
+        Args:
+            served: resources that a plugin serves now, on either side of the node.
+
+        Returns:
+            Seconds until something may be removed; ``None`` if there is nothing to wait for.
+        """
+        node, now = self._node(), self._clock.now()
+        if node is None:
+            return None
+        former = {name: since for name, since in self._ended.items() if since is not None}
+        names = stale_resources(node, former, served, now)
+        if names and now >= self._next:
+            self._next = now + RETRY
+            try:
+                await self._forget(names)
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                _log.warning("%s cannot be removed from the node, again in %.0f s: %s", ", ".join(names), RETRY, error)
+                return RETRY
+            # Should a name come back, it is after another while.
+            self._ended |= dict.fromkeys(names, now)
+            self._save()
+        shown = [since for name, since in former.items() if name not in served and name in node.status.capacity]
+        return min((max(RETRY, since + GRACE - now) for since in shown), default=None)
+
+    def _save(self) -> None:
+        try:
+            self._file.save(self._ended)
+        except OSError as error:
+            _log.warning("resources that were offered are not kept, and may stay on the node with 0: %s", error)

@@ -1,0 +1,312 @@
+"""Finds the container that starts when kubelet asks to prepare devices and names no container.
+
+Kubelet says only IDs of one resource. Who holds them is asked of its pod-resources API, which lists app containers and
+sidecars from the pod's admission on, but no ordinary init container. Kubelet gives the devices of an ordinary init
+container to those that come after it, so a listed container may hold what an init container starts with:
+
+1.  A listed container holds exactly these IDs, and no init container before it asks for so many: it starts.
+2.  No listed container holds exactly these, but some of them: an init container starts. Its app containers take the
+    devices over.
+3.  Both can be: the pod's status tells who (:mod:`tessera.agent.slices.starting_containers`). It does not matter where
+    both would be given the same. An app container is never taken for starting before its init containers have ended.
+4.  Nobody holds any of them: an init container none of whose devices are taken over. After a short wait the devices go
+    to the pod on this node that has such an init container, was promised them and has not claimed them, the one whose
+    own positions these are first, else the oldest promise: slices of one profile are alike. As long as a pod without
+    a promise has such an init container too, nobody gets them: it may be that one that starts.
+
+An init container's IDs of several profiles come in several calls, one after the other, and are put together as they
+come; the last one has them all.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.inventory.positions import Position, parse_device_id
+from tessera.agent.slices.starting_containers import is_sidecar, may_start
+from tessera.agent.slices.state_machine import Book
+from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
+from tessera.clock import Clock
+from tessera.kube.quantity import whole
+from tessera.kube.resources import Container, Pod
+from tessera.kubelet.seam import ContainerResources, Kubelet, PluginError, PodResources
+
+#: Seconds in which pod-resources may begin to list a pod, and in which the watch may begin to show a listed one.
+_LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0
+#: Seconds before pod-resources is asked again, unless something changes sooner.
+_LISTING_PAUSE = 0.1
+#: Seconds before the API server is asked again how far a pod is, unless something changes sooner.
+_STATUS_PAUSE = 1.0
+
+
+class PodDirectory(Protocol):
+    """Reads this node's pods, and their status, from the API server."""
+
+    def live(self) -> Sequence[Pod]:
+        """The pods bound to this node that are not over."""
+        ...
+
+    async def bound(self) -> Sequence[Pod]:
+        """The same, asked of the server itself: whatever kubelet knows is among them.
+
+        Raises:
+            ConnectionError: it did not answer.
+        """
+        ...
+
+    async def has_promise(self, pod: PodUid) -> bool:
+        """Asks the server itself whether slices are promised to a pod; the watch may be behind.
+
+        Raises:
+            ConnectionError: it did not answer.
+        """
+        ...
+
+
+class Claimant(msgspec.Struct, frozen=True):
+    """A container that starts.
+
+    Attributes:
+        pod: whose it is.
+        listed: its devices, if pod-resources lists it; ``None`` for an ordinary init container.
+        asks: what an ordinary init container asks for, by resource.
+        of_pod: all devices that pod-resources lists for the pod.
+    """
+
+    pod: PodUid
+    listed: tuple[str, ...] | None = None
+    asks: Mapping[str, int] = {}
+    of_pod: tuple[str, ...] = ()
+
+
+#: A container that pod-resources lists, with all devices of one resource that it holds.
+_Listed = tuple[PodResources, ContainerResources, frozenset[str]]
+
+
+class Claimants:
+    """Finds the container that starts, and its devices.
+
+    Args:
+        kubelet: knows who holds which devices.
+        slices: the node's promises and slices, with the devices that stand for them.
+        pods: the pods of this node.
+        changes: wakes waiters.
+        clock: for pauses.
+    """
+
+    def __init__(self, *, kubelet: Kubelet, slices: Book, pods: PodDirectory, changes: Changes, clock: Clock) -> None:
+        self._kubelet = kubelet
+        self._slices = slices
+        self._pods = pods
+        self._changes = changes
+        self._clock = clock
+        #: Latest call of each resource, for pods whose init containers started.
+        self._calls: dict[PodUid, dict[str, tuple[str, ...]]] = {}
+
+    async def find(self, resource: str, device_ids: Sequence[str]) -> Claimant:
+        """The container that starts with these devices.
+
+        Raises:
+            PluginError: it cannot be told.
+        """
+        ids = frozenset(device_ids)
+        began = self._clock.monotonic()
+        while True:
+            version = self._changes.count
+            listed = await self._holding(resource, ids)
+            found = self._of_shown_pod(listed)
+            if found is not None:
+                pod, containers = found
+                return await self._listed_claimant(resource, ids, pod, containers)
+            if self._clock.monotonic() - began > (_SHOWN_WITHIN if listed else _LISTED_WITHIN):
+                break
+            await self._changes.wait(version, _LISTING_PAUSE)
+        if listed:
+            names = ", ".join(sorted({f"{pod.namespace}/{pod.name}" for pod, _, _ in listed}))
+            raise PluginError(f"the API server does not show pod {names} on this node; the start is tried again")
+        return await self._unlisted_claimant(resource, device_ids)
+
+    def devices(self, resource: str, device_ids: tuple[str, ...], claimant: Claimant) -> tuple[str, ...]:
+        """All devices of the container that starts, as far as they are known yet."""
+        if claimant.listed is not None:
+            return claimant.listed
+        self._calls = {uid: calls for uid, calls in self._calls.items() if self._slices.slices_of(uid)}
+        calls = self._calls.setdefault(claimant.pod, {})
+        calls[resource] = device_ids
+        others = (
+            calls[other]
+            for other, count in claimant.asks.items()
+            if other != resource and len(calls.get(other, ())) == count
+        )
+        return (*device_ids, *(device for each in others for device in each))
+
+    # Listed by pod-resources ------------------------------------------------------------------------------------
+
+    async def _holding(self, resource: str, device_ids: frozenset[str]) -> list[_Listed]:
+        try:
+            return list(_holding(await self._kubelet.pod_resources(), resource, device_ids))
+        except ConnectionError as error:
+            raise PluginError(f"kubelet's pod-resources API did not answer, so the pod is unknown: {error}") from error
+
+    def _of_shown_pod(self, listed: Sequence[_Listed]) -> tuple[Pod, list[_Listed]] | None:
+        """The first listed pod that the watch knows; it may be behind."""
+        live = {(pod.metadata.namespace, pod.metadata.name): pod for pod in self._pods.live()}
+        for holder, _, _ in listed:
+            pod = live.get((holder.namespace, holder.name))
+            if pod is not None:
+                return pod, [each for each in listed if each[0] is holder]
+        return None
+
+    async def _listed_claimant(
+        self, resource: str, ids: frozenset[str], pod: Pod, containers: Sequence[_Listed]
+    ) -> Claimant:
+        """Rules 1 to 3."""
+        uid = PodUid(pod.metadata.uid)
+        of_pod = tuple(_mig_devices(containers[0][0].containers))
+        exact = next((container for _, container, held in containers if held == ids), None)
+        inits = _asking(pod, resource, len(ids), before=exact.name if exact is not None else "")
+        own = tuple(_mig_devices([exact])) if exact is not None else ()
+        alike = all(set(own) == ids and asks.keys() == {resource} for asks in inits.values())
+        if exact is not None and alike:
+            return Claimant(uid, listed=own, of_pod=of_pod)
+        name = await self._starting(pod, {*inits, *([exact.name] if exact is not None else [])}, inits)
+        if exact is not None and name == exact.name:
+            return Claimant(uid, listed=own, of_pod=of_pod)
+        return Claimant(uid, asks=inits.get(name, {resource: len(ids)}), of_pod=of_pod)
+
+    async def _starting(self, pod: Pod, names: Collection[str], inits: Mapping[str, Mapping[str, int]]) -> str:
+        """Returns the name of the container that starts; the first one where all would be given the same.
+
+        The watch is believed when it shows that the init containers have ended; otherwise the server itself is asked.
+
+        Raises:
+            PluginError: the server does not answer, or its status of the pod stays behind.
+        """
+        if set(names) == set(inits) and all(asks == next(iter(inits.values())) for asks in inits.values()):
+            return next(iter(names), "")
+        deadline = self._clock.monotonic() + _SHOWN_WITHIN
+        while True:
+            version = self._changes.count
+            shown = _named(self._pods.live(), pod) & frozenset(names)
+            if not shown or not shown.isdisjoint(inits):
+                shown = _named(await self._bound(), pod) & frozenset(names)
+            if shown:
+                return next(iter(shown))
+            if self._clock.monotonic() >= deadline:
+                raise PluginError(
+                    f"pod {pod.metadata.namespace}/{pod.metadata.name}: its status does not show yet which of its "
+                    f"containers {', '.join(sorted(names))} starts; the start is tried again"
+                )
+            await self._changes.wait(version, _STATUS_PAUSE)
+
+    # Not listed -------------------------------------------------------------------------------------------------
+
+    async def _unlisted_claimant(self, resource: str, device_ids: Sequence[str]) -> Claimant:
+        """Rule 4."""
+        pods = await self._bound()
+        asking = {PodUid(pod.metadata.uid): pod for pod in pods if _asking(pod, resource, len(device_ids))}
+        uid = await self._owner(resource, device_ids, asking)
+        inits = _asking(asking[uid], resource, len(device_ids))
+        return Claimant(uid, asks=inits[await self._starting(asking[uid], inits.keys(), inits)])
+
+    async def _owner(self, resource: str, device_ids: Sequence[str], asking: Mapping[PodUid, Pod]) -> PodUid:
+        for uid in asking:
+            if device_ids and self._slices.bindings(uid).keys() >= set(device_ids):
+                return uid
+        if not await self._changes.until(lambda: all(map(self._slices.slices_of, asking)), _SHOWN_WITHIN):
+            names = ", ".join(
+                f"{pod.metadata.namespace}/{pod.metadata.name}"
+                for uid, pod in asking.items()
+                if not self._slices.slices_of(uid)
+            )
+            raise PluginError(
+                f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)}; they may be those "
+                f"of {names}, which has no promise of a slice: delete it; the start is tried again"
+            )
+        profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+        free = {
+            uid: [p for p in unclaimed(self._slices, uid) if p.profile == profile]
+            for uid in self._slices.promises
+            if uid in asking
+        }
+        could = [uid for uid, positions in free.items() if len(positions) >= len(device_ids)]
+        if not could:
+            raise PluginError(
+                f"kubelet's pod-resources API names no pod of this node for {', '.join(device_ids)} and no pod with an "
+                f"unclaimed promise of {resource} could hold them; the start is tried again"
+            )
+        own = {parse_device_id(device) for device in device_ids}
+        return next((uid for uid in could if own <= set(free[uid])), could[0])
+
+    async def _bound(self) -> Sequence[Pod]:
+        try:
+            return await self._pods.bound()
+        except ConnectionError as error:
+            raise PluginError(f"the API server did not say which pods are on this node: {error}") from error
+
+
+def unclaimed(slices: Book, pod: PodUid) -> list[Position]:
+    """A pod's slices that no container has claimed."""
+    claimed = slices.bindings(pod).values()
+    return [position for position in slices.slices_of(pod) if position not in claimed]
+
+
+def _named(pods: Iterable[Pod], pod: Pod) -> frozenset[str]:
+    """The containers of a pod that can be starting, by its newest state among ``pods``."""
+    newest = next((each for each in pods if each.metadata.uid == pod.metadata.uid), None)
+    return may_start(newest) if newest is not None else frozenset()
+
+
+def _mig_devices(containers: Iterable[ContainerResources]) -> Iterator[str]:
+    """The device IDs of our kind that containers hold."""
+    for container in containers:
+        for devices in container.devices:
+            if devices.resource_name.startswith(MIG_RESOURCE_PREFIX):
+                yield from (device for device in devices.device_ids if _is_ours(device))
+
+
+def _is_ours(device_id: str) -> bool:
+    try:
+        parse_device_id(device_id)
+    except ValueError:  # of a plugin that served this resource before, e.g. ``MIG-<uuid>``
+        return False
+    return True
+
+
+def _holding(listing: Sequence[PodResources], resource: str, device_ids: frozenset[str]) -> Iterator[_Listed]:
+    """Every container that holds one of the devices, with all its devices of the resource."""
+    for pod in listing:
+        for container in pod.containers:
+            of_resource = (each.device_ids for each in container.devices if each.resource_name == resource)
+            held = frozenset(device for ids in of_resource for device in ids)
+            if held & device_ids:
+                yield pod, container, held
+
+
+def _asking(pod: Pod, resource: str, count: int, before: str = "") -> dict[str, Mapping[str, int]]:
+    """Returns the requests of ordinary init containers that ask for ``count`` of a resource, by container name.
+
+    Args:
+        pod: whose.
+        resource: of which they ask for ``count``.
+        count: how many.
+        before: only those before the container of this name; it takes its devices over from no other.
+    """
+    found: dict[str, Mapping[str, int]] = {}
+    for each in pod.spec.init_containers:
+        if each.name == before:
+            break
+        asks = _slices(each)
+        if not is_sidecar(each) and asks.get(resource) == count:
+            found[each.name] = asks
+    return found
+
+
+def _slices(container: Container) -> dict[str, int]:
+    """Counts the slices that a container asks for, by resource."""
+    counts = {
+        name: whole(text) for name, text in container.resources.limits.items() if name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    return {name: count for name, count in counts.items() if count}

@@ -1,0 +1,191 @@
+"""Does on one card what the book of slices says, one call at a time.
+
+After every call, done or refused, the card is read again and the book told, so a call whose answer was lost is no
+special case. The journal is on disk before every call. A compute instance is destroyed only when NVML lists no process
+on it; NVML refuses as well, but a process that has just begun would lose its device.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.inventory.mig_cards import Card
+from tessera.agent.inventory.positions import Position, spelled
+from tessera.agent.main.metrics import Metrics
+from tessera.agent.slices.events import (
+    Call,
+    CallFailed,
+    CardLost,
+    CardRead,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    Failure,
+    Idle,
+    Journal,
+    Made,
+    Rest,
+)
+from tessera.agent.slices.state_machine import Book
+from tessera.clock import Clock
+from tessera.nvml.errors import GpuLost, InUse, NotFound, NvmlError, ResetRequired
+from tessera.nvml.interface import Instance
+from tessera.nvml.worker import AsyncNvml
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which a card that did not answer is asked again.
+LOST_RECHECK = 30.0
+
+
+class CardWorker:
+    """Drives one card.
+
+    Args:
+        card: which, and its table.
+        book: says what to do; is told what happened.
+        save: writes the journal; raises OSError when it cannot, and then no call is made.
+        hardware: the node's cards.
+        changes: wakes this worker, and everybody else after a change here.
+        clock: for durations and retries.
+        metrics: counts.
+    """
+
+    def __init__(
+        self,
+        card: Card,
+        *,
+        book: Book,
+        save: Callable[[Journal], None],
+        hardware: AsyncNvml,
+        changes: Changes,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._card = card
+        self._book = book
+        self._save = save
+        self._hardware = hardware
+        self._changes = changes
+        self._clock = clock
+        self._metrics = metrics
+        self._stale = False
+        self._watched: dict[Position, asyncio.Task[None]] = {}
+
+    def suspect(self) -> None:
+        """Has the card read again: something happened to it that was not our doing."""
+        self._stale = True
+        self._changes.notify()
+
+    async def run(self) -> None:
+        """Works until cancelled."""
+        try:
+            while True:
+                seen = self._changes.count
+                if self._stale:
+                    await self.read()
+                    continue
+                step = self._book.step(self._card.uuid, self._clock.monotonic())
+                if isinstance(step, Rest):
+                    await self._rest(step, seen)
+                else:
+                    await self._attempt(step)
+        finally:
+            for watch in self._watched.values():
+                watch.cancel()
+
+    async def read(self) -> None:
+        """Reads the card and tells the book."""
+        self._stale = False
+        try:
+            instances = await self._hardware.instances(self._card.info.uuid)
+        except NvmlError as error:
+            _log.warning("card %s cannot be read, next try in %.0f s: %s", self._card.uuid, LOST_RECHECK, error)
+            self._book.apply(CardLost(self._card.uuid, self._clock.monotonic() + LOST_RECHECK))
+        else:
+            made = tuple(made_of(self._card.uuid, instance) for instance in instances)
+            self._book.apply(CardRead(self._card.uuid, self._card.starts(), made))
+        self._changes.notify()
+
+    async def _rest(self, rest: Rest, seen: int) -> None:
+        if rest.until is None:
+            await self._changes.wait(seen)
+            return
+        await self._changes.wait(seen, max(0.0, rest.until - self._clock.monotonic()))
+        if self._clock.monotonic() >= rest.until:
+            self._stale = True
+
+    async def _attempt(self, call: Call) -> None:
+        began = self._clock.monotonic()
+        try:
+            self._save(self._book.journal())
+            await self._do(call)
+        except (GpuLost, ResetRequired) as error:
+            self._failed(call, Failure.REFUSED, error)
+        except InUse as error:
+            self._failed(call, Failure.BUSY, error)
+            self._watch_for_idle(call)
+        except NotFound as error:
+            if isinstance(call, CreateGpuInstance | CreateComputeInstance):
+                self._failed(call, Failure.REFUSED, error)
+        except (NvmlError, OSError) as error:
+            self._failed(call, Failure.REFUSED, error)
+        else:
+            self._metrics.call_done(type(call).__name__, self._clock.monotonic() - began)
+        await self.read()
+
+    async def _do(self, call: Call) -> None:
+        gpu = self._card.info.uuid
+        match call:
+            case CreateGpuInstance():
+                profile = self._card.geometry.profile(call.position.profile)
+                await self._hardware.create_gpu_instance(gpu, profile.name, call.position.start)
+            case CreateComputeInstance():
+                profile = self._card.geometry.profile(call.position.profile)
+                await self._hardware.create_compute_instance(gpu, call.gi_id, profile.ci_profile_index)
+            case DestroyComputeInstance():
+                if users := [each.pid for each in await self._hardware.processes(gpu) if each.gi_id == call.gi_id]:
+                    pids = ", ".join(map(str, users))
+                    raise InUse(f"slice {call.position.device_id} is given back, but used by process {pids}")
+                await self._hardware.destroy_compute_instance(gpu, call.gi_id, call.ci_id)
+            case DestroyGpuInstance():
+                await self._hardware.destroy_gpu_instance(gpu, call.gi_id)
+
+    def _failed(self, call: Call, failure: Failure, error: Exception) -> None:
+        level = logging.INFO if failure is Failure.BUSY else logging.WARNING
+        _log.log(level, "%s of %s failed: %s", type(call).__name__, call.position.device_id, error)
+        self._metrics.call_failed(type(call).__name__, type(error).__name__)
+        self._book.apply(CallFailed(call, failure, str(error), self._clock.monotonic()))
+
+    def _watch_for_idle(self, call: Call) -> None:
+        """Has the call made again when the last process has ended, sooner than the next try.
+
+        NVML may say "in use" and list no process. There is nothing to wait for then but the next try.
+        """
+        if isinstance(call, DestroyComputeInstance) and call.position not in self._watched:
+            watch = asyncio.create_task(self._until_idle(call), name=f"idle {call.position.device_id}")
+            self._watched[call.position] = watch
+
+    async def _until_idle(self, call: DestroyComputeInstance) -> None:
+        gpu = self._card.info.uuid
+        try:
+            if any(each.gi_id == call.gi_id for each in await self._hardware.processes(gpu)):
+                await self._hardware.wait_idle(gpu, call.gi_id)
+                self._book.apply(Idle(call.position))
+        except NvmlError as error:
+            _log.info("slice %s cannot be watched, it is tried again in a while: %s", call.position.device_id, error)
+        finally:
+            self._watched.pop(call.position, None)
+            self._changes.notify()
+
+
+def made_of(gpu: str, instance: Instance) -> Made:
+    """An instance in the book's words."""
+    return Made(
+        gi_id=instance.gi_id,
+        position=Position(gpu, spelled(instance.profile), instance.start),
+        size=instance.size,
+        computes=tuple((each.ci_id, each.mig_uuid) for each in instance.compute_instances),
+    )

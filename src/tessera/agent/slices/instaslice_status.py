@@ -1,0 +1,318 @@
+"""The node's Instaslice object: read as facts, written as the difference to what it should say.
+
+One writer per node with one write in flight. What changes meanwhile goes into the next write, so a burst of pods costs
+few writes; after a slow one it rests (:mod:`tessera.kube.pace`). Every write is a merge patch of the status that names
+only what differs:
+
+* the result of a promise, once all slices of the pod exist; removed once the last one is destroyed and the controller
+  has removed the promise. It is written when the pod is bound to the node, so that one write says both; a pod that is
+  not bound a second later gets its result all the same. ``deleted`` is written only where the controller asks for it
+  by ``deleting``;
+* ``nodeResources``: cards, tables, boot id, and the positions that others occupy.
+"""
+
+import logging
+import random
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.inventory.mig_cards import Inventory, node_gpus
+from tessera.agent.inventory.positions import Position, spelled
+from tessera.agent.slices.events import ObjectSeen, Promise, Record, Wanted
+from tessera.agent.slices.state_machine import Book
+from tessera.api.instaslice import (
+    INSTASLICES,
+    AllocationRequest,
+    AllocationStatus,
+    ForeignSlice,
+    Instaslice,
+    NodeResources,
+    recorded_slices,
+    result_of,
+)
+from tessera.api.names import PodUid
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.meta import version_number
+from tessera.kube.pace import STATE, rest_after
+
+_log = logging.getLogger(__name__)
+
+#: Seconds that a slice exists before its result is written although its pod is not bound.
+_UNBOUND = 1.0
+
+
+def facts_of(item: Instaslice | None) -> ObjectSeen:
+    """What an object promises and records; nothing if there is none."""
+    if item is None:
+        return ObjectSeen({}, {})
+    requests, results = item.spec.pod_allocation_requests, item.status.pod_allocation_results
+    return ObjectSeen(
+        {PodUid(uid): _promise(PodUid(uid), request) for uid, request in requests.items()},
+        {
+            PodUid(uid): Record(
+                controller=result.allocation_status.allocation_status_controller,
+                daemonset=result.allocation_status.allocation_status_daemonset,
+                places=tuple((each.gpu_uuid, each.start, each.size) for each in recorded_slices(None, result)),
+            )
+            for uid, result in results.items()
+        },
+    )
+
+
+def _promise(pod: PodUid, request: AllocationRequest) -> Promise:
+    return Promise(
+        pod=pod,
+        namespace=request.pod_ref.namespace,
+        name=request.pod_ref.name,
+        slices=tuple(
+            Wanted(Position(each.gpu_uuid, spelled(each.profile), each.start), each.size) for each in request.slices
+        ),
+    )
+
+
+class Description:
+    """What the object should say of the node; the part that only the inventory decides is made once.
+
+    Args:
+        inventory: the node's cards.
+    """
+
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        gpus, shared = node_gpus(inventory.cards)
+        self._fixed = NodeResources(node_gpus=gpus, mig_placement=shared)
+
+    def now(self, book: Book, boot_id: str, withheld: Collection[str] = ()) -> NodeResources:
+        """The whole of it at this moment.
+
+        Args:
+            book: what is on the cards.
+            boot_id: of the node.
+            withheld: cards that are left out, as lost ones are, so that nothing more is promised there.
+        """
+        gone = {gpu.gpu_uuid for gpu in self._fixed.node_gpus if book.lost(gpu.gpu_uuid)}.union(withheld)
+        gpus = tuple(gpu for gpu in self._fixed.node_gpus if gpu.gpu_uuid not in gone)
+        return msgspec.structs.replace(
+            self._fixed, node_gpus=gpus, boot_id=boot_id, foreign=foreign(self._inventory, book)
+        )
+
+
+def foreign(inventory: Inventory, book: Book) -> tuple[ForeignSlice, ...]:
+    """Positions that no record explains: made by others, or kept for a living pod whose record vanished.
+
+    The latter name the pod, so that the controller can promise them anew.
+    """
+    taken = []
+    for made, pod in book.instances():
+        if pod is None or not _recorded(book, pod, made.position):
+            gpu, profile, start = made.position.gpu, made.position.profile, made.position.start
+            card = inventory.card(gpu)
+            row = card.geometry.find(profile) if card is not None else None
+            name = profile if row is None else row.name
+            owner = "" if pod is None or book.released(pod) else pod
+            taken.append(ForeignSlice(gpu_uuid=gpu, start=start, size=made.size, profile=name, pod_uid=owner))
+    return tuple(sorted(taken, key=lambda each: (each.gpu_uuid, each.start)))
+
+
+def _recorded(book: Book, pod: PodUid, position: Position) -> bool:
+    """Whether the object has an entry of the pod for a position; a result alone stands for all that the pod has."""
+    if pod not in book.promises:
+        return pod in book.records
+    return book.released(pod) or book.promised(pod, position)
+
+
+def status_patch(item: Instaslice, book: Book, resources: NodeResources, *, unbound: bool = True) -> dict[str, Any]:
+    """The merge patch that brings an object's status up to date; empty if it is.
+
+    Args:
+        item: the object.
+        book: what is on the cards.
+        resources: what the object should say of the node.
+        unbound: slices of pods that are not bound to the node yet count too.
+    """
+    status: dict[str, Any] = {}
+    results = _new_results(item, book, unbound=unbound) | _changed_results(item, book)
+    if results:
+        status["podAllocationResults"] = results
+    if item.status.node_resources != resources:
+        status["nodeResources"] = _difference(item.status.node_resources, resources)
+    return {"status": status} if status else {}
+
+
+def _new_results(item: Instaslice, book: Book, *, unbound: bool) -> dict[str, Any]:
+    """New entries, for promises whose slices are all made."""
+    found: dict[str, Any] = {}
+    for pod, request in _unrecorded(item, book):
+        if unbound or book.bound(pod):
+            state = "ungated" if book.bound(pod) else "creating"
+            status = AllocationStatus(allocation_status_controller=state, allocation_status_daemonset="created")
+            found[pod] = msgspec.to_builtins(result_of(pod, item.metadata.name, request.slices, status))
+    return found
+
+
+def _unrecorded(item: Instaslice, book: Book) -> Iterator[tuple[PodUid, AllocationRequest]]:
+    """The promises whose slices are all made and that have no result."""
+    for uid, request in item.spec.pod_allocation_requests.items():
+        pod = PodUid(uid)
+        recorded = uid in item.status.pod_allocation_results
+        if request.slices and not recorded and pod in book.promises and not book.released(pod) and book.made(pod):
+            yield pod, request
+
+
+def _changed_results(item: Instaslice, book: Book) -> dict[str, Any]:
+    """Changes of the entries that the object has: new states, and ``None`` for an entry to remove."""
+    found: dict[str, Any] = {}
+    for uid, result in item.status.pod_allocation_results.items():
+        pod, now = PodUid(uid), result.allocation_status
+        if uid not in item.spec.pod_allocation_requests and not book.positions_of(pod):
+            found[uid] = None
+            continue
+        after = msgspec.structs.replace(
+            now,
+            allocation_status_controller=_controller_state(book, pod, now.allocation_status_controller),
+            allocation_status_daemonset=_daemonset_state(book, pod, now),
+        )
+        if after != now:
+            before = msgspec.to_builtins(now)
+            changes = {key: value for key, value in msgspec.to_builtins(after).items() if value != before[key]}
+            found[uid] = {"allocationStatus": changes}
+    return found
+
+
+def _controller_state(book: Book, pod: PodUid, now: str) -> str:
+    """``ungated`` for a pod that is bound, since its gate was opened before; otherwise the state as it is."""
+    return "ungated" if now in {"", "creating"} and book.bound(pod) else now
+
+
+def _daemonset_state(book: Book, pod: PodUid, now: AllocationStatus) -> str:
+    if book.released(pod):
+        gone = now.allocation_status_controller == "deleting" and not book.positions_of(pod)
+        return "deleted" if gone else now.allocation_status_daemonset
+    made = now.allocation_status_daemonset == "" and pod in book.promises and book.made(pod)
+    return "created" if made else now.allocation_status_daemonset
+
+
+def _difference(old: NodeResources, new: NodeResources) -> dict[str, Any]:
+    difference: dict[str, Any] = {}
+    if old.node_gpus != new.node_gpus:
+        difference["nodeGpus"] = msgspec.to_builtins(new.node_gpus)
+    if old.mig_placement != new.mig_placement:
+        gone: dict[str, Any] = dict.fromkeys(old.mig_placement.keys() - new.mig_placement.keys())
+        difference["migPlacement"] = gone | msgspec.to_builtins(new.mig_placement)
+    if old.boot_id != new.boot_id:
+        difference["bootId"] = new.boot_id
+    if old.foreign != new.foreign:
+        difference["foreign"] = msgspec.to_builtins(new.foreign)
+    return difference
+
+
+class RecordWriter:
+    """Keeps the object's status equal to what the agent knows.
+
+    Args:
+        client: who writes.
+        name: the object's name, the node's.
+        namespace: the object's.
+        seen: the object as the watch last showed it.
+        resources: what it should say of the node; ``None`` as long as that is not known.
+        book: what it should say of pods.
+        sweep: does what must come before ``deleted`` is written.
+        changes: wakes the writer.
+        clock: times the writes.
+        rng: for the jitter of pauses.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        namespace: str,
+        seen: Callable[[], Instaslice | None],
+        resources: Callable[[], NodeResources | None],
+        book: Book,
+        sweep: Callable[[], None],
+        changes: Changes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._name = name
+        self._namespace = namespace
+        self._seen = seen
+        self._resources = resources
+        self._book = book
+        self._sweep = sweep
+        self._changes = changes
+        self._backoff = Backoff(rng)
+        self._written: Instaslice | None = None
+        self._unbound_since: float | None = None
+
+    def rewind(self) -> None:
+        """Versions of the object went back: what the watch shows counts, whatever our last write returned."""
+        self._written = None
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            count = self._changes.count
+            try:
+                self._sweep()
+                patch, waits = self._patch()
+                if patch:
+                    waits = rest_after(await self._write(patch), STATE)
+                self._backoff.reset()
+            except (ApiError, OSError) as error:  # OSError: no connection, no answer, or a disk that takes no journal
+                pause = self._backoff.next()
+                _log.warning("status of instaslice %s not written, again in %.1f s: %s", self._name, pause, error)
+                await self._changes.wait(count, pause)
+            else:
+                if not patch:
+                    await self._changes.wait(count, waits)
+                elif waits:
+                    await self._clock.sleep(waits)
+
+    async def _write(self, patch: dict[str, Any]) -> float:
+        """Writes; returns the seconds that it took."""
+        began = self._clock.monotonic()
+        self._written = await self._client.merge_patch(
+            INSTASLICES, self._name, patch, self._namespace, subresource="status"
+        )
+        return self._clock.monotonic() - began
+
+    def _patch(self) -> tuple[dict[str, Any], float | None]:
+        """The patch to write now, and the seconds until one is due that no change announces."""
+        item, resources = self._latest(), self._resources()
+        if item is None or resources is None:
+            return {}, None
+        left = self._wait_for_bindings(item)
+        return status_patch(item, self._book, resources, unbound=left is None), left
+
+    def _wait_for_bindings(self, item: Instaslice) -> float | None:
+        """Seconds for which results of pods that are not bound yet can wait; ``None`` if none has to."""
+        if all(self._book.bound(pod) for pod, _ in _unrecorded(item, self._book)):
+            self._unbound_since = None
+            return None
+        now = self._clock.monotonic()
+        if self._unbound_since is None:
+            self._unbound_since = now
+        left = self._unbound_since + _UNBOUND - now
+        if left > 0:
+            return left
+        self._unbound_since = None
+        return None
+
+    def _latest(self) -> Instaslice | None:
+        """The newer one of what the watch showed and what our last write returned."""
+        seen, written = self._seen(), self._written
+        if seen is None or written is None or seen.metadata.uid != written.metadata.uid:
+            return seen
+        newer = version_number(written.metadata.resource_version) > version_number(seen.metadata.resource_version)
+        return written if newer else seen

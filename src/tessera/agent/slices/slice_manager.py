@@ -1,0 +1,353 @@
+"""The slicer of one node: everything that serves slices on demand on the cards that are given to it.
+
+It has the cards whose role says so (:mod:`tessera.agent.inventory.card_ownership`): MIG mode is turned on there, the
+Instaslice object tells them to the controller, kubelet is offered every position, and the node's capacity gets the
+memory quota. A card that it is to let go of is offered to nobody any more; what runs keeps its slices, and when the
+last one is gone and the controller has been told, the card is let go. With the last card object, devices and quota go
+too.
+"""
+
+import asyncio
+import functools
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+from tessera.agent.base.api_mirror import Mirror, is_over
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.inventory.card_ownership import Role, Roles
+from tessera.agent.inventory.mig_cards import Inventory, enable_mig, read_inventory
+from tessera.agent.main.metrics import Metrics
+from tessera.agent.slices.cdi import CdiFolder
+from tessera.agent.slices.claims import Claims
+from tessera.agent.slices.device_plugin import MigPlugin
+from tessera.agent.slices.events import CardGone, PodGone, PodSeen, Started
+from tessera.agent.slices.executor import CardWorker
+from tessera.agent.slices.instaslice_status import Description, RecordWriter, facts_of
+from tessera.agent.slices.journal import JournalFile
+from tessera.agent.slices.node_capacity import NodeObjects
+from tessera.agent.slices.state_machine import Book
+from tessera.api.instaslice import Instaslice, NodeResources
+from tessera.api.names import PodUid
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.kube.cache import Event, EventKind
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kubelet.seam import Device, Kubelet
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.worker import AsyncNvml
+
+_log = logging.getLogger(__name__)
+
+#: Seconds after which cards that wait for a reset are looked at again; NVML has no event for it.
+RESET_RECHECK = 60.0
+
+
+class OnDemand:
+    """The slicer.
+
+    Args:
+        options: which node, which folders.
+        client: the API server.
+        hardware: the node's cards.
+        kubelet: the node's kubelet.
+        mirror: node, pods and object; not started yet.
+        roles: which cards are the slicer's.
+        unfit: whether a card may not be given out for its health.
+        take_stock: reads the node's cards for all parts; raises NvmlError if they cannot be listed. Called when MIG
+            mode was turned on and before a card is let go, so that nobody goes by what a card was before.
+        fixed_gib: memory of the node's fixed slices, GiB; counts towards the quota that the node has, so that a pod
+            that was charged for slices on demand can run on them too.
+        events: where pods and node are told what happened.
+        changes: wakes all parts.
+        clock: the time.
+        metrics: counts.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        client: Client,
+        hardware: AsyncNvml,
+        kubelet: Kubelet,
+        mirror: Mirror,
+        roles: Roles,
+        unfit: Callable[[str], bool],
+        take_stock: Callable[[], Awaitable[object]],
+        fixed_gib: Callable[[], int],
+        events: EventRecorder,
+        changes: Changes,
+        clock: Clock,
+        metrics: Metrics,
+        rng: random.Random,
+    ) -> None:
+        self._options = options
+        self._hardware = hardware
+        self._kubelet = kubelet
+        self._mirror = mirror
+        self._roles = roles
+        self._unfit = unfit
+        self._read_all = take_stock
+        self._fixed_gib = fixed_gib
+        self._events = events
+        self._changes = changes
+        self._clock = clock
+        self._metrics = metrics
+        self._journal = JournalFile(options.journal_file)
+        self._book = Book(self._journal.load())
+        roles.begin({position.gpu: Role.ON_DEMAND for _, position in self._book.owned()})
+        self._cdi = CdiFolder(options.cdi_dir)
+        metrics.show(self._book)
+        self._take_stock(Inventory())
+        self.ready = False
+        self._next_look = -math.inf
+        self._workers: dict[str, tuple[CardWorker, asyncio.Task[None]]] = {}
+        self._plugins: dict[str, asyncio.Task[None]] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._backoff = Backoff(rng)
+        self._own = NodeObjects(client, node_name=options.node_name, namespace=options.namespace)
+        self._writer = RecordWriter(
+            client,
+            name=options.node_name,
+            namespace=options.namespace,
+            seen=mirror.object,
+            resources=self._resources,
+            book=self._book,
+            sweep=self._sweep,
+            changes=changes,
+            clock=clock,
+            rng=rng,
+        )
+        self._claims = Claims(
+            kubelet=kubelet,
+            book=self._book,
+            pods=mirror,
+            cdi=self._cdi,
+            save=self._journal.save,
+            hardware=hardware,
+            changes=changes,
+            clock=clock,
+            metrics=metrics,
+            timeout=options.claim_timeout,
+        )
+        mirror.pods.add_handler(self._pod_seen)
+        mirror.objects.on_rewound(self._writer.rewind)
+        mirror.objects.add_handler(self._object_seen)
+
+    async def run(self) -> None:
+        """Runs until cancelled. The mirror has listed everything, and it is decided who shall have which card.
+
+        Raises:
+            NvmlError: the cards cannot be listed at all.
+        """
+        async with asyncio.TaskGroup() as group:
+            await self._hold(group, self._roles.on_demand(), await read_inventory(self._hardware))
+            self._book.apply(Started())
+            self._cdi.keep_only(self._book.bound_devices())
+            self.ready = True
+            self._changes.notify()
+            group.create_task(self._writer.run())
+            await self._stay_converged(group)
+
+    @property
+    def inventory(self) -> Inventory:
+        """The cards that it has, as they can be cut."""
+        return self._inventory
+
+    def busy(self, gpu: str) -> bool:
+        """Whether a slice of a card is promised to somebody, or made or about to be."""
+        return self._book.busy(gpu)
+
+    def resources(self) -> frozenset[str]:
+        """The extended resources that it serves now."""
+        return frozenset(self._plugins)
+
+    def suspect(self, gpu: str | None) -> None:
+        """Something happened to a card, or to any one: they are read again."""
+        for uuid, (worker, _) in self._workers.items():
+            if gpu in {None, uuid}:
+                worker.suspect()
+
+    async def _stay_converged(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            seen = self._changes.count
+            waits: float | None = None
+            try:
+                waits = await self._converge(group)
+                self._backoff.reset()
+            except (ApiError, ConnectionError, TimeoutError, NvmlError, OSError) as error:
+                waits = self._backoff.next()
+                _log.warning(
+                    "node %s is not as it should be, again in %.1f s: %s", self._options.node_name, waits, error
+                )
+                await self._clock.sleep(waits)
+                continue
+            await self._changes.wait(seen, waits)
+
+    async def _converge(self, group: asyncio.TaskGroup) -> float | None:
+        """Brings about what follows from the roles; returns when to look again in any case."""
+        held = self._roles.on_demand()
+        joined = frozenset(uuid for uuid in held if not self._roles.leaving(uuid))
+        if held != self._held:
+            # Cards come one after the other, and MIG mode of each is to be turned on at once.
+            self._next_look = -math.inf
+            await self._hold(group, held, await read_inventory(self._hardware))
+        node = self._mirror.node()
+        if joined and node is not None:
+            await self._offer(group, node, joined)
+        elif self._occupied():
+            self._serve_plugins(group)
+        else:
+            await self._withdraw(node)
+        for uuid in held - joined:
+            await self._let_go(uuid)
+        return RESET_RECHECK if joined and any(each.waits for each in self._inventory.skipped) else None
+
+    async def _offer(self, group: asyncio.TaskGroup, node: Node, joined: frozenset[str]) -> None:
+        if any(each.waits for each in self._inventory.skipped) and self._clock.monotonic() >= self._next_look:
+            self._next_look = self._clock.monotonic() + RESET_RECHECK
+            await self._hold(group, self._held, await enable_mig(self._hardware, joined))
+            await self._read_all()
+        self._tell_skipped(node)
+        if self._inventory.cards:
+            await self._own.ensure_object(self._mirror.object())
+            self._serve_plugins(group)
+            await self._own.ensure_quota(node, self._quota + self._fixed_gib())
+
+    async def _withdraw(self, node: Node | None) -> None:
+        self._next_look = -math.inf
+        for task in self._plugins.values():
+            task.cancel()
+        self._plugins.clear()
+        await self._own.remove_object(self._mirror.object())
+        if node is not None:
+            await self._own.ensure_quota(node, self._fixed_gib() or None)
+
+    def _occupied(self) -> bool:
+        return bool(self._book.promises) or any(pod is not None for _, pod in self._book.instances())
+
+    async def _let_go(self, uuid: str) -> None:
+        """Lets go of a card when nothing of it is promised or made and the controller no longer sees it."""
+        if self._unused(uuid):
+            await self._read_all()
+            if self._unused(uuid):
+                self._roles.let_go(uuid)
+                self._changes.notify()
+
+    def _unused(self, uuid: str) -> bool:
+        told = self._mirror.object()
+        listed = told is not None and any(gpu.gpu_uuid == uuid for gpu in told.status.node_resources.node_gpus)
+        return not listed and not self._book.busy(uuid)
+
+    # Parts that come with the cards -----------------------------------------------------------------------------
+
+    async def _hold(self, group: asyncio.TaskGroup, held: frozenset[str], inventory: Inventory) -> None:
+        """Takes cards over and gives cards up until it has just those that are its own."""
+        inventory = inventory.only(held)
+        if held == self._held and inventory == self._inventory:
+            return
+        self._take_stock(inventory, held)
+        for uuid in self._workers.keys() - held:
+            _, task = self._workers.pop(uuid)
+            task.cancel()
+            self._book.apply(CardGone(uuid))
+        for card in inventory.cards:
+            if card.uuid not in self._workers:
+                worker = CardWorker(
+                    card,
+                    book=self._book,
+                    save=self._journal.save,
+                    hardware=self._hardware,
+                    changes=self._changes,
+                    clock=self._clock,
+                    metrics=self._metrics,
+                )
+                await worker.read()
+                self._workers[card.uuid] = (worker, group.create_task(worker.run(), name=f"card {card.uuid}"))
+        self._changes.notify()
+
+    def _take_stock(self, inventory: Inventory, held: frozenset[str] = frozenset()) -> None:
+        """Notes the cards and works out, once, what follows from them alone."""
+        self._held = held
+        self._inventory = inventory
+        self._description = Description(inventory)
+        self._quota = inventory.quota_gib()
+        self._device_lists: dict[tuple[str, frozenset[str]], Sequence[Device]] = {}
+
+    def _serve_plugins(self, group: asyncio.TaskGroup) -> None:
+        served = self._inventory.resources()
+        for resource in self._plugins.keys() - set(served):
+            self._plugins.pop(resource).cancel()
+        for resource in served:
+            if resource not in self._plugins:
+                devices = functools.partial(self._devices, resource)
+                plugin = MigPlugin(resource, devices=devices, claims=self._claims, changes=self._changes)
+                self._plugins[resource] = group.create_task(self._kubelet.serve(plugin), name=f"plugin {resource}")
+
+    def _devices(self, resource: str) -> Sequence[Device]:
+        gone = frozenset(card.uuid for card in self._inventory.cards if self._withheld(card.uuid))
+        devices = self._device_lists.get((resource, gone))
+        if devices is None:
+            devices = self._device_lists[resource, gone] = self._inventory.devices(resource, unhealthy=gone)
+        return devices
+
+    def _withheld(self, uuid: str) -> bool:
+        """Whether nothing more of a card is given out."""
+        return self._roles.leaving(uuid) or self._book.lost(uuid) or self._unfit(uuid)
+
+    # What the watches show --------------------------------------------------------------------------------------
+
+    def _resources(self) -> NodeResources | None:
+        node = self._mirror.node()
+        if node is None or not self.ready:
+            return None
+        withheld = frozenset(card.uuid for card in self._inventory.cards if self._withheld(card.uuid))
+        return self._description.now(self._book, node.status.node_info.boot_id, withheld)
+
+    def _object_seen(self, event: Event[Instaslice]) -> None:
+        gone = event.kind is EventKind.DELETED
+        if gone:
+            self._own.object_gone()
+        self._book.apply(facts_of(None if gone else event.object))
+        self._changes.notify()
+
+    def _pod_seen(self, event: Event[Pod]) -> None:
+        pod = PodUid(event.object.metadata.uid)
+        if event.kind is EventKind.DELETED:
+            self._book.apply(PodGone(pod))
+        else:
+            over = is_over(event.object)
+            if event.old is not None and is_over(event.old) == over:
+                return
+            self._book.apply(PodSeen(pod, over))
+        self._changes.notify()
+
+    # What is told to people -------------------------------------------------------------------------------------
+
+    def _sweep(self) -> None:
+        """Undefines devices that nobody holds, saves the journal and tells what went wrong."""
+        self._cdi.remove(self._book.take_unbound())
+        self._journal.save(self._book.journal())
+        for notice in self._book.take_notices():
+            promise, node = self._book.promises.get(notice.pod), self._mirror.node()
+            if promise is not None:
+                about = reference_to(PODS, promise.name, promise.namespace, notice.pod)
+                self._events.record(about, notice.reason, notice.text, type="Warning")
+            elif node is not None:  # the pod is gone, and its slice cannot be destroyed yet
+                about = reference_to(NODES, node.metadata.name, uid=node.metadata.uid)
+                self._events.record(about, notice.reason, notice.text, type="Warning")
+
+    def _tell_skipped(self, node: Node) -> None:
+        about = reference_to(NODES, self._options.node_name, uid=node.metadata.uid)
+        for each in self._inventory.skipped:
+            if (each.info.uuid, each.reason) not in self._told:
+                self._told.add((each.info.uuid, each.reason))
+                text = f"card {each.info.uuid} ({each.info.name}) is not used for slices: {each.reason}"
+                self._events.record(about, "CardSkipped", text, type="Warning" if each.waits else "Normal")

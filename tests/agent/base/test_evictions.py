@@ -1,0 +1,172 @@
+"""Pods are evicted through the API server, which keeps disruption budgets; another pod of the same name never is."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.mig_config.node import Node, played
+
+from tessera.agent.base.evictions import Blocked, Evicted, Evictor, Gone
+from tessera.agent.mig_config.card_loop import SHOWN_AT_MOST
+from tessera.agent.mig_config.status import LayoutState
+from tessera.api.names import PodUid
+from tessera.clock import LoopClock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import PODS
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
+
+
+class Cluster:
+    """An API server with a pod ``web``."""
+
+    def __init__(self) -> None:
+        clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(clock)
+        transport = InProcessTransport(self.server, user=UserInfo(name="admin", groups=("system:masters",)))
+        self.client = Client(transport, field_manager="test", clock=clock)
+        self.evictor = Evictor(self.client)
+        self.uid = PodUid("")
+
+    async def start(self) -> None:
+        spec = {"containers": [{"name": "main", "image": "cuda"}], "nodeName": "node-1"}
+        pod = {"metadata": {"name": "web", "labels": {"app": "web"}}, "spec": spec}
+        made: Any = await self.client.create(PODS.untyped(), pod, "default")
+        self.uid = PodUid(made["metadata"]["uid"])
+        await self.client.merge_patch(PODS, "web", {"status": {"phase": "Running"}}, "default", subresource="status")
+
+    async def guard(self) -> None:
+        """A disruption budget that allows nothing yet."""
+        await self.client.request(
+            "POST",
+            "/apis/policy/v1/namespaces/default/poddisruptionbudgets",
+            body={
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": "web"},
+                "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+            },
+        )
+
+    async def there(self) -> bool:
+        try:
+            pod = await self.client.get(PODS, "web", "default")
+        except NotFound:
+            return False
+        return pod.metadata.deletion_timestamp is None
+
+
+@pytest.fixture
+def play() -> Callable[[Callable[[Cluster], Awaitable[None]]], None]:
+    def _play(story: Callable[[Cluster], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            cluster = Cluster()
+            await cluster.start()
+            try:
+                await story(cluster)
+            finally:
+                await cluster.client.close()
+
+        run_virtual(whole())
+
+    return _play
+
+
+Play = Callable[[Callable[[Cluster], Awaitable[None]]], None]
+
+
+def test_a_pod_is_evicted(play: Play) -> None:
+    async def story(cluster: Cluster) -> None:
+        assert await cluster.evictor.evict("default", "web", cluster.uid) == Evicted()
+        assert not await cluster.there()
+
+    play(story)
+
+
+def test_another_pod_of_the_same_name_is_left_alone(play: Play) -> None:
+    async def story(cluster: Cluster) -> None:
+        assert await cluster.evictor.evict("default", "web", PodUid("another")) == Gone()
+        assert await cluster.there()
+
+    play(story)
+
+
+def test_a_pod_that_is_gone_needs_no_eviction(play: Play) -> None:
+    async def story(cluster: Cluster) -> None:
+        assert await cluster.evictor.evict("default", "none", PodUid("another")) == Gone()
+
+    play(story)
+
+
+def test_a_disruption_budget_blocks_with_the_servers_words(play: Play) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.guard()
+        answer = await cluster.evictor.evict("default", "web", cluster.uid)
+        assert isinstance(answer, Blocked)
+        assert "would violate the pod's disruption budget" in answer.text
+        assert "The disruption budget web" in answer.text
+        assert await cluster.there()
+
+    play(story)
+
+
+def test_a_layout_evicts_who_holds_what_must_go_and_goes_on(play: Play, tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def laid(node: Node) -> None:
+            device = node.make(0, "7g.40gb", 0)
+            node.pod("web", device, uid=cluster.uid)
+            node.start()
+            node.label("2x2g.10gb-3x1g.5gb")
+            await node.until(lambda: "(evicted)" in node.status.message)
+            assert not await cluster.there()
+            assert node.devices() == {device}
+            node.ends("web")
+            await node.succeeds()
+            assert node.state(LayoutState.SUCCESS)
+
+        await played(Node(tmp_path, evictor=cluster.evictor), laid)
+
+    play(story)
+
+
+def test_nobody_is_evicted_while_new_pods_would_still_be_sent_to_the_node(play: Play, tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def laid(node: Node) -> None:
+            node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
+            node.overcounted = ("nvidia.com/mig-7g.40gb",)
+            node.start()
+            node.label("2x2g.10gb-3x1g.5gb")
+            await node.until(lambda: "pod default/web: evicted when the node stops" in node.status.message)
+            await node.clock.sleep(10)
+            assert await cluster.there()
+            node.overcounted = ()
+            node.changes.notify()
+            await node.clock.sleep(0.1)
+            assert not await cluster.there()
+
+        await played(Node(tmp_path, evictor=cluster.evictor), laid)
+
+    play(story)
+
+
+def test_a_node_that_goes_on_counting_does_not_keep_its_pods(play: Play, tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        async def laid(node: Node) -> None:
+            node.pod("web", node.make(0, "7g.40gb", 0), uid=cluster.uid)
+            node.overcounted = ("nvidia.com/mig-7g.40gb",)
+            node.start()
+            node.label("2x2g.10gb-3x1g.5gb")
+            await node.clock.sleep(SHOWN_AT_MOST - 1)
+            assert await cluster.there()
+            await node.clock.sleep(2)
+            assert not await cluster.there()
+
+        await played(Node(tmp_path, evictor=cluster.evictor), laid)
+
+    play(story)

@@ -1,0 +1,69 @@
+"""The agent's own endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from tessera.agent.base.http_server import serve_http
+from tessera.agent.inventory.positions import Position
+from tessera.agent.main.metrics import Metrics
+from tessera.agent.slices.events import CardRead, Journal, Made, Started
+from tessera.agent.slices.state_machine import Book
+from tessera.api.names import PodUid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEFT, RIGHT = Position("GPU-a", "3g.20gb", 0), Position("GPU-a", "3g.20gb", 4)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def answers(metrics: Metrics, waits: Callable[[], str], *paths: str) -> list[tuple[int, str]]:
+    port = free_port()
+    server = asyncio.create_task(serve_http(port, lambda: metrics.registry, waits))
+    got = []
+    async with aiohttp.ClientSession() as session:
+        for path in paths:
+            for _ in range(1000):
+                try:
+                    async with session.get(f"http://127.0.0.1:{port}{path}") as answer:
+                        got.append((answer.status, await answer.text()))
+                    break
+                except aiohttp.ClientConnectorError:
+                    await asyncio.sleep(0)  # until the server listens
+    server.cancel()
+    await asyncio.gather(server, return_exceptions=True)
+    return got
+
+
+async def test_health_is_running_and_readiness_is_having_read_the_cards() -> None:
+    assert await answers(Metrics(), lambda: "cards not read yet", "/healthz", "/readyz") == [
+        (200, "ok\n"),
+        (503, "cards not read yet\n"),
+    ]
+    assert await answers(Metrics(), lambda: "", "/readyz") == [(200, "ok\n")]
+
+
+async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
+    book = Book(Journal(owners={LEFT.device_id: PodUid("gone")}))
+    whole = Made(gi_id=1, position=LEFT, size=4, computes=((0, "MIG-1"),))
+    other = Made(gi_id=2, position=RIGHT, size=4, computes=((0, "MIG-2"),))
+    book.apply(CardRead("GPU-a", {"3g.20gb": (0, 4)}, (whole, other)))
+    book.apply(Started())
+    metrics = Metrics()
+    metrics.show(book)
+    metrics.call_done("CreateGpuInstance", 0.2)
+    ((status, text),) = await answers(metrics, lambda: "", "/metrics")
+    assert status == 200
+    assert 'tessera_slices{state="releasing"} 1.0' in text
+    assert 'tessera_slices{state="foreign"} 1.0' in text
+    assert 'tessera_mig_call_seconds_count{call="CreateGpuInstance"} 1.0' in text

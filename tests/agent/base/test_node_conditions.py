@@ -1,0 +1,151 @@
+"""What the Node's conditions say of what was asked for."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.agent.base.desired_config import SharingWish
+from tessera.agent.base.node_conditions import (
+    NodeCondition,
+    layout_condition,
+    manifest_of,
+    mps_condition,
+    settled,
+    sharing_condition,
+    shown_conditions,
+)
+from tessera.api.documents import Notice
+from tessera.api.sharing.devices import Device, Offer, Offered
+from tessera.kube.resources import Condition
+from tessera.limits import CONDITION_MESSAGE
+
+WISH = SharingWish(name="slice-4", reason="the cluster's default")
+KEPT = SharingWish(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")
+
+
+class Layout(msgspec.Struct):
+    state: str
+    reason: str = ""
+    message: str = ""
+
+
+@pytest.mark.parametrize(
+    ("wish", "in_force", "objection", "expected"),
+    [
+        (WISH, "slice-4", {}, ("True", "ProfileInForce", 'profile "slice-4" is in force: the cluster\'s default')),
+        (
+            SharingWish(reason="no label"),
+            "",
+            {},
+            ("True", "NoProfile", "no profile is in force, nothing is shared: no label"),
+        ),
+        (
+            WISH,
+            "slice-2",
+            {},
+            (
+                "Unknown",
+                "ProfilePending",
+                'profile "slice-4" (the cluster\'s default) is next; profile "slice-2" is in force',
+            ),
+        ),
+        (
+            KEPT,
+            "slice-2",
+            {},
+            ("False", "ProfileMissing", 'names the profile "slice-3"; profile "slice-2" is in force'),
+        ),
+        (
+            WISH,
+            "",
+            {"problem": "49 is more than 48"},
+            ("False", "ProfileRefused", "49 is more than 48; no profile is in force, nothing is shared"),
+        ),
+        (
+            WISH,
+            "slice-4",
+            {"problem": "a pod holds GPU 0", "problem_reason": "CardsInUse"},
+            ("False", "CardsInUse", 'a pod holds GPU 0; profile "slice-4" is in force'),
+        ),
+    ],
+)
+def test_sharing(wish: SharingWish, in_force: str, objection: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    found = sharing_condition(wish, in_force, **objection)
+    assert found.type == "GpuSharingApplied"
+    assert (found.status, found.reason, found.message) == expected
+
+
+def test_what_is_offered_shows_that_new_content_is_in_force_and_which_of_it_has_no_effect() -> None:
+    slices = tuple(Device(id=str(number), uuid="u", gpu="g", index="0") for number in range(7))
+    resources = {"nvidia.com/mig-1g.5gb": Offered(name="nvidia.com/mig-1g.5gb", devices=slices)}
+    notice = Notice("sharing.timeSlicing.resources[0].name", "nothing here is nvidia.com/gpu")
+    found = sharing_condition(WISH, "slice-4", offer=Offer(resources=resources, notices=(notice,)))
+    assert found.status == "True"
+    assert found.message.endswith(
+        "default; offered: 7 nvidia.com/mig-1g.5gb; "
+        "sharing.timeSlicing.resources[0].name: nothing here is nvidia.com/gpu"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "status", "reason"),
+    [
+        (Layout("success"), "True", "LayoutApplied"),
+        (Layout("pending"), "Unknown", "LayoutPending"),
+        (Layout("pending", "CardsInUse"), "Unknown", "CardsInUse"),
+        (Layout("rebooting"), "Unknown", "NodeRebooting"),
+        (Layout("failed", "LayoutImpossible", "2x3g.20gb and 1g.5gb"), "False", "LayoutImpossible"),
+    ],
+)
+def test_layout(layout: Layout, status: str, reason: str) -> None:
+    found = layout_condition(layout)
+    assert found is not None
+    assert (found.type, found.status, found.reason, found.message) == (
+        "GpuMigLayoutApplied",
+        status,
+        reason,
+        layout.message,
+    )
+
+
+def test_no_layout_no_condition() -> None:
+    assert layout_condition(Layout("")) is None
+
+
+def test_mps() -> None:
+    assert mps_condition({}) is None
+    ready = mps_condition({"nvidia.com/gpu.shared": ""})
+    assert ready == NodeCondition("GpuMpsReady", "True", "DaemonsReady", "MPS serves nvidia.com/gpu.shared")
+    waiting = mps_condition({"nvidia.com/gpu": "", "nvidia.com/gpu.shared": "the daemon of GPU 0 died"})
+    assert waiting is not None
+    assert (waiting.status, waiting.message) == ("False", "nvidia.com/gpu.shared: the daemon of GPU 0 died")
+
+
+def test_the_time_of_transition_moves_with_the_status_only() -> None:
+    since = {"GpuHealthy": ("True", "then")}
+    steady = NodeCondition("GpuHealthy", "True", "CardDegraded", "GPU 0 is slow")
+    (listed,) = manifest_of([steady], since, "now")
+    assert (listed["lastTransitionTime"], listed["lastHeartbeatTime"]) == ("then", "now")
+    (listed,) = manifest_of([msgspec.structs.replace(steady, status="False")], since, "later")
+    assert listed["lastTransitionTime"] == "later"
+    assert manifest_of([], since, "later") == []
+    (listed,) = manifest_of([steady], since, "latest")
+    assert listed["lastTransitionTime"] == "latest"
+
+
+def test_a_message_is_one_printable_line_whatever_a_configmap_holds() -> None:
+    text = "profile \x1b[2J is none\nWhat would help: nothing"
+    (found,) = settled([NodeCondition("GpuSharingApplied", "False", "ProfileRefused", text)]).values()
+    assert found.message == r"profile \x1b[2J is none\nWhat would help: nothing"
+
+
+def test_messages_have_an_end() -> None:
+    (found,) = settled([NodeCondition("GpuHealthy", "False", "CardUnhealthy", "x" * 5000)]).values()
+    assert len(found.message) == CONDITION_MESSAGE
+    assert found.message.endswith("x…")
+
+
+def test_of_what_a_node_shows_only_the_agents_own_count() -> None:
+    shown = shown_conditions([Condition(type="Ready", status="True"), Condition(type="GpuHealthy", status="odd")])
+    assert shown == {"GpuHealthy": NodeCondition("GpuHealthy", "Unknown", "", "")}

@@ -1,0 +1,85 @@
+"""What an agent is told: by arguments, by the variables of NVIDIA's device plugin, and by default."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tessera.agent.base.options import AgentOptions, ConfigMapName
+from tessera.agent.driver.driver_state import Validation
+from tessera.agent.memory.policy import Mode
+from tessera.api.sharing.config import MigStrategy
+from tessera.cli.agent import parsed
+
+NODE = {"NODE_NAME": "n1"}
+
+
+def test_by_default_everything_lies_where_kubelet_has_it() -> None:
+    options = parsed([], NODE)
+    assert options == AgentOptions(node_name="n1")
+    assert options.plugin_dir == Path("/var/lib/kubelet/device-plugins")
+    assert options.pod_resources == Path("/var/lib/kubelet/pod-resources")
+
+
+def test_another_root_of_kubelet_moves_pod_resources_but_not_the_plugins_folder() -> None:
+    options = parsed(["--kubelet-root=/data/kubelet"], NODE)
+    assert options.plugin_dir == Path("/var/lib/kubelet/device-plugins")
+    assert options.pod_resources == Path("/data/kubelet/pod-resources")
+
+
+def test_both_folders_can_be_named() -> None:
+    options = parsed(["--plugin-dir=/a", "--pod-resources-dir=/b"], NODE)
+    assert (options.plugin_dir, options.pod_resources) == (Path("/a"), Path("/b"))
+
+
+def test_profiles_and_layouts_lie_in_config_maps_with_defaults_for_nodes_without_a_label() -> None:
+    options = parsed(
+        ["--sharing-config=kube-system/slices", "--sharing-default=slice-4", "--mig-config=gpu/layouts"], NODE
+    )
+    assert options.sharing_config == ConfigMapName("kube-system", "slices")
+    assert (options.sharing_default, options.mig_config, options.mig_default) == (
+        "slice-4",
+        ConfigMapName("gpu", "layouts"),
+        "",
+    )
+
+
+def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -> None:
+    environment = NODE | {
+        "MIG_STRATEGY": "single",
+        "DEVICE_LIST_STRATEGY": "envvar,cdi-annotations",
+        "DEVICE_ID_STRATEGY": "index",
+        "DP_DISABLE_HEALTHCHECKS": "all",
+        "PATH": "/bin",
+    }
+    options = parsed(["--mig-strategy=none", "--memory-limits=evict"], environment)
+    assert options.mig_strategy is MigStrategy.NONE
+    assert options.memory_limits is Mode.EVICT
+    assert options.device_list_strategies == ("envvar", "cdi-annotations")
+    assert not options.device_ids_are_uuids
+    assert options.environment == {"DP_DISABLE_HEALTHCHECKS": "all"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "says"),
+    [
+        ("--sharing-config=slices", "NAMESPACE/NAME"),
+        ("--mig-config=a/b/c", "NAMESPACE/NAME"),
+        ("--device-list-strategy=cdi", "none of envvar"),
+        ("--mig-strategy=both", "mixed"),
+    ],
+)
+def test_a_value_that_is_not_of_its_form_is_refused_with_the_form(argument: str, says: str) -> None:
+    with pytest.raises(click.BadParameter, match=says):
+        parsed([argument], NODE)
+
+
+def test_a_driver_container_s_folders_and_the_validation_can_be_said() -> None:
+    options = parsed(["--driver-root=/opt/driver", "--markers-dir=/opt/markers", "--validation=always"], NODE)
+    assert (options.driver_root, options.markers_dir) == (Path("/opt/driver"), Path("/opt/markers"))
+    assert options.validation is Validation.ALWAYS
+
+
+def test_simulated_cards_have_nothing_to_do_with_the_machine_s_markers_unless_asked_to() -> None:
+    assert parsed(["--simulate=A30"], NODE).markers_dir is None
+    assert parsed(["--simulate=A30", "--markers-dir=/m"], NODE).markers_dir == Path("/m")

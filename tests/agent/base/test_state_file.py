@@ -1,0 +1,187 @@
+"""What outlives the agent's process, and what a file that does not read costs."""
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from tessera.agent.base.state_file import KeptFile
+from tessera.agent.health.faults import Mark, Scope
+from tessera.agent.health.policy import Reaction
+from tessera.agent.health.watch import Kept as Marks
+from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.memory.grants import Shares
+from tessera.agent.mig_config.events import Place
+from tessera.agent.mig_config.journal import Journal as LayoutJournal
+from tessera.agent.mps.launcher import DaemonMark
+from tessera.agent.mps.state import DaemonRecord, RecordFile
+from tessera.agent.slices.events import Journal
+from tessera.agent.slices.journal import JournalFile
+from tessera.api.names import PodUid
+from tessera.limits import BAD_FILES, STATE_FILE
+
+Value = dict[str, int]
+NESTED = b'{"a":' * 100_000
+
+
+def kept(path: Path) -> KeptFile[Value]:
+    return KeptFile(path, Value)
+
+
+def test_another_process_reads_what_was_saved_last(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "value.json"
+    file = kept(path)
+    assert file.load() is None
+    file.save({"a": 1})
+    file.save({"a": 2})
+    assert kept(path).load() == {"a": 2}
+    assert [each.name for each in path.parent.iterdir()] == ["value.json"]
+
+
+def test_a_file_of_an_older_agent_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    path.write_bytes(b'{\n  "a": 1\n}\n')
+    assert kept(path).load() == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b'{"a": "text"}', b"[1]", b"\xff", b'{"a\xff": 1}', b'{"a": 1}x', NESTED, b" " * (STATE_FILE + 1)],
+    ids=["empty", "cut", "type", "array", "byte", "no UTF-8", "more", "nested", "long"],
+)
+def test_a_file_that_does_not_read_is_named_and_set_aside(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "value.json"
+    path.write_bytes(content)
+    with caplog.at_level(logging.WARNING):
+        assert KeptFile(path, Any if content is NESTED else Value).load() is None
+    assert f"{path} does not read and counts as empty, set aside as {path}.bad" in caplog.text
+    assert (tmp_path / "value.json.bad").read_bytes() == content
+    kept(path).save({"a": 1})
+    assert kept(path).load() == {"a": 1}
+
+
+def test_what_is_no_file_in_its_place_is_set_aside(tmp_path: Path) -> None:
+    makes: list[Callable[[Path], None]] = [Path.mkdir, os.mkfifo, lambda path: path.symlink_to(path)]
+    for number, make in enumerate(makes):
+        path = tmp_path / str(number) / "value.json"
+        path.parent.mkdir()
+        make(path)
+        assert kept(path).load() is None
+        assert sorted(each.name for each in path.parent.iterdir()) == ["value.json.bad"]
+        kept(path).save({"a": 1})
+        assert kept(path).load() == {"a": 1}
+
+
+def test_the_first_damaged_files_and_the_newest_are_preserved(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    for number in range(10):
+        path.write_bytes(b"damage %d" % number)
+        assert kept(path).load() is None
+    found = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    assert found == {
+        "value.json.bad": b"damage 0",
+        "value.json.bad.2": b"damage 1",
+        "value.json.bad.3": b"damage 9",
+    }
+    assert len(found) == BAD_FILES
+
+
+def test_a_file_that_cannot_be_set_aside_counts_as_empty_too(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    path.write_bytes(b"\xff")
+    for name in ("value.json.bad", "value.json.bad.2", "value.json.bad.3"):
+        (tmp_path / name / "in the way").mkdir(parents=True)
+    assert kept(path).load() is None
+    kept(path).save({"a": 1})
+    assert kept(path).load() == {"a": 1}
+
+
+def test_the_same_value_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    file = kept(path)
+    file.save({"a": 1})
+    path.unlink()
+    file.save({"a": 1})
+    assert not path.exists()
+    file.save({"a": 2})
+    assert path.exists()
+
+
+def test_what_must_survive_the_machine_is_written_though_it_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    file = kept(path)
+    file.save({"a": 1})
+    path.unlink()
+    file.save({"a": 1}, flush=True)
+    assert kept(path).load() == {"a": 1}
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_value(tmp_path: Path) -> None:
+    path = tmp_path / "value.json"
+    kept(path).save({"a": 1})
+    path.with_name("value.json.new").write_bytes(b'{"a"')
+    assert kept(path).load() == {"a": 1}
+    kept(path).save({"a": 3})
+    assert kept(path).load() == {"a": 3}
+
+
+PLACE = "GPU-5a6b:3g.20gb:4"
+MARK = Mark(scope=Scope("GPU-5a6b"), source="XID 48", reaction=Reaction.DRAIN, text="x", since=1.5, last=2.5)
+#: What each kept file of an agent holds: its type, and a value.
+FILES: dict[str, tuple[Any, Any]] = {
+    "journal.json": (Journal, Journal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),
+    "layout.json": (LayoutJournal, LayoutJournal(layout="all", ours={"GPU-5a6b": (Place("1g.5gb", 0),)})),
+    "health.json": (Marks, Marks("boot-1", (MARK,))),
+    "roles.json": (dict[str, Role], {"GPU-5a6b": Role.ON_DEMAND}),
+    "resources.json": (dict[str, float | None], {"nvidia.com/gpu": 12.5, "nvidia.com/gpu.shared": None}),
+    "given.json": (list[tuple[str, tuple[str, ...]]], [("nvidia.com/gpu", ("GPU-5a6b::0", "GPU-5a6b::1"))]),
+    "shares.json": (Shares, {"GPU-5a6b": {"u1": 2}}),
+}
+
+
+@given(st.sampled_from(sorted(FILES)), st.data())
+def test_a_damaged_file_gives_the_value_or_nothing(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: st.DataObject
+) -> None:
+    kind, value = FILES[name]
+    path = tmp_path_factory.mktemp("state") / name
+    KeptFile(path, kind).save(value)
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    assert KeptFile(path, kind).load() in (value, None)
+
+
+@given(st.data())
+def test_damaged_records_of_slices_and_daemons_are_empty(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("state")
+    journal, daemons = folder / "journal.json", folder / "mps.json"
+    JournalFile(journal).save(FILES["journal.json"][1])
+    RecordFile(daemons).started("nvidia.com/gpu.shared", DaemonRecord(DaemonMark("1-2"), ("GPU-5a6b",)))
+    before = JournalFile(journal).load(), dict(RecordFile(daemons).daemons)
+    for path in (journal, daemons):
+        path.write_bytes(data.draw(damaged(path.read_bytes())))
+    assert JournalFile(journal).load() in (before[0], Journal())
+    assert RecordFile(daemons).daemons in (before[1], {})
+
+
+def damaged(content: bytes) -> st.SearchStrategy[bytes]:
+    """Any bytes; the content cut, with bits turned over, with something put in between."""
+    at = st.integers(0, len(content) - 1)
+    return st.one_of(
+        st.binary(max_size=200),
+        at.map(lambda end: content[:end]),
+        st.tuples(at, st.integers(0, 7)).map(
+            lambda flip: content[: flip[0]] + bytes([content[flip[0]] ^ (1 << flip[1])]) + content[flip[0] + 1 :]
+        ),
+        st.tuples(at, st.binary(min_size=1, max_size=5)).map(
+            lambda put: content[: put[0]] + put[1] + content[put[0] :]
+        ),
+    )

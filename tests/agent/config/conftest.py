@@ -1,0 +1,126 @@
+"""A node and its ConfigMaps on an API server in this process, and an agent's following of them, on virtual time."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.options import ConfigMapName
+from tessera.agent.config.config_watcher import Following
+from tessera.clock import LoopClock
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node, Resource
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
+
+NODE, NAMESPACE = "node-1", "tessera-system"
+
+
+class Admin:
+    """The cluster, and one agent at a time that follows what is asked of its node.
+
+    Attributes:
+        changes: what wakes the agent's parts.
+        agent: the wishes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+        self.client = self.user("admin", "system:masters")
+        self.folder = folder
+        self.changes = Changes()
+        self.agent: Following
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def user(self, name: str, *groups: str) -> Client:
+        user = UserInfo(name=name, groups=(*groups, "system:authenticated"))
+        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+
+    async def begin(self, **labels: str) -> None:
+        await self.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+        await self.client.create(NODES.untyped(), {"metadata": {"name": NODE}})
+        await self.label(**labels)
+
+    async def label(self, **labels: str | None) -> None:
+        """Sets the labels ``profile`` and ``layout``."""
+        names = {"profile": "nvidia.com/device-plugin.config", "layout": "nvidia.com/mig.config"}
+        patch = {"metadata": {"labels": {names[key]: value for key, value in labels.items()}}}
+        await self.client.merge_patch(NODES, NODE, patch)
+        await self.settle()
+
+    async def files(self, name: str, texts: Mapping[str, str] | None) -> None:
+        """The ConfigMap holds these texts, or is gone."""
+        if texts is None:
+            await self.client.delete(CONFIGMAPS, name, NAMESPACE)
+        else:
+            await self.client.apply(CONFIGMAPS.untyped(), name, {"data": dict(texts)}, NAMESPACE)
+        await self.settle()
+
+    async def grant(self, user: str) -> None:
+        """The user may do everything from now on."""
+        group = "rbac.authorization.k8s.io"
+        bindings = Resource(group, "v1", "clusterrolebindings", "ClusterRoleBinding", False, dict)
+        binding = {
+            "metadata": {"name": user},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "User", "name": user, "apiGroup": group}],
+        }
+        await self.client.create(bindings, binding)
+
+    async def start(
+        self, *, profile_default: str = "", layout_default: str = "", groups: Sequence[str] = ("system:masters",)
+    ) -> None:
+        """An agent starts, in place of the one before."""
+        await self.stop()
+        client, rng = self.user("agent", *groups), random.Random(1)
+        nodes: Informer[Node] = Informer(self.client, NODES, clock=self.clock, rng=rng)
+        nodes.add_handler(lambda _event: self.changes.notify())
+        self.agent = Following(
+            client,
+            node=lambda: nodes.cache.get(NODE),
+            profiles=ConfigMapName(NAMESPACE, "sharing-profiles"),
+            profile_default=profile_default,
+            layouts=ConfigMapName(NAMESPACE, "mig-layouts"),
+            layout_default=layout_default,
+            state_dir=self.folder,
+            changes=self.changes,
+            clock=self.clock,
+            rng=rng,
+        )
+        self._tasks = [asyncio.create_task(nodes.run()), asyncio.create_task(self.agent.run())]
+        await nodes.wait_synced()
+        await self.agent.first_look()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    async def settle(self, seconds: float = 0.5) -> None:
+        await self.clock.sleep(seconds)
+
+
+@pytest.fixture
+def administer(tmp_path: Path) -> Callable[[Callable[[Admin], Awaitable[None]]], None]:
+    """Plays a story on virtual time and ends everything."""
+
+    def play(story: Callable[[Admin], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            admin: Any = Admin(tmp_path)
+            try:
+                await story(admin)
+            finally:
+                await admin.stop()
+
+        run_virtual(whole())
+
+    return play

@@ -1,0 +1,173 @@
+"""What kubelet sees of plugins whose driver is about to go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.driver.kubelet_gate import PATIENCE, Advertising
+from tessera.clock import Clock, LoopClock, SystemClock
+from tessera.kubelet.direct import DirectBus
+from tessera.kubelet.grpc import GrpcKubelet
+from tessera.kubelet.registration_server import RegistrationServer
+from tessera.kubelet.seam import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
+from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.plugins import DeviceManager
+from tessera_lab.virtualtime import run_virtual
+
+RESOURCE = "nvidia.com/gpu"
+
+
+class Plugin:
+    """Lists as many devices as it is told, and knows when its list was taken."""
+
+    resource_name = RESOURCE
+    options = PluginOptions(pre_start_required=True)
+
+    def __init__(self, count: int = 2) -> None:
+        self.changes = Changes()
+        self.count = count
+        self.taken: list[int] = []
+        self.closed = False
+
+    def show(self, count: int) -> None:
+        self.count = count
+        self.changes.notify()
+
+    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
+        try:
+            while True:
+                seen, count = self.changes.count, self.count
+                yield [Device(id=str(number)) for number in range(count)]
+                self.taken.append(count)
+                await self.changes.wait(seen)
+        finally:
+            self.closed = True
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        return [request.available[: request.size] for request in requests]
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+        return [Allocation(envs={"IDS": ",".join(ids)}) for ids in requests]
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        assert device_ids
+
+
+class Node:
+    """Kubelet's device manager, and an offer that can be closed."""
+
+    def __init__(self, kubelet: Kubelet, clock: Clock) -> None:
+        self.clock = clock
+        self.changes = Changes()
+        self.manager = DeviceManager(
+            clock=clock, checkpoint=MemoryCheckpoint(), on_change=self.changes.notify, running_pods=list
+        )
+        self.advertising = Advertising(kubelet, self.changes, clock)
+        self.plugin = Plugin()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def capacity(self) -> int | None:
+        return self.manager.ledger.counts()[0].get(RESOURCE)
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self.advertising.serve(self.plugin))
+
+    async def counts(self, count: int | None) -> None:
+        assert await self.changes.until(lambda: self.capacity == count, 30.0), self.capacity
+
+    async def rest(self) -> None:
+        """Lets everything go on that can: some simulated time later nothing is under way."""
+        await self.clock.sleep(0.1)
+
+    async def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.manager.stop()
+
+
+def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
+    async def story() -> None:
+        bus = DirectBus()
+        node = Node(bus, LoopClock(0.0))
+        bus.start(node.manager.registered, node.manager)
+        assert node.advertising.taken
+        node.start()
+        await node.counts(2)
+        node.plugin.show(5)
+        await node.counts(5)
+        await node.rest()
+        assert node.plugin.taken == [2, 5]
+        assert node.advertising.taken
+        assert node.advertising.devices == 5
+        await node.end()
+        assert node.plugin.closed
+        assert node.advertising.devices == 0
+
+    run_virtual(story())
+
+
+def test_nothing_is_taken_before_kubelet_listens() -> None:
+    async def story() -> None:
+        node = Node(DirectBus(), LoopClock(0.0))
+        node.start()
+        await asyncio.sleep(1.0)
+        assert not node.advertising.taken
+        began = asyncio.get_running_loop().time()
+        await node.advertising.close()
+        assert asyncio.get_running_loop().time() - began < PATIENCE
+        await node.end()
+
+    run_virtual(story())
+
+
+def test_a_closed_offer_lists_nothing_and_gives_nothing_whatever_its_plugin_says() -> None:
+    async def story() -> None:
+        bus = DirectBus()
+        node = Node(bus, LoopClock(0.0))
+        bus.start(node.manager.registered, node.manager)
+        node.start()
+        await node.counts(2)
+        await node.advertising.close()
+        assert node.capacity == 0
+        node.plugin.show(7)
+        await asyncio.sleep(60.0)
+        assert node.capacity == 0
+        served = node.advertising._served[0]
+        with pytest.raises(PluginError, match="nothing is given out while the node's driver is replaced"):
+            await served.allocate([["0"]])
+        with pytest.raises(PluginError, match=r"nvidia\.com/gpu: nothing is given out"):
+            await served.pre_start_container(["0"])
+        await node.end()
+        assert node.plugin.closed
+
+    run_virtual(story())
+
+
+@pytest.fixture
+def sockets() -> Iterator[Path]:
+    """A folder with a name short enough for unix sockets."""
+    with tempfile.TemporaryDirectory(prefix="td", dir="/tmp") as path:
+        yield Path(path)
+
+
+async def test_over_kubelet_s_own_sockets_the_capacity_is_zero_at_once(sockets: Path) -> None:
+    clock = SystemClock()
+    node = Node(GrpcKubelet(sockets, sockets / "pods.sock", clock=clock), clock)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(RegistrationServer(sockets, node.manager.registered))
+        node.start()
+        await node.counts(2)
+        began = clock.monotonic()
+        await node.advertising.close()
+        await node.counts(0)
+        assert clock.monotonic() - began < PATIENCE
+        await node.end()

@@ -1,0 +1,110 @@
+"""The condition by which a node says whether its cards are advertised: written once, kept, nobody else's touched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.agent.conftest import NODE
+
+from tessera.agent.base.node_conditions import SHARING
+from tessera.agent.driver.ready_condition import FIELD_MANAGER, REPAIR_PAUSE
+from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
+from tessera.kube.resources import NODES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.agent.driver.conftest import DriverScene
+
+
+async def conditions(scene: DriverScene) -> dict[str, Any]:
+    node = await scene.client.get(NODES.untyped(), NODE)
+    return {each["type"]: each for each in node["status"].get("conditions", ())}
+
+
+async def version(scene: DriverScene) -> str:
+    return (await scene.client.get(NODES, NODE)).metadata.resource_version
+
+
+def test_what_was_told_of_the_cards_stays_while_there_is_no_driver(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        scene.load()
+        scene.validate()
+        await scene.tells("Advertised")
+        await scene.clock.sleep(5.0)
+        before = await conditions(scene)
+        assert SHARING in before
+        scene.stop_container()
+        await scene.tells("WaitingForDriver")
+        after = await conditions(scene)
+        assert {name: each for name, each in after.items() if name != ADVERTISED} == {
+            name: each for name, each in before.items() if name != ADVERTISED
+        }
+        node = await scene.client.get(NODES.untyped(), NODE)
+        assert FIELD_MANAGER in {each["manager"] for each in node["metadata"]["managedFields"]}
+
+    play(story, driver=None)
+
+
+def test_the_time_of_the_transition_moves_with_the_status_only(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        await scene.tells("WaitingForDriver")
+        began = (await conditions(scene))[ADVERTISED]["lastTransitionTime"]
+        await scene.clock.sleep(100.0)
+        scene.load()
+        await scene.tells("WaitingForToolkit")
+        assert (await conditions(scene))[ADVERTISED]["lastTransitionTime"] == began
+        scene.validate()
+        await scene.tells("Advertised")
+        assert (await conditions(scene))[ADVERTISED]["lastTransitionTime"] > began
+
+    play(story, driver=None)
+
+
+def test_nothing_is_written_to_say_that_nothing_changed(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        await scene.tells("WaitingForDriver")
+        await scene.clock.sleep(5.0)
+        before = await version(scene)
+        await scene.clock.sleep(3600.0)
+        assert await version(scene) == before
+        await scene.kill_agent()
+        scene.start_life()
+        await scene.clock.sleep(60.0)
+        assert await version(scene) == before
+
+    play(story, driver=None)
+
+
+def test_what_somebody_else_changes_is_written_again_but_not_at_once(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        await scene.tells("WaitingForDriver")
+        await scene.client.merge_patch(NODES, NODE, {"status": {"conditions": []}}, subresource="status")
+        await scene.clock.sleep(REPAIR_PAUSE / 2)
+        assert await scene.condition() == ("", "")
+        await scene.clock.sleep(REPAIR_PAUSE)
+        assert await scene.condition() == ("False", "WaitingForDriver")
+
+    play(story, driver=None)
+
+
+def test_a_node_that_is_registered_anew_is_told_at_once(play: Callable[..., None]) -> None:
+    async def story(scene: DriverScene) -> None:
+        await scene.begin(agent=False)
+        scene.start_life()
+        await scene.tells("WaitingForDriver")
+        await scene.client.delete(NODES, NODE)
+        await scene.clock.sleep(1.0)
+        await scene.client.create(NODES.untyped(), {"metadata": {"name": NODE}})
+        await scene.clock.sleep(1.0)
+        assert await scene.condition() == ("False", "WaitingForDriver")
+
+    play(story, driver=None)

@@ -1,0 +1,80 @@
+"""Errors of cards and instances as kubelet sees them: which entries are out, and that they come back."""
+
+from tessera.agent.health.device_health import verdicts
+from tessera.agent.health.events import CardsSeen, Happened, Probed, ProbeResult
+from tessera.agent.health.faults import Health
+from tessera.agent.health.policy import HealthPolicy
+from tessera.api.sharing.config import SharingKind
+from tessera.api.sharing.devices import Device, Gpu, MigDevice
+from tessera.nvml.interface import Event, EventKind, GpuUuid
+
+ONE, OTHER = "GPU-1", "GPU-2"
+WHOLE = [Gpu(uuid=uuid, index=index, product="X", compute_capability=(8, 0)) for index, uuid in enumerate((ONE, OTHER))]
+CUT = Gpu(
+    uuid=ONE,
+    index=0,
+    product="X",
+    compute_capability=(8, 0),
+    mig_enabled=True,
+    mig_devices=tuple(
+        MigDevice(uuid=f"MIG-{gi}", index=index, profile="1g.5gb", gi_id=gi, ci_id=0)
+        for index, gi in enumerate((3, 4, 5))
+    ),
+)
+
+
+def shares(gpu: str, uuid: str, count: int) -> list[Device]:
+    kind = SharingKind.TIME_SLICING
+    return [
+        Device(id=f"{uuid}::{number}", uuid=uuid, gpu=gpu, index="0", replicas=count, kind=kind)
+        for number in range(count)
+    ]
+
+
+def node() -> Health:
+    health = Health(HealthPolicy())
+    health.apply(CardsSeen(frozenset({ONE, OTHER})), 0)
+    return health
+
+
+def xid(number: int, gi: int | None = None) -> Happened:
+    ci = None if gi is None else 0
+    return Happened(Event(kind=EventKind.XID, gpu=GpuUuid(ONE), xid=number, gi_id=gi, ci_id=ci))
+
+
+def out(devices: list[Device], gpus: list[Gpu], health: Health) -> list[str]:
+    return sorted(name for name, verdict in verdicts(devices, gpus, health.verdict).items() if not verdict.healthy)
+
+
+def test_a_bad_card_takes_all_its_shares_along_and_no_other() -> None:
+    devices = [*shares(ONE, ONE, 4), *shares(OTHER, OTHER, 4)]
+    health = node()
+    health.apply(xid(48), 1)
+    assert out(devices, WHOLE, health) == ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"]
+
+
+def test_a_bad_instance_takes_its_shares_along_and_nothing_else_and_comes_back() -> None:
+    devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 2)]
+    health = node()
+    health.apply(xid(94, gi=3), 0)
+    assert out(devices, [CUT], health) == ["MIG-3::0", "MIG-3::1"]
+    for second in (10, 20, 30):
+        health.apply(Probed(gpu=ONE, result=ProbeResult.CLEAN), second)
+    assert out(devices, [CUT], health) == []
+
+
+def test_a_bad_card_takes_all_its_instances_along() -> None:
+    devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 1)]
+    health = node()
+    health.apply(xid(79), 0)
+    assert len(out(devices, [CUT], health)) == 3
+
+
+def test_an_error_of_the_program_takes_nothing() -> None:
+    health = node()
+    health.apply(xid(13), 0)
+    assert out(shares(ONE, ONE, 4), WHOLE, health) == []
+
+
+def test_what_is_no_longer_there_is_not_fit() -> None:
+    assert out(shares(ONE, "MIG-9", 1), [CUT], node()) == ["MIG-9::0"]

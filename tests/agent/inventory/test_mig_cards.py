@@ -1,0 +1,99 @@
+"""What the node has, as kubelet and the controller are told."""
+
+import msgspec
+import pytest
+
+from tessera.agent.inventory.mig_cards import enable_mig, node_gpus, read_inventory
+from tessera.clock import SystemClock
+from tessera.nvml.errors import NoPermission
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+
+def cards(spec: str, *, mig: bool = True, passthrough: bool = False) -> tuple[SimulatedMachine, InlineNvml]:
+    machine = SimulatedMachine(spec, seed="node-1", mig=mig, passthrough=passthrough)
+    return machine, InlineNvml(machine, SystemClock())
+
+
+async def test_one_model_is_described_once() -> None:
+    _, hardware = cards("2xA100-40GB")
+    gpus, shared = node_gpus((await read_inventory(hardware)).cards)
+    assert [(each.gpu_name, each.gpu_memory, each.mig_placement) for each in gpus] == [
+        ("NVIDIA A100-SXM4-40GB", "40960Mi", None)
+    ] * 2
+    assert msgspec.to_builtins(shared["3g.20gb"]) == {
+        "placements": ({"size": 4, "start": 0}, {"size": 4, "start": 4}),
+        "giProfileId": 9,
+        "ciProfileId": 2,
+        "maxCount": 2,
+    }
+
+
+async def test_the_compute_profile_follows_from_the_slices_not_from_the_gpu_profile() -> None:
+    _, hardware = cards("A100-40GB")
+    _, shared = node_gpus((await read_inventory(hardware)).cards)
+    assert {name: row.ci_profile_id for name, row in shared.items()} == {
+        "1g.5gb": 0,
+        "1g.5gb+me": 0,
+        "1g.10gb": 0,
+        "2g.10gb": 1,
+        "3g.20gb": 2,
+        "4g.20gb": 3,
+        "7g.40gb": 4,
+    }
+
+
+async def test_a_card_of_another_model_carries_its_own_table() -> None:
+    _, hardware = cards("A100-40GB,A30")
+    inventory = await read_inventory(hardware)
+    gpus, shared = node_gpus(inventory.cards)
+    assert "3g.20gb" in shared
+    assert gpus[1].mig_placement is not None
+    assert set(gpus[1].mig_placement) == {"1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"}
+    assert len(inventory.devices("nvidia.com/mig-2g.12gb")) == 2
+    assert inventory.devices("nvidia.com/mig-9g.99gb") == []
+
+
+@pytest.mark.parametrize(("spec", "gib"), [("4xA100-40GB", 160), ("A30", 24), ("H200,A100-80GB", 143 + 80)])
+async def test_the_quota_is_what_the_largest_layouts_are_charged_for(spec: str, gib: int) -> None:
+    _, hardware = cards(spec)
+    assert (await read_inventory(hardware)).quota_gib() == gib
+
+
+async def test_reading_changes_nothing() -> None:
+    machine, hardware = cards("A100-40GB", mig=False)
+    inventory = await read_inventory(hardware)
+    assert inventory.cards == ()
+    assert [(each.reason, each.waits) for each in inventory.skipped] == [("MIG mode is off", True)]
+    assert not machine.devices()[0].mig_enabled
+
+
+async def test_a_card_in_use_is_left_as_it_is_and_the_others_are_joined() -> None:
+    machine, hardware = cards("2xA100-40GB", mig=False)
+    machine.start_process(machine.uuids()[0])
+    inventory = await enable_mig(hardware, machine.uuids())
+    assert [card.info.index for card in inventory.cards] == [1]
+    assert "while a process uses the card" in inventory.skipped[0].reason
+
+
+async def test_a_call_that_is_not_permitted_is_told() -> None:
+    machine, hardware = cards("A100-40GB", mig=False)
+    machine.fail("set_mig_mode", NoPermission)
+    (skipped,) = (await enable_mig(hardware, machine.uuids())).skipped
+    assert "MIG mode cannot be turned on" in skipped.reason
+    assert skipped.waits
+
+
+async def test_a_lost_card_is_skipped() -> None:
+    machine, hardware = cards("2xA100-40GB")
+    machine.lose(machine.uuids()[1])
+    inventory = await read_inventory(hardware)
+    assert len(inventory.cards) == 1
+    assert "does not answer" in inventory.skipped[0].reason
+
+
+async def test_unhealthy_cards_keep_their_devices() -> None:
+    _, hardware = cards("2xA100-40GB")
+    inventory = await read_inventory(hardware)
+    devices = inventory.devices("nvidia.com/mig-3g.20gb", unhealthy=frozenset({inventory.cards[0].uuid}))
+    assert [each.healthy for each in devices] == [False, False, True, True]

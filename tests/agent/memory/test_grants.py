@@ -1,0 +1,181 @@
+"""What pods were given of shared cards: by time, by MPS, of MIG devices, before and after a change of the profile."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tessera.agent.inventory.device_users import Holder
+from tessera.agent.memory.grants import ENFORCEMENT, LIMIT, MIRROR, Tenants, cgroup_uid, shared_devices
+from tessera.agent.memory.policy import Tenant
+from tessera.api.names import PodUid
+from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.devices import Gpu, MigDevice, Offer
+from tessera.api.sharing.grammar import parse_profile
+from tessera.api.sharing.offer import make_offer
+from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources import Pod, Uid
+
+GIB = 2**30
+GPU, OTHER, MIG = "GPU-1", "GPU-2", "MIG-1"
+A, B = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f"), PodUid("2c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")
+HASH = "0123456789abcdef0123456789abcdef"
+
+
+def offer(block: str = "timeSlicing", replicas: int = 4, devices: str = "all", name: str = "nvidia.com/gpu") -> Offer:
+    """Two whole cards and one that is cut."""
+    cut = (MigDevice(uuid=MIG, index=0, profile="1g.5gb", gi_id=7, ci_id=0),)
+    cards = [
+        Gpu(uuid=GPU, index=0, product="A100", compute_capability=(8, 0)),
+        Gpu(uuid=OTHER, index=1, product="A100", compute_capability=(8, 0)),
+        Gpu(uuid="GPU-3", index=2, product="A100", compute_capability=(8, 0), mig_enabled=True, mig_devices=cut),
+    ]
+    entry = f"{{name: {name}, replicas: {replicas}, devices: {devices}}}"
+    profile = parse_profile(f"version: v1\nsharing: {{{block}: {{resources: [{entry}]}}}}")
+    return make_offer(cards, profile, MigStrategy.MIXED)
+
+
+def pod(uid: PodUid = A, *, name: str = "a", deleted: bool = False, annotations: dict[str, str] | None = None) -> Pod:
+    meta = ObjectMeta(
+        name=name,
+        namespace="team",
+        uid=Uid(uid),
+        annotations=annotations or {},
+        deletion_timestamp="2026-01-01T00:00:00Z" if deleted else None,
+    )
+    return Pod(metadata=meta)
+
+
+def annotated(key: str, value: str) -> Pod:
+    return pod(annotations={key: value})
+
+
+def holder(uid: PodUid, *ids: str, container: str = "c") -> Holder:
+    return Holder(pod=uid, namespace="team", name="a", container=container, resource="nvidia.com/gpu", ids=ids)
+
+
+def given(
+    held: Mapping[str, tuple[Holder, ...]],
+    *,
+    shared: Offer | None = None,
+    totals: dict[str, int] | None = None,
+    **more: Any,
+) -> tuple[Tenant, ...]:
+    totals = totals or {GPU: 40 * GIB}
+    return Tenants().update(held, shared or offer(), totals, more.get("pods", (pod(), pod(B, name="b"))))
+
+
+def limits(*held: Holder, shared: Offer | None = None, total: int = 40 * GIB) -> dict[str, float]:
+    """GiB by pod on one card."""
+    told = given({GPU: held}, shared=shared, totals={GPU: total})
+    return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
+
+
+def test_a_share_is_the_card_divided_by_its_replicas() -> None:
+    assert limits(holder(A, f"{GPU}::0"), holder(B, f"{GPU}::3")) == {"a": 10, "b": 10}
+
+
+def test_several_entries_are_several_shares_all_containers_together() -> None:
+    assert limits(holder(A, f"{GPU}::0", f"{GPU}::1"), holder(A, f"{GPU}::2", container="d")) == {"a": 30}
+
+
+def test_a_client_of_mps_has_what_its_daemon_was_told_per_pod_and_not_per_process() -> None:
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, shared=offer("mps", 3))
+    assert told.limits == {GPU: (40 * 1024 // 3) * 2**20}
+
+
+def test_shares_of_a_mig_device_are_of_its_memory() -> None:
+    sliced = offer(name="nvidia.com/mig-1g.5gb", replicas=2)
+    assert list(shared_devices(sliced)) == [MIG]
+    (told,) = given({MIG: (holder(A, f"{MIG}::1"),)}, shared=sliced, totals={MIG: 5 * GIB})
+    assert told.limits == {MIG: 5 * GIB // 2}
+
+
+def test_cards_that_are_not_shared_are_not_watched() -> None:
+    assert list(shared_devices(offer(devices="[0]"))) == [GPU]
+
+
+def test_a_pod_on_two_cards_has_a_limit_on_each() -> None:
+    held = {GPU: (holder(A, f"{GPU}::0"),), OTHER: (holder(A, f"{OTHER}::0", f"{OTHER}::1"),)}
+    (told,) = given(held, totals={GPU: 40 * GIB, OTHER: 80 * GIB})
+    assert told.limits == {GPU: 10 * GIB, OTHER: 40 * GIB}
+
+
+def test_a_pod_that_the_node_does_not_know_is_no_tenant() -> None:
+    assert given({GPU: (holder(A, f"{GPU}::0"),)}, pods=()) == ()
+
+
+def test_a_pod_that_held_the_whole_card_before_it_was_shared_is_not_limited() -> None:
+    assert limits(holder(A, GPU)) == {"a": 40}
+
+
+def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
+    tenants, held, pods = Tenants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
+
+    def now(shared: Offer, *more: Holder) -> dict[str, float]:
+        told = tenants.update({GPU: (*held[GPU], *more)}, shared, {GPU: 40 * GIB}, pods)
+        return {tenant.name: tenant.limits[GPU] / GIB for tenant in told}
+
+    assert now(offer(replicas=4)) == {"a": 10}
+    assert now(offer(replicas=8), holder(B, f"{GPU}::7")) == {"a": 10, "b": 5}
+    assert now(offer(replicas=2)) == {"a": 20}
+    assert now(offer(devices="[1]")) == {"a": 20}, "its card is not shared any more"
+
+
+def test_what_pods_came_for_outlives_the_agent() -> None:
+    before = Tenants()
+    held = {GPU: (holder(A, f"{GPU}::0"),)}
+    before.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
+    (told,) = Tenants(before.shares).update(held, offer(replicas=8), {GPU: 40 * GIB}, [pod()])
+    assert told.limits == {GPU: 10 * GIB}
+
+
+def test_a_pod_whose_share_nobody_remembers_may_use_the_card() -> None:
+    assert limits(holder(A, f"{GPU}::0"), shared=offer(devices="[1]")) == {"a": 40}
+
+
+def test_what_a_pod_came_for_is_remembered_while_its_card_cannot_be_read() -> None:
+    tenants, held = Tenants(), {GPU: (holder(A, f"{GPU}::0"),)}
+    tenants.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
+    tenants.update(held, offer(replicas=8), {}, [pod()])
+    assert tenants.shares == {GPU: {A: 10 * GIB}}
+    tenants.update({}, offer(replicas=8), {}, [])
+    assert tenants.shares == {GPU: {}}
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("8Gi", 8 * GIB), ("500M", 500_000_000), ("20Gi", 10 * GIB)],
+)
+def test_a_pod_may_be_held_to_less_but_not_to_more(text: str, limit: int) -> None:
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(LIMIT, text)])
+    assert told.limits == {GPU: limit}
+
+
+@pytest.mark.parametrize("text", ["much", "0", "-1Gi", ""])
+def test_a_limit_that_is_none_does_not_count_and_says_so(text: str) -> None:
+    tenants = Tenants()
+    held = {GPU: (holder(A, f"{GPU}::0"),)}
+    (told,) = tenants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT, text)])
+    assert told.limits == {GPU: 10 * GIB}
+    assert tenants.refused[A].startswith(f"annotation {LIMIT} does not count: ")
+
+
+@pytest.mark.parametrize(("text", "opted_out"), [("off", True), ("Off ", True), ("on", False), ("", False)])
+def test_a_pod_may_opt_out_of_the_consequences(text: str, opted_out: bool) -> None:
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(ENFORCEMENT, text)])
+    assert told.opted_out is opted_out
+
+
+def test_a_pod_that_is_being_deleted_is_leaving() -> None:
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[pod(deleted=True)])
+    assert told.leaving
+
+
+def test_a_static_pod_is_known_by_the_hash_that_its_cgroups_carry() -> None:
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MIRROR, HASH)])
+    assert told.pod == HASH
+
+
+def test_no_pod_passes_for_another_by_an_annotation() -> None:
+    assert cgroup_uid(annotated(MIRROR, B)) == A

@@ -1,0 +1,156 @@
+"""A decision is carried out on a real process, or not at all if anything has changed since."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.base.processes import ProcessId, ProcessTable
+from tessera.agent.memory.policy import Act, Card, Decision, Use
+from tessera.agent.memory.process_ending import Outcome, carry_out, still_holds
+from tessera.api.names import PodUid
+
+GIB = 2**30
+POD, OTHER = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f"), PodUid("2c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")
+GPU = "GPU-1"
+CONTAINER = "c" * 64
+
+
+class Tenant:
+    """A real process that the given /proc shows in a pod's container, with memory on a card."""
+
+    def __init__(self, proc: Path, process: subprocess.Popen[bytes]) -> None:
+        self.child = process
+        found = ProcessTable().identify(process.pid)
+        assert found is not None
+        self.process = found
+        self._folder = proc / str(process.pid)
+        self._folder.mkdir()
+        (self._folder / "stat").symlink_to(f"/proc/{process.pid}/stat")
+        self.move(POD)
+        self.table = ProcessTable(proc)
+        self.card: Card | None = self.with_memory(15)
+
+    def move(self, pod: PodUid | None) -> None:
+        path = f"/kubepods/pod{pod}/{CONTAINER}" if pod else "/user.slice"
+        (self._folder / "cgroup").write_text(f"0::{path}\n")
+
+    def with_memory(self, gib: int, process: ProcessId | None = None, pod: PodUid | None = POD) -> Card:
+        use = Use(process=process or self.process, bytes=gib * GIB, pod=pod)
+        return Card(device=GPU, total=40 * GIB, used=gib * GIB, uses=(use,))
+
+    def decision(self, act: Act = Act.TERMINATE) -> Decision:
+        return Decision(act=act, device=GPU, pod=POD, used=15 * GIB, limit=10 * GIB, process=self.process)
+
+    async def read(self, _: str) -> Card | None:
+        return self.card
+
+    async def carry_out(self, act: Act = Act.TERMINATE) -> Outcome:
+        return await carry_out(self.decision(act), processes=self.table, read_card=self.read)
+
+
+@pytest.fixture
+def tenant(tmp_path: Path) -> Iterator[Tenant]:
+    script = "import signal, sys; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-S", "-c", script], stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield Tenant(tmp_path, process)
+        process.kill()
+
+
+@pytest.mark.parametrize(("act", "number"), [(Act.TERMINATE, signal.SIGTERM), (Act.KILL, signal.SIGKILL)])
+async def test_a_process_over_its_limit_gets_the_signal(tenant: Tenant, act: Act, number: signal.Signals) -> None:
+    assert await tenant.carry_out(act) is Outcome.SENT
+    assert tenant.child.wait() == -number
+
+
+def elsewhere(tenant: Tenant) -> None:
+    tenant.move(OTHER)
+
+
+def no_pod(tenant: Tenant) -> None:
+    tenant.move(None)
+
+
+def unreadable(tenant: Tenant) -> None:
+    tenant.card = None
+
+
+def implausible(tenant: Tenant) -> None:
+    tenant.card = tenant.with_memory(50)
+
+
+def gave_back(tenant: Tenant) -> None:
+    tenant.card = tenant.with_memory(9)
+
+
+def left_the_card(tenant: Tenant) -> None:
+    tenant.card = tenant.with_memory(15, ProcessId(tenant.process.pid, tenant.process.start + 1))
+
+
+def proven_otherwise(tenant: Tenant) -> None:
+    tenant.card = tenant.with_memory(15, pod=OTHER)
+
+
+@pytest.mark.parametrize(
+    ("change", "outcome"),
+    [
+        (elsewhere, Outcome.NOT_OF_POD),
+        (no_pod, Outcome.NOT_OF_POD),
+        (unreadable, Outcome.UNREADABLE),
+        (implausible, Outcome.UNREADABLE),
+        (gave_back, Outcome.WITHIN_LIMIT),
+        (left_the_card, Outcome.NOT_ON_CARD),
+        (proven_otherwise, Outcome.NOT_ON_CARD),
+    ],
+)
+async def test_if_anything_has_changed_nothing_is_sent(
+    tenant: Tenant, change: Callable[[Tenant], None], outcome: Outcome
+) -> None:
+    change(tenant)
+    assert await tenant.carry_out(Act.KILL) is outcome
+    assert tenant.child.poll() is None
+
+
+async def test_a_process_that_ended_is_not_signalled(tenant: Tenant) -> None:
+    tenant.child.kill()
+    tenant.child.wait()
+    assert await tenant.carry_out() is Outcome.ENDED
+
+
+async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenant: Tenant) -> None:
+    async def read(_: str) -> Card | None:
+        tenant.child.kill()
+        tenant.child.wait()
+        return tenant.card
+
+    assert await carry_out(tenant.decision(), processes=tenant.table, read_card=read) is Outcome.ENDED
+
+
+async def test_a_kernel_without_pidfds_ends_nobody(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    assert await tenant.carry_out() is Outcome.NOT_PERMITTED
+    assert tenant.child.poll() is None
+
+
+async def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:
+    with pytest.raises(ValueError, match="only a process can be signalled"):
+        await tenant.carry_out(Act.EVICT)
+
+
+async def test_an_eviction_is_looked_at_again_too(tenant: Tenant) -> None:
+    decision = tenant.decision(Act.EVICT)
+    assert await still_holds(decision, None, processes=tenant.table, read_card=tenant.read) is None
+    gave_back(tenant)
+    outcome = await still_holds(decision, None, processes=tenant.table, read_card=tenant.read)
+    assert outcome is Outcome.WITHIN_LIMIT

@@ -1,0 +1,102 @@
+"""Memory on a simulated card, held by real processes that the given /proc shows in pods."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.base.processes import ProcessTable
+from tessera.agent.memory.policy import Act, Judge, Mode, Rules, Sample, Tenant, agreed_share
+from tessera.agent.memory.process_ending import Outcome, carry_out
+from tessera.agent.memory.usage import CardReader
+from tessera.api.names import PodUid
+from tessera.clock import SystemClock
+from tessera.nvml.errors import GpuLost
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+
+GIB = 2**30
+HOG, NEIGHBOUR = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f"), PodUid("2c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")
+
+
+@pytest.fixture
+def machine() -> SimulatedMachine:
+    return SimulatedMachine("A100-40GB", seed="n")
+
+
+Starter = Callable[[PodUid | None, int], subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(machine: SimulatedMachine, tmp_path: Path) -> Iterator[Starter]:
+    """Starts a real process in a pod that holds so many GiB of the card."""
+    with ExitStack() as stack:
+
+        def started(pod: PodUid | None, gib: int) -> subprocess.Popen[bytes]:
+            command = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+            child = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+            stack.callback(child.kill)
+            folder = tmp_path / str(child.pid)
+            folder.mkdir()
+            (folder / "stat").symlink_to(f"/proc/{child.pid}/stat")
+            (folder / "cgroup").write_text(f"0::/kubepods/pod{pod}/{'c' * 64}\n" if pod else "0::/user.slice\n")
+            with machine._change() as simulated:
+                simulated.next_pid = child.pid
+            assert machine.start_process(machine.uuids()[0], gib * GIB) == child.pid
+            return child
+
+        yield started
+
+
+async def test_processes_are_told_with_their_pods(machine: SimulatedMachine, start: Starter, tmp_path: Path) -> None:
+    children = [start(HOG, 3), start(HOG, 2), start(None, 1)]
+    reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
+    card = await reader(machine.uuids()[0])
+    assert card is not None
+    assert (card.total, card.used) == (40 * GIB, 6 * GIB)
+    told = [(use.process.pid, use.bytes // GIB, use.pod) for use in card.uses]
+    assert told == [(children[0].pid, 3, HOG), (children[1].pid, 2, HOG), (children[2].pid, 1, None)]
+
+
+async def test_a_process_that_has_ended_is_left_out(machine: SimulatedMachine, start: Starter, tmp_path: Path) -> None:
+    child = start(HOG, 3)
+    child.kill()
+    child.wait()
+    card = await CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))(machine.uuids()[0])
+    assert card is not None
+    assert card.uses == ()
+
+
+async def test_a_card_that_does_not_answer_has_no_reading(machine: SimulatedMachine, tmp_path: Path) -> None:
+    machine.fail("memory", GpuLost)
+    reader = CardReader(InlineNvml(machine, SystemClock()), ProcessTable(tmp_path))
+    assert await reader(machine.uuids()[0]) is None
+    assert await reader(machine.uuids()[0]) is not None
+    assert await reader("GPU-unknown") is None
+
+
+async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
+    machine: SimulatedMachine, start: Starter, tmp_path: Path
+) -> None:
+    hog, neighbour = start(HOG, 25), start(NEIGHBOUR, 9)
+    gpu = machine.uuids()[0]
+    table = ProcessTable(tmp_path)
+    reader = CardReader(InlineNvml(machine, SystemClock()), table)
+    limits = {str(gpu): agreed_share(40 * GIB, 4)}
+    tenants = tuple(Tenant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
+    watch = Judge(Rules(mode=Mode.KILL, start_grace=0))
+    outcomes = []
+    for now in (0, 2, 4):
+        card = await reader(gpu)
+        assert card is not None
+        for decision in watch.decide(Sample(now=now, cards=(card,), tenants=tenants)):
+            if decision.process is not None:
+                assert decision.act is Act.TERMINATE
+                outcomes.append(await carry_out(decision, processes=table, read_card=reader))
+    assert outcomes == [Outcome.SENT]
+    assert hog.wait() == -signal.SIGTERM
+    assert neighbour.poll() is None

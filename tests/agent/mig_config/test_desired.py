@@ -1,0 +1,220 @@
+"""A wish is judged for the node as a whole: who shall have each card, what each shall be, or why it cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from tessera.agent.base.desired_config import LayoutWish
+from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.gpu_inventory import StockCard
+from tessera.agent.mig_config.desired import Refused, Wanted, wanted_of
+from tessera.agent.mig_config.events import Goal
+from tessera.api.mig_layouts import LayoutEntry, parse_layouts
+from tessera.mig.models import model_by_short_name
+from tessera.nvml.interface import GpuInfo, GpuUuid
+
+FILE = """
+version: v1
+mig-configs:
+  mixed:
+    - {devices: [0], mig-enabled: true, mig-devices: {7g.40gb: 1}}
+    - {devices: [1], mig-enabled: false}
+  impossible:
+    - {devices: [0], mig-enabled: true, mig-devices: {1g.5gb: 7}}
+    - {devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2, 1g.5gb: 1}}
+  no-mig:
+    - {devices: [2], mig-enabled: true, mig-devices: {}}
+  parts:
+    - {devices: all, mig-enabled: true, mig-devices: {1c.3g.20gb: 2}}
+  dynamic-most:
+    - {devices: all, mig-enabled: true, mig-devices: {}}
+    - {devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2}}
+  enabled:
+    - {devices: all, mig-enabled: true, mig-devices: {}}
+"""
+ENTRIES = parse_layouts(FILE).layouts
+
+
+def card(index: int, model: str = "A100-40GB", *, known: bool = True) -> StockCard:
+    row = model_by_short_name(model)
+    info = GpuInfo(
+        uuid=GpuUuid(f"GPU-{index}"),
+        index=index,
+        minor=index,
+        name=row.product_name,
+        memory_mib=row.memory_mib,
+        pci_bus_id=f"00000000:0{index}:00.0",
+        pci_device_id=f"0x{row.pci_device_ids[0]}10DE",
+        compute_capability=row.compute_capability,
+        mig_capable=True,
+    )
+    return StockCard(info=info, geometry=row.geometry if known else None)
+
+
+def plain(index: int) -> StockCard:
+    info = GpuInfo(
+        uuid=GpuUuid(f"GPU-{index}"),
+        index=index,
+        minor=index,
+        name="Tesla T4",
+        memory_mib=15360,
+        pci_bus_id=f"00000000:0{index}:00.0",
+        pci_device_id="0x1EB810DE",
+        compute_capability=(7, 5),
+    )
+    return StockCard(info=info)
+
+
+CARDS = [card(0), card(1), plain(2)]
+STATIC = {"GPU-0": Role.STATIC, "GPU-1": Role.STATIC, "GPU-2": Role.STATIC}
+
+
+def wish(name: str) -> LayoutWish:
+    return LayoutWish(name=name, entries=ENTRIES.get(name), reason="the label")
+
+
+def refused(name: str, cards: list[StockCard] = CARDS) -> Refused:
+    found = wanted_of(wish(name), cards)
+    assert isinstance(found, Refused)
+    return found
+
+
+def wanted(name: str, cards: list[StockCard] = CARDS) -> Wanted:
+    found = wanted_of(wish(name), cards)
+    assert isinstance(found, Wanted)
+    return found
+
+
+def test_no_wish_leaves_every_card_as_it_is_and_static() -> None:
+    assert wanted_of(LayoutWish(), CARDS) == Wanted(layout="", goals={}, roles=STATIC)
+
+
+def test_a_layout_of_the_file_is_a_goal_for_each_card_that_it_names() -> None:
+    found = wanted("mixed")
+    assert found.roles == STATIC
+    assert found.goals == {
+        "GPU-0": Goal(mig_enabled=True, counts={"7g.40gb": 1}, path="mig-configs.mixed[0]"),
+        "GPU-1": Goal(mig_enabled=False, path="mig-configs.mixed[1]"),
+    }
+    assert found.notices == ("GPU 2: no entry of the layout names it; it is left as it is",)
+
+
+def test_dynamic_gives_every_card_that_has_mig_to_the_slicer() -> None:
+    found = wanted("dynamic")
+    assert found.roles == {"GPU-0": Role.ON_DEMAND, "GPU-1": Role.ON_DEMAND, "GPU-2": Role.STATIC}
+    assert found.goals.keys() == {"GPU-0", "GPU-1"}
+
+
+def test_a_dynamic_layout_gives_the_slicer_the_cards_that_it_leaves_without_instances() -> None:
+    found = wanted("dynamic-most")
+    assert found.roles == {"GPU-0": Role.ON_DEMAND, "GPU-1": Role.STATIC, "GPU-2": Role.STATIC}
+    assert found.goals["GPU-1"].counts == {"3g.20gb": 2}
+
+
+def test_the_same_without_the_word_dynamic_is_mig_mode_without_instances() -> None:
+    assert wanted("enabled").roles == STATIC
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"), [("all-1g.5gb", {"1g.5gb": 7}), ("all-3g.20gb", {"3g.20gb": 2}), ("all-enabled", {})]
+)
+def test_generated_layouts_need_no_file(name: str, counts: dict[str, int]) -> None:
+    assert wanted(name).goals["GPU-0"] == Goal(mig_enabled=True, counts=counts)
+
+
+def test_generated_layouts_of_several_models_mean_the_cards_that_have_the_profile() -> None:
+    found = wanted("all-1g.6gb", [card(0), card(1, "A30")])
+    assert found.goals == {"GPU-1": Goal(mig_enabled=True, counts={"1g.6gb": 4})}
+
+
+def test_a_file_wins_over_a_generated_layout_of_the_same_name() -> None:
+    entries = ENTRIES["mixed"]
+    found = wanted_of(LayoutWish(name="all-1g.5gb", entries=entries), CARDS)
+    assert isinstance(found, Wanted)
+    assert found.goals["GPU-0"].counts == {"7g.40gb": 1}
+
+
+def test_an_unknown_layout_lists_what_there_is() -> None:
+    found = refused("all-1g.5bg")
+    assert found.reason == "LayoutUnknown"
+    assert '"all-1g.5bg"' in found.text
+    assert "dynamic, all-disabled, all-enabled, all-1g.5gb" in found.text
+
+
+@pytest.mark.parametrize(
+    ("name", "closest", "hint"),
+    [
+        ("all-1g.5bg", "", "all-1g.5gb"),
+        ("dinamic", "", "dynamic"),
+        ("all-disabeld", "", "all-disabled"),
+        ("trainnig", "training", "training"),
+        ("all-1g.5bgs", "all-1g.5bg", "all-1g.5bg"),
+    ],
+)
+def test_an_unknown_layout_is_answered_with_what_was_probably_meant(name: str, closest: str, hint: str) -> None:
+    found = wanted_of(LayoutWish(name=name, closest=closest), CARDS)
+    assert isinstance(found, Refused)
+    assert f'did you mean "{hint}"? correct the label nvidia.com/mig.config, or add' in found.text
+
+
+def test_a_name_that_is_like_none_is_answered_with_no_guess() -> None:
+    assert "did you mean" not in refused("zzzzzz").text
+
+
+def test_an_unknown_layout_of_a_broken_file_is_told_as_the_files_mistake() -> None:
+    found = wanted_of(LayoutWish(name="mine", problem="mig-configs: is empty", problem_reason="LayoutsRefused"), CARDS)
+    assert found == Refused(layout="mine", reason="LayoutsRefused", text="mig-configs: is empty")
+
+
+def test_one_impossible_card_refuses_the_whole_layout_with_entry_card_and_conflict() -> None:
+    found = refused("impossible")
+    assert found.reason == "LayoutImpossible"
+    assert "mig-configs.impossible[1].mig-devices: GPU 1 (NVIDIA A100-SXM4-40GB): " in found.text
+    assert "2 x 3g.20gb + 1g.5gb" in found.text or "1g.5gb + 2 x 3g.20gb" in found.text
+    assert "GPU 0" not in found.text
+
+
+def test_a_conflict_of_several_cards_is_told_once() -> None:
+    entry = LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 1, "3g.20gb": 2}, path="x[0]")
+    found = wanted_of(LayoutWish(name="x", entries=(entry,)), [card(1), card(0)])
+    assert isinstance(found, Refused)
+    assert found.text.endswith(
+        "x[0].mig-devices: GPU 0, 1 (NVIDIA A100-SXM4-40GB):"
+        " 1g.5gb + 2 x 3g.20gb need 9 memory slots (1 for 1g.5gb + 8 for 3g.20gb), the card has 8"
+    )
+
+
+def test_a_profile_of_another_model_is_refused_with_those_that_the_card_has() -> None:
+    found = refused("mixed", [card(0, "A30"), card(1, "A30")])
+    assert 'has no profile "7g.40gb"' in found.text
+
+
+@pytest.mark.parametrize(("name", "words"), [("no-mig", "has no MIG"), ("parts", "are not made")])
+def test_what_no_card_can_be_is_refused_with_its_path(name: str, words: str) -> None:
+    found = refused(name)
+    assert found.reason == "LayoutImpossible"
+    assert words in found.text
+    assert f"mig-configs.{name}[0]" in found.text
+
+
+@pytest.mark.parametrize(
+    "name", ["dynamic", "dynamic-most", "all-1g.5gb", "all-balanced", "all-enabled", "7x1g.5gb", "enabled", "no-mig"]
+)
+def test_on_a_node_without_mig_a_layout_that_needs_it_is_refused_with_the_product(name: str) -> None:
+    found = refused(name, [plain(0), plain(1)])
+    assert found.reason == "LayoutImpossible"
+    assert "Tesla T4 has no MIG; remove the label nvidia.com/mig.config" in found.text
+
+
+def test_on_a_node_without_mig_a_layout_that_leaves_it_off_is_in_force() -> None:
+    assert wanted("all-disabled", [plain(0)]) == Wanted(layout="all-disabled", goals={}, roles={"GPU-0": Role.STATIC})
+    assert "misspelled" in refused("misspelled", [plain(0)]).text
+
+
+def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
+    found = wanted_of(LayoutWish(name="dynamic", default=True), [plain(0)])
+    assert found == Wanted(layout="", goals={}, roles={"GPU-0": Role.STATIC})
+
+
+def test_a_card_that_nobody_knows_before_mig_mode_is_on_is_not_judged_yet() -> None:
+    assert wanted("impossible", [card(0), card(1, known=False)]).goals["GPU-1"].counts == {"1g.5gb": 1, "3g.20gb": 2}

@@ -1,0 +1,474 @@
+"""The layouts of a whole node: cards side by side, pods that hold them, processes that die, reboots, roles."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.mig_config.node import Node, played
+
+from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.mig_config.card_loop import DRIFT_RECHECK
+from tessera.agent.mig_config.reboots import PATIENCE
+from tessera.agent.mig_config.status import LayoutState
+from tessera.nvml.errors import GpuLost, InUse
+from tessera.nvml.interface import MigUuid
+from tessera_lab.virtualtime import run_virtual
+
+SEED = "2x2g.10gb-3x1g.5gb"
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., None]:
+    """Plays a story on a fresh node, on virtual time."""
+
+    def _play(story: Callable[[Node], Awaitable[None]], cards: str = "A100-40GB", **options: Any) -> None:
+        async def whole() -> None:
+            await played(Node(tmp_path / "node", cards, **options), story)
+
+        run_virtual(whole())
+
+    return _play
+
+
+def test_four_cards_with_the_walk_throughs_layout_give_twelve_and_eight(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.label(SEED)
+        assert await node.succeeds() < 2
+        total: Counter[str] = sum((Counter(each) for each in node.multisets()), Counter())
+        assert total == {"1g.5gb": 12, "2g.10gb": 8}
+        states = [each.state.value for each in node.told if each.layout]
+        assert list(dict.fromkeys(states)) == ["pending", "success"]
+        assert {len(card.instances) for card in node.stocktaker.stock.cards} == {5}
+        assert node.layouts is not None
+        assert node.layouts.fenced == frozenset()
+
+    play(story, "4xA100-40GB", mig=False)
+
+
+def test_without_a_layout_no_card_is_touched(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.make(0, "3g.20gb", 4)
+        before = node.machine.instances(node.machine.uuids()[0])
+        node.start()
+        await node.until(lambda: node.roles.decided)
+        await node.clock.sleep(300)
+        assert node.machine.instances(node.machine.uuids()[0]) == before
+        assert node.status.layout == ""
+
+    play(story)
+
+
+def test_whoever_judges_instances_is_told_which_are_gone(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.make(0, "3g.20gb", 4)
+        (stays,) = node.machine.instances(node.machine.uuids()[0])
+        node.make(0, "2g.10gb", 0)
+        goes = {each.gi_id for each in node.machine.instances(node.machine.uuids()[0])} - {stays.gi_id}
+        node.start()
+        node.label("all-3g.20gb")
+        await node.succeeds()
+        assert node.gone == [(node.machine.uuids()[0], gi_id) for gi_id in goes]
+
+    play(story)
+
+
+def test_one_impossible_card_and_no_card_is_touched(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        device = node.make(0, "2g.10gb", 0)
+        node.start()
+        node.label("too-much")
+        await node.until(lambda: node.state(LayoutState.FAILED, "LayoutImpossible"))
+        await node.clock.sleep(300)
+        assert node.multisets() == [{"2g.10gb": 1}, {}]
+        assert "mig-configs.too-much[1].mig-devices: GPU 1 (NVIDIA A100-SXM4-40GB)" in node.status.message
+        node.label("apart")
+        await node.succeeds()
+        assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 7}]
+        assert device not in node.devices()
+
+    play(story, "2xA100-40GB")
+
+
+def test_an_unknown_layout_is_told_with_those_that_there_are(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.label("all-1g.6gb")
+        await node.until(lambda: node.state(LayoutState.FAILED, "LayoutUnknown"))
+        assert "all-1g.5gb, " in node.status.message
+
+    play(story)
+
+
+def test_a_generated_layout_needs_no_file(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.label("all-1g.5gb")
+        await node.succeeds()
+        assert node.multisets() == [{"1g.5gb": 7}] * 4
+        node.label("all-disabled")
+        await node.succeeds()
+        assert not any(each.mig_enabled for each in node.machine.devices())
+
+    play(story, "4xA100-40GB", mig=False)
+
+
+def test_it_waits_for_a_pod_says_which_and_goes_on_at_once_when_it_ends(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        device = node.make(0, "7g.40gb", 0)
+        node.pod("long", device)
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse"))
+        await node.until(lambda: node.multisets()[1] != {})
+        await node.clock.sleep(600)
+        assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 3, "2g.10gb": 2}]
+        assert "pod default/long" in node.status.message
+        assert node.layouts is not None
+        assert node.layouts.fenced == {device}
+        node.ends("long")
+        assert await node.succeeds() < 1
+        assert node.multisets() == [{"1g.5gb": 3, "2g.10gb": 2}] * 2
+
+    play(story, "2xA100-40GB")
+
+
+def test_nothing_goes_while_kubelet_does_not_say_who_holds_what(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.make(0, "7g.40gb", 0)
+        node.kubelet.silent = True
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.PENDING, "HoldersUnknown"))
+        await node.clock.sleep(60)
+        assert node.multisets() == [{"7g.40gb": 1}]
+        node.kubelet.silent = False
+        await node.succeeds()
+
+    play(story)
+
+
+def test_a_card_that_fell_off_the_bus_does_not_hold_up_the_others(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.machine.lose(node.machine.uuids()[0])
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.FAILED, "NvmlFailed"))
+        await node.until(lambda: node.multisets_of(1) == {"1g.5gb": 3, "2g.10gb": 2})
+        assert "GPU 0" in node.status.message
+
+    play(story, "2xA100-40GB")
+
+
+def test_what_somebody_else_destroyed_is_made_again_in_a_while(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.label("five-and-one")
+        await node.succeeds()
+        uuid = node.machine.uuids()[0]
+        one = node.machine.instances(uuid)[0]
+        node.machine.destroy_compute_instance(uuid, one.gi_id, 0)
+        node.machine.destroy_gpu_instance(uuid, one.gi_id)
+        took = await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}])
+        assert took <= DRIFT_RECHECK + 1
+
+    play(story)
+
+
+def test_a_new_reading_of_the_stock_that_differs_is_looked_into_at_once(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.start()
+        node.label("five-and-one")
+        await node.succeeds()
+        node.machine.set_mig_mode(node.machine.uuids()[0], False)
+        await node.stocktaker.refresh()
+        assert await node.until(lambda: node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]) < 1
+
+    play(story)
+
+
+@pytest.mark.parametrize("call", range(1, 26, 2))
+def test_another_label_is_taken_up_at_once_whatever_is_being_done(play: Callable[..., None], call: int) -> None:
+    async def story(node: Node) -> None:
+        node.make(0, "7g.40gb", 0)
+        node.start()
+        assert node.hardware is not None
+        node.hardware.at(call, lambda: node.label("five-and-one"))
+        node.label(SEED)
+        await node.until(lambda: node.wished.name == "five-and-one")
+        assert await node.succeeds() < 2
+        assert node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]
+
+    play(story)
+
+
+@pytest.mark.parametrize("call", range(1, 20, 2))
+def test_the_end_of_a_pod_is_never_missed(play: Callable[..., None], call: int) -> None:
+    async def story(node: Node) -> None:
+        node.pod("short", node.make(0, "3g.20gb", 0))
+        node.start()
+        assert node.hardware is not None
+        node.hardware.at(call, lambda: node.ends("short"))
+        node.label("five-and-one")
+        await node.until(lambda: not node.pods)
+        assert await node.succeeds() < 2
+
+    play(story)
+
+
+# Death -------------------------------------------------------------------------------------------------------------
+
+
+async def five_stay(node: Node) -> None:
+    """Seven small instances, some in use, become two sizes."""
+    for start in range(7):
+        device = node.make(0, "1g.5gb", start)
+        if start in (0, 1, 6):
+            node.pod(f"pod-{start}", device)
+    node.machine.start_process(MigUuid(device))
+
+
+async def mode_changes(node: Node) -> None:
+    """The card is not in MIG mode and needs a reset to get there."""
+    node.machine.set_mig_mode(node.machine.uuids()[0], False)
+    node.machine.reset(node.machine.uuids()[0])
+
+
+async def dies(node: Node, number: int, *, after: bool) -> bool:
+    """Plays the story with a death at one call; whether there was such a call."""
+    held = {each for ids in node.kubelet.held.values() for each in ids}
+    node.start(last=number, after=after)
+    node.label("five-and-one")
+    successor = asyncio.create_task(node.succeed_the_dead())
+    try:
+        await node.until(lambda: node.layouts is not None and node.state(LayoutState.SUCCESS))
+        died = successor.done()
+    finally:
+        successor.cancel()
+    assert node.multisets() == [{"2g.10gb": 1, "1g.5gb": 5}]
+    assert held <= node.devices()
+    return died
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("before", [five_stay, mode_changes])
+def test_killed_at_any_call_the_next_process_ends_in_the_same_state(
+    tmp_path: Path, before: Callable[[Node], Awaitable[None]], *, after: bool
+) -> None:
+    number, died = 0, True
+    while died:
+        number += 1
+
+        async def story(node: Node, number: int = number) -> None:
+            nonlocal died
+            await before(node)
+            died = await dies(node, number, after=after)
+
+        async def whole(number: int = number) -> None:
+            reset = before is mode_changes
+            await played(Node(tmp_path / str(number), passthrough=reset, in_file=after and not reset), story)
+
+        run_virtual(whole())
+    assert number > 30
+
+
+# Resets and reboots ------------------------------------------------------------------------------------------------
+
+
+def test_only_the_card_concerned_is_reset(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        first, second = node.machine.uuids()
+        node.machine.set_mig_mode(second, True)
+        node.machine.reset(second)
+        kept = [node.make(1, "1g.5gb", start) for start in range(7)]
+        for device in kept:
+            node.machine.start_process(MigUuid(device))
+        node.start()
+        node.label("apart")
+        await node.succeeds()
+        assert len(node.machine.processes(second)) == 7
+        assert node.multisets() == [{"7g.40gb": 1}, {"1g.5gb": 7}]
+        assert node.machine.processes(first) == []
+
+    play(story, "2xA100-40GB", mig=False, passthrough=True)
+
+
+def test_the_node_is_rebooted_once_and_that_may_help(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.machine.fail("reset", InUse, times=None)
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.REBOOTING))
+        assert node.reboots == ["boot-1"]
+        await node.end()
+        node.rebooted()
+        node.start()
+        await node.succeeds()
+        assert node.reboots == ["boot-1"]
+
+    play(story, mig=False, passthrough=True, may_reboot=True)
+
+
+def test_a_reboot_that_does_not_help_is_not_asked_for_again(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.machine.fail("reset", InUse, times=None)
+        node.machine.fail("set_mig_mode", InUse, times=None)
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.REBOOTING))
+        await node.end()
+        node.boot = "boot-2"
+        node.start()
+        await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
+        await node.clock.sleep(600)
+        assert node.reboots == ["boot-1"]
+        assert "once" in node.status.message
+
+    play(story, mig=False, passthrough=True, may_reboot=True)
+
+
+def test_a_process_that_starts_again_before_the_reboot_does_not_ask_again(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.machine.fail("reset", InUse, times=None)
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.REBOOTING))
+        await node.end()
+        node.start()
+        await node.until(lambda: node.state(LayoutState.REBOOTING))
+        await node.until(lambda: node.state(LayoutState.FAILED), PATIENCE + 120)
+        assert node.reboots == ["boot-1"]
+
+    play(story, mig=False, passthrough=True, may_reboot=True)
+
+
+def test_a_reboot_waits_for_the_pods_of_other_cards(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        first, second = node.machine.uuids()
+        node.machine.fail("reset", InUse, times=None, gpu=first)
+        node.start()
+        node.label("apart")
+        await node.until(lambda: node.multisets()[1] == {"1g.5gb": 7})
+        device = node.machine.instances(second)[0].compute_instances[0].mig_uuid
+        node.pod("other", device)
+        await node.until(lambda: node.state(LayoutState.PENDING, "CardsInUse") and "other" in node.status.message)
+        assert node.reboots == []
+        node.ends("other")
+        await node.until(lambda: node.state(LayoutState.REBOOTING))
+
+    play(story, "2xA100-40GB", mig=False, passthrough=True, may_reboot=True)
+
+
+def test_a_reboot_that_cannot_even_be_asked_for_is_told_and_tried_again(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.machine.fail("reset", InUse, times=None)
+        node.reboot_fails = True
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
+        assert "cannot be rebooted: no such command" in node.status.message
+        node.reboot_fails = False
+        await node.until(lambda: node.state(LayoutState.REBOOTING))
+        assert node.reboots == ["boot-1"]
+
+    play(story, mig=False, passthrough=True, may_reboot=True)
+
+
+def test_without_the_policy_a_reset_that_cannot_be_had_is_told(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.machine.fail("reset", InUse, times=None)
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.FAILED, "ResetRequired"))
+        node.machine.heal()
+        await node.succeeds()
+
+    play(story, mig=False, passthrough=True)
+
+
+# Roles -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_card_goes_to_the_slicer_only_after_its_pods_have_ended(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        first, second = node.machine.uuids()
+        node.start()
+        node.label(SEED)
+        await node.succeeds()
+        node.pod("long", node.machine.instances(first)[0].compute_instances[0].mig_uuid)
+        node.label("dynamic")
+        await node.until(lambda: node.roles.role(second) is Role.ON_DEMAND)
+        await node.clock.sleep(100)
+        assert node.roles.role(first) is Role.STATIC
+        assert node.multisets() == [{"2g.10gb": 1}, {}]
+        assert node.state(LayoutState.PENDING, "CardsInUse")
+        node.ends("long")
+        assert await node.succeeds() < 1
+        assert node.roles.on_demand() == {first, second}
+        assert node.multisets() == [{}, {}]
+
+    play(story, "2xA100-40GB")
+
+
+def test_a_layout_leaves_some_cards_to_the_slicer_and_cuts_the_others(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        first, second = node.machine.uuids()
+        node.start()
+        node.label("dynamic-half")
+        await node.succeeds()
+        assert node.roles.on_demand() == {first}
+        assert node.multisets() == [{}, {"3g.20gb": 2}]
+        assert not node.machine.devices()[0].mig_enabled
+        assert second in node.roles.static()
+
+    play(story, "2xA100-40GB", mig=False)
+
+
+def test_a_card_of_the_slicer_is_cut_only_after_the_slicer_let_go(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        (card,) = node.machine.uuids()
+        node.start()
+        node.label("dynamic")
+        await node.succeeds()
+        node.make(0, "3g.20gb", 0)
+        node.label(SEED)
+        await node.until(lambda: node.roles.leaving(card))
+        await node.clock.sleep(100)
+        assert node.multisets() == [{"3g.20gb": 1}]
+        node.roles.let_go(card)
+        node.changes.notify()
+        await node.succeeds()
+
+    play(story)
+
+
+# Files -------------------------------------------------------------------------------------------------------------
+
+
+def test_no_card_is_touched_where_nothing_can_be_noted(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        (node.folder / "layouts.json.new").mkdir()
+        node.start()
+        node.label(SEED)
+        await node.until(lambda: node.state(LayoutState.FAILED, "StateUnwritable"))
+        await node.clock.sleep(30)
+        assert node.multisets() == [{}]
+        (node.folder / "layouts.json.new").rmdir()
+        await node.succeeds()
+
+    play(story)
+
+
+def test_a_lost_card_is_no_reason_to_end(play: Callable[..., None]) -> None:
+    async def story(node: Node) -> None:
+        node.machine.fail("instances", GpuLost, times=20)
+        node.start()
+        node.label(SEED)
+        await node.succeeds(600)
+
+    play(story)

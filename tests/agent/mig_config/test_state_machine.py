@@ -1,0 +1,567 @@
+"""One card comes to its layout, whatever is on it, whoever uses it, whatever fails and whenever it is killed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.mig_config.events import (
+    CreateCi,
+    CreateGi,
+    DestroyCi,
+    Done,
+    Evict,
+    Fence,
+    HoldersUnknown,
+    LetGo,
+    Place,
+    Reboot,
+    Reset,
+    SetMigMode,
+    Wait,
+)
+from tessera.agent.mig_config.retry import TRIES_TOLD
+from tessera.agent.mig_config.state_machine import HELD_RECHECK
+from tessera.nvml.errors import (
+    InsufficientResources,
+    InUse,
+    NoPermission,
+    NotSupported,
+    NvmlError,
+    ResetRequired,
+    Unknown,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.agent.mig_config.conftest import Bench
+
+    Benches = Callable[..., Bench]
+
+SEED = {"2g.10gb": 2, "1g.5gb": 3}
+SEVEN = [("1g.5gb", start) for start in range(7)]
+
+
+def test_an_empty_card_is_cut_as_the_layout_says(bench: Benches) -> None:
+    card = bench()
+    card.aim(SEED)
+    assert card.settle() == Done()
+    assert card.multiset() == SEED
+    assert card.calls() == ["CreateGi", "CreateCi"] * 5
+
+
+def test_a_card_without_mig_mode_gets_it_first_behind_a_fence(bench: Benches) -> None:
+    card = bench(mig=False)
+    card.aim({"7g.40gb": 1})
+    assert card.settle() == Done()
+    assert card.done.index(Fence(frozenset({card.uuid}))) < card.done.index(SetMigMode(True))
+    assert card.multiset() == {"7g.40gb": 1}
+    assert card.fence == frozenset()
+
+
+def test_mig_mode_is_turned_off_after_the_instances_are_gone(bench: Benches) -> None:
+    card = bench()
+    card.make(*SEVEN)
+    card.aim({}, mig=False)
+    assert card.settle() == Done()
+    assert not card.seen().mig_enabled
+    assert card.calls()[-1] == "SetMigMode"
+
+
+def test_the_same_instances_at_other_starts_are_left_alone(bench: Benches) -> None:
+    card = bench()
+    card.make(("1g.5gb", 5), ("2g.10gb", 2), ("1g.5gb", 0), ("1g.5gb", 6))
+    card.aim({"1g.5gb": 3, "2g.10gb": 1})
+    assert card.settle() == Done()
+    assert card.calls() == []
+
+
+def test_seven_small_ones_become_two_sizes_and_five_pods_notice_nothing(bench: Benches) -> None:
+    card = bench()
+    devices = card.make(*SEVEN)
+    for number in (0, 1, 2, 3, 6):
+        card.hold(f"pod-{number}", devices[number])
+    card.aim({"2g.10gb": 1, "1g.5gb": 5})
+    assert card.settle() == Done()
+    assert card.starts() == {0: "1g.5gb", 1: "1g.5gb", 2: "1g.5gb", 3: "1g.5gb", 4: "2g.10gb", 6: "1g.5gb"}
+
+
+def test_where_all_are_busy_only_as_many_as_must_are_waited_for(bench: Benches) -> None:
+    card = bench()
+    for number, device in enumerate(card.make(*SEVEN)):
+        card.hold(f"pod-{number}", device)
+    card.aim({"2g.10gb": 1, "1g.5gb": 5})
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert step.reason == "CardsInUse"
+    assert step.text.count("pod default/") == 2
+    assert len(card.fence) == 2
+    assert card.calls() == []
+
+
+def test_it_waits_for_a_pod_and_goes_on_when_the_pod_has_ended(bench: Benches) -> None:
+    card = bench()
+    (device,) = card.make(("7g.40gb", 0))
+    card.hold("long", device)
+    card.aim(SEED)
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert (step.reason, step.failed, step.until) == ("CardsInUse", False, HELD_RECHECK)
+    assert "pod default/long" in step.text
+    card.ends("long")
+    assert card.settle() == Done()
+    assert card.multiset() == SEED
+
+
+def test_idle_work_is_done_before_anybody_is_waited_for(bench: Benches) -> None:
+    card = bench()
+    _, busy = card.make(("3g.20gb", 0), ("3g.20gb", 4))
+    card.hold("long", busy)
+    card.aim({"1g.5gb": 7})
+    assert isinstance(card.run(), Wait)
+    assert card.starts() == {0: "1g.5gb", 1: "1g.5gb", 2: "1g.5gb", 3: "1g.5gb", 4: "3g.20gb"}
+
+
+def test_a_process_that_no_pod_explains_is_waited_for_too(bench: Benches) -> None:
+    card = bench()
+    (device,) = card.make(("7g.40gb", 0))
+    pid = card.cards.start_process(device)  # type: ignore[arg-type]
+    card.aim(SEED)
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert step.reason == "CardsInUse"
+    assert f"process {pid}" in step.text
+    card.cards.end_process(pid)
+    assert card.settle() == Done()
+
+
+def test_what_got_a_holder_just_before_the_fence_is_not_destroyed(bench: Benches) -> None:
+    card = bench()
+    devices = card.make(*SEVEN)
+    card.aim({"2g.10gb": 1, "1g.5gb": 5})
+    while not isinstance(card.done[-1] if card.done else None, Fence):
+        card.step()
+    late = min(card.fence)
+    card.fence -= {late}
+    card.hold("late", late)
+    card.fence |= {late}
+    assert card.settle() == Done()
+    assert late in card.devices()
+    assert len(devices) == 7
+
+
+def test_nothing_is_destroyed_while_nobody_says_who_holds_what(bench: Benches) -> None:
+    card = bench()
+    card.make(("7g.40gb", 0))
+    card.aim(SEED)
+    card.machine.apply(card.seen())
+    card.machine.step(0.0)
+    card.machine.apply(HoldersUnknown("kubelet does not answer", 2.0))
+    step = card.machine.step(0.0)
+    assert isinstance(step, Wait)
+    assert (step.until, step.reason) == (2.0, "HoldersUnknown")
+
+
+@pytest.mark.parametrize("killed_after", range(40))
+def test_killed_after_any_instruction_the_next_process_finishes_the_work(bench: Benches, killed_after: int) -> None:
+    card = bench()
+    devices = card.make(("3g.20gb", 0), ("2g.10gb", 4), ("1g.5gb", 6))
+    card.hold("stays", devices[1])
+    card.aim({"2g.10gb": 3, "1g.5gb": 1})
+    for _ in range(killed_after):
+        if card.step() == Done():
+            break
+    card.kill()
+    assert card.settle() == Done()
+    assert card.multiset() == {"2g.10gb": 3, "1g.5gb": 1}
+    assert devices[1] in card.devices()
+
+
+# What somebody else did --------------------------------------------------------------------------------------------
+
+
+def test_what_somebody_destroyed_is_made_again(bench: Benches) -> None:
+    card = bench()
+    card.aim(SEED)
+    card.settle()
+    one = card.cards.instances(card.uuid)[0]
+    card.cards.destroy_compute_instance(card.uuid, one.gi_id, 0)
+    card.cards.destroy_gpu_instance(card.uuid, one.gi_id)
+    assert card.settle() == Done()
+    assert card.multiset() == SEED
+
+
+def test_what_somebody_made_beside_the_layout_goes_when_idle(bench: Benches) -> None:
+    card = bench()
+    card.aim({"3g.20gb": 1})
+    card.settle()
+    (foreign,) = card.make(("1g.5gb", 4 if 0 in card.starts() else 0))
+    card.hold("guest", foreign)
+    assert isinstance(card.run(), Wait)
+    card.ends("guest")
+    assert card.settle() == Done()
+    assert card.multiset() == {"3g.20gb": 1}
+
+
+def test_mig_mode_that_somebody_turned_off_is_turned_on_again(bench: Benches) -> None:
+    card = bench()
+    card.aim(SEED)
+    card.settle()
+    card.cards.set_mig_mode(card.uuid, False)
+    assert card.settle() == Done()
+    assert card.multiset() == SEED
+
+
+def test_a_half_made_instance_of_the_target_is_completed(bench: Benches) -> None:
+    card = bench()
+    card.make(("3g.20gb", 4), half=True)
+    card.aim({"3g.20gb": 1})
+    assert card.settle() == Done()
+    assert card.calls() == ["CreateCi"]
+
+
+def test_a_half_made_instance_that_nobody_wants_goes(bench: Benches) -> None:
+    card = bench()
+    card.make(("4g.20gb", 0), half=True)
+    card.aim({"3g.20gb": 1})
+    assert card.settle() == Done()
+    assert card.multiset() == {"3g.20gb": 1}
+
+
+def test_a_compute_instance_that_does_not_span_its_gpu_instance_is_replaced_when_idle(bench: Benches) -> None:
+    card = bench()
+    card.make(("3g.20gb", 4), half=True)
+    gi_id = card.cards.instances(card.uuid)[0].gi_id
+    part = card.cards.create_compute_instance(card.uuid, gi_id, 0).mig_uuid
+    card.hold("part", part)
+    card.aim({"3g.20gb": 1})
+    assert isinstance(card.run(), Wait)
+    card.ends("part")
+    assert card.settle() == Done()
+    assert card.multiset() == {"3g.20gb": 1}
+    assert card.calls() == ["DestroyCi", "CreateCi"]
+
+
+# What fails --------------------------------------------------------------------------------------------------------
+
+
+CALLS = ["create_gpu_instance", "create_compute_instance", "destroy_gpu_instance", "destroy_compute_instance"]
+
+
+@pytest.mark.parametrize("operation", CALLS)
+def test_a_failed_call_is_tried_again_after_growing_delays(bench: Benches, operation: str) -> None:
+    card = bench()
+    card.make(("1g.5gb", 0))
+    card.cards.fail(operation, Unknown, times=2)
+    card.aim({"7g.40gb": 1})
+    times = []
+    while not isinstance(step := card.run(), Done):
+        assert isinstance(step, Wait)
+        assert step.until is not None
+        times.append(step.until - card.now)
+        card.now = step.until
+    assert times == [0.5, 1.0]
+    assert card.multiset() == {"7g.40gb": 1}
+
+
+def test_what_goes_on_failing_is_called_a_failure_and_tried_on(bench: Benches) -> None:
+    card = bench()
+    card.cards.fail("create_gpu_instance", InsufficientResources, times=None)
+    card.aim(SEED)
+    steps = [card.run()]
+    while len(steps) < TRIES_TOLD:
+        assert isinstance(steps[-1], Wait)
+        assert steps[-1].until is not None
+        card.now = steps[-1].until
+        steps.append(card.run())
+    assert [isinstance(each, Wait) and each.failed for each in steps] == [False] * (TRIES_TOLD - 1) + [True]
+    assert isinstance(steps[-1], Wait)
+    assert steps[-1].reason == "NvmlFailed"
+    card.cards.heal()
+    assert card.settle() == Done()
+
+
+@pytest.mark.parametrize("pair", [(0, 1), (2, 3), (4, 5)])
+def test_failures_are_counted_on_whoever_it_is_that_must_stay(bench: Benches, pair: tuple[int, int]) -> None:
+    card = bench()
+    for number, device in enumerate(card.make(*SEVEN)):
+        if number not in pair:
+            card.hold(f"pod-{number}", device)
+    card.cards.fail("destroy_compute_instance", Unknown, times=None)
+    card.aim({"2g.10gb": 1, "1g.5gb": 5})
+    told = []
+    for _ in range(2 * TRIES_TOLD):
+        step = card.run()
+        assert isinstance(step, Wait)
+        assert step.until is not None
+        card.now = step.until
+        told.append((step.failed, step.reason))
+    assert told[-1] == (True, "NvmlFailed")
+
+
+def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_down(bench: Benches) -> None:
+    card = bench()
+    card.cards.fail("create_compute_instance", InsufficientResources, times=1)
+    card.aim({"7g.40gb": 1})
+    assert card.settle() == Done()
+    assert card.calls() == ["CreateGi", "CreateCi", "DestroyGi", "CreateGi", "CreateCi"]
+
+
+def test_a_call_that_succeeds_and_changes_nothing_is_a_failed_one(bench: Benches) -> None:
+    card = bench()
+    card.aim({"7g.40gb": 1})
+    card.perform = lambda call: None  # type: ignore[method-assign]
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert "changed nothing" in step.text
+
+
+# Modes, resets and reboots -----------------------------------------------------------------------------------------
+
+
+def test_a_mode_that_stays_pending_needs_a_reset_of_this_card_only(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True)
+    other = card.cards.uuids()[1]
+    card.cards.start_process(other)
+    card.aim(SEED)
+    assert card.settle() == Done()
+    assert card.calls()[:2] == ["SetMigMode", "Reset"]
+    assert card.multiset() == SEED
+    assert len(card.cards.processes(other)) == 1
+
+
+def test_a_card_that_a_pod_holds_whole_is_not_put_into_mig_mode(bench: Benches) -> None:
+    card = bench(mig=False)
+    card.hold("whole", card.uuid)
+    card.aim(SEED)
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert step.reason == "CardsInUse"
+    assert card.fence == {card.uuid}
+    card.ends("whole")
+    assert card.settle() == Done()
+
+
+def test_a_reset_that_cannot_be_had_is_said_and_tried_on(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True)
+    card.cards.fail("reset", InUse, times=None)
+    card.aim(SEED)
+    waits = []
+    for _ in range(6):
+        step = card.run()
+        assert isinstance(step, Wait)
+        assert step.until is not None
+        card.now = step.until
+        waits.append(step)
+    assert waits[-1].failed
+    assert waits[-1].reason == "ResetRequired"
+    card.cards.heal()
+    assert card.settle() == Done()
+
+
+def test_where_the_policy_allows_a_reboot_is_the_last_answer(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True, may_reboot=True)
+    card.cards.fail("reset", InUse, times=None)
+    card.aim(SEED)
+    assert isinstance(card.settle(), Reboot)
+    card.cards.heal()
+    card.cards.reboot()
+    card.kill()
+    assert card.settle() == Done()
+
+
+def test_a_card_that_says_it_needs_a_reset_gets_one_when_nobody_is_on_it(bench: Benches) -> None:
+    card = bench()
+    (device,) = card.make(("3g.20gb", 0))
+    card.hold("long", device)
+    card.aim({"3g.20gb": 1, "2g.10gb": 1})
+    card.cards.fail("create_gpu_instance", ResetRequired, times=1)
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert Reset() not in card.done
+    card.ends("long")
+    assert card.settle() == Done()
+    assert Reset() in card.done
+    assert card.multiset() == {"3g.20gb": 1, "2g.10gb": 1}
+
+
+def test_a_change_of_mode_that_is_not_wanted_any_more_is_taken_back_without_a_reset(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True, may_reboot=True)
+    card.cards.fail("reset", NotSupported, times=None)
+    card.aim(SEED)
+    assert isinstance(card.settle(), Reboot)
+    assert card.seen().mig_pending
+    card.aim({}, mig=False)
+    assert card.settle() == Done()
+    assert not card.seen().mig_pending
+    card.cards.reboot()
+    assert not card.seen().mig_enabled
+
+
+def test_a_mode_that_somebody_left_pending_is_taken_back_when_the_card_is_empty(bench: Benches) -> None:
+    card = bench(mig=False, passthrough=True)
+    card.cards.set_mig_mode(card.uuid, True)
+    card.hold("whole", card.uuid)
+    card.aim({}, mig=False)
+    assert card.run() == Done()
+    assert (card.seen().mig_pending, card.fence) == (True, frozenset())
+    card.ends("whole")
+    assert card.settle() == Done()
+    assert card.calls() == ["SetMigMode"]
+    assert not card.seen().mig_pending
+
+
+def test_a_reset_does_not_bring_about_a_mode_that_is_not_wanted(bench: Benches) -> None:
+    card = bench(passthrough=True)
+    card.cards.set_mig_mode(card.uuid, False)
+    card.make(("3g.20gb", 0))
+    card.aim({"2g.10gb": 3})
+    card.cards.fail("create_gpu_instance", ResetRequired, times=1)
+    assert card.settle() == Done()
+    assert card.seen().mig_enabled
+    assert card.calls().count("Reset") <= 1
+    assert card.multiset() == {"2g.10gb": 3}
+
+
+def test_a_mode_that_is_refused_outright_is_no_matter_of_resets(bench: Benches) -> None:
+    card = bench(mig=False, may_reboot=True)
+    card.cards.fail("set_mig_mode", NoPermission, times=None)
+    card.aim(SEED)
+    reasons = []
+    for _ in range(TRIES_TOLD):
+        step = card.run()
+        assert isinstance(step, Wait)
+        assert step.until is not None
+        card.now = step.until
+        reasons.append(step.reason)
+    assert reasons[-1] == "NvmlFailed"
+
+
+# Evictions ---------------------------------------------------------------------------------------------------------
+
+
+def test_pods_are_evicted_where_the_policy_says_so_after_the_idle_work(bench: Benches) -> None:
+    card = bench(may_evict=True)
+    _, busy = card.make(("3g.20gb", 0), ("3g.20gb", 4))
+    card.hold("long", busy)
+    card.aim({"1g.5gb": 7})
+    assert card.settle() == Done()
+    evicted = next(each for each in card.done if isinstance(each, Evict))
+    assert [each.name for each in evicted.tenants] == ["long"]
+    before = card.done[: card.done.index(evicted)]
+    assert sum(isinstance(each, CreateCi) for each in before) == 4
+
+
+def test_only_pods_that_hold_what_must_go_are_evicted(bench: Benches) -> None:
+    card = bench(may_evict=True)
+    for number, device in enumerate(card.make(*SEVEN)):
+        card.hold(f"pod-{number}", device)
+    card.aim({"2g.10gb": 1, "1g.5gb": 5})
+    assert card.settle() == Done()
+    assert sum(map(len, card.tenants.values())) == 5
+
+
+def test_a_refused_eviction_is_asked_for_again_and_said(bench: Benches) -> None:
+    card = bench(may_evict=True)
+    (device,) = card.make(("7g.40gb", 0))
+    card.hold("guarded", device)
+    card.refusals["guarded"] = "disruption budget web allows none"
+    card.aim(SEED)
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert step.until == 2.0
+    assert "disruption budget web allows none" in step.text
+    card.now = step.until
+    card.run()
+    assert sum(isinstance(each, Evict) for each in card.done) == 2
+    card.refusals.clear()
+    assert card.settle() == Done()
+
+
+# Cards that change hands -------------------------------------------------------------------------------------------
+
+
+def test_a_card_of_the_slicer_is_not_touched(bench: Benches) -> None:
+    card = bench()
+    card.make(*SEVEN)
+    card.role = Role.ON_DEMAND
+    card.aim({}, mig=False)
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert step.reason == "CardsInUse"
+    assert card.calls() == []
+
+
+def test_a_card_that_is_handed_over_loses_what_the_layout_made_and_kept(bench: Benches) -> None:
+    card = bench()
+    card.make(("2g.10gb", 0))
+    card.aim(SEED)
+    card.settle()
+    card.kill()
+    card.aim({}, role=Role.ON_DEMAND)
+    assert card.settle() == LetGo()
+    assert card.starts() == {}
+    assert card.seen().mig_enabled
+
+
+def test_a_card_that_is_handed_over_keeps_what_somebody_else_made(bench: Benches) -> None:
+    card = bench()
+    card.make(("2g.10gb", 0))
+    card.aim({}, role=Role.ON_DEMAND)
+    assert card.settle() == LetGo()
+    assert card.starts() == {0: "2g.10gb"}
+
+
+def test_a_card_is_handed_over_only_when_nobody_holds_a_part_of_it(bench: Benches) -> None:
+    card = bench()
+    (device,) = card.make(("2g.10gb", 0))
+    card.hold("guest", device)
+    card.aim({}, role=Role.ON_DEMAND)
+    assert isinstance(card.run(), Wait)
+    assert card.fence == {card.uuid, device}
+    card.ends("guest")
+    assert card.settle() == LetGo()
+
+
+def test_a_card_without_a_goal_is_left_as_it_is_in_the_middle_of_anything(bench: Benches) -> None:
+    card = bench()
+    card.make(*SEVEN)
+    card.aim(SEED)
+    for _ in range(4):
+        card.step()
+    before = card.starts()
+    card.machine.aim(None)
+    assert card.run() == Done()
+    assert card.fence == frozenset()
+    assert card.starts() == before
+
+
+def test_what_a_layout_makes_is_known_as_its_own_before_the_call(bench: Benches) -> None:
+    card = bench()
+    card.aim({"7g.40gb": 1})
+    while not isinstance(card.done[-1] if card.done else None, CreateGi):
+        card.step()
+    assert card.machine.ours == {Place("7g.40gb", 0)}
+
+
+def test_a_layout_that_the_cards_own_table_forbids_is_refused_untouched(bench: Benches) -> None:
+    card = bench()
+    card.make(*SEVEN)
+    card.aim({"3g.20gb": 2, "1g.5gb": 1})
+    step = card.run()
+    assert isinstance(step, Wait)
+    assert (step.reason, step.failed) == ("LayoutImpossible", True)
+    assert "mig-configs.wanted[0]" in step.text
+    assert card.calls() == []
+
+
+def test_unknown_failures_of_a_destroy_never_skip_the_fence(bench: Benches) -> None:
+    card = bench()
+    card.make(*SEVEN)
+    card.cards.fail("destroy_compute_instance", NvmlError, times=3)
+    card.aim({"7g.40gb": 1})
+    assert card.settle() == Done()
+    assert any(isinstance(each, DestroyCi) for each in card.done)

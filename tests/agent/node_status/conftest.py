@@ -1,0 +1,220 @@
+"""Simulated cards read as an agent reads them, and a Node on an API server in this process, on virtual time."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.node_conditions import NodeCondition
+from tessera.agent.inventory.gpu_inventory import Stock, gpus_of, read_stock
+from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, Sharing
+from tessera.agent.node_status.publisher import NodeTeller
+from tessera.api.sharing.config import MigStrategy
+from tessera.api.sharing.grammar import parse_profile
+from tessera.api.sharing.offer import make_offer
+from tessera.clock import LoopClock
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder
+from tessera.kube.informer import Informer
+from tessera.kube.resources import EVENTS, NODES, Node
+from tessera.mig.names import ci_profile_index
+from tessera.nvml.simulated import SimulatedMachine
+from tessera.nvml.worker import InlineNvml
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
+
+NODE = "node-1"
+#: A slice: profile and start.
+Place = tuple[str, int]
+
+
+class Machine:
+    """The cards of a node."""
+
+    def __init__(self, cards: str) -> None:
+        self.cards = SimulatedMachine(cards, seed=NODE)
+        self.uuids = [str(uuid) for uuid in self.cards.uuids()]
+
+    def cut(self, card: int, *places: Place) -> None:
+        """MIG mode is on and the card is cut so."""
+        uuid = self.cards.uuids()[card]
+        self.cards.set_mig_mode(uuid, enabled=True)
+        slices = {profile.name: profile.compute_slices for profile in self.cards.gi_profiles(uuid)}
+        for profile, start in places:
+            gi_id = self.cards.create_gpu_instance(uuid, profile, start)
+            self.cards.create_compute_instance(uuid, gi_id, ci_profile_index(slices[profile]))
+
+    async def stock(self) -> Stock:
+        """What an agent reads."""
+        return await read_stock(InlineNvml(self.cards, LoopClock(0)))
+
+    def read(self) -> Stock:
+        """The same, outside of any loop."""
+        return run_virtual(self.stock())
+
+
+def offered(stock: Stock, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> Sharing:
+    """What a profile makes of the cards."""
+    parsed = parse_profile(profile)
+    return Sharing(offer=make_offer(gpus_of(stock.cards), parsed, strategy), profile=parsed, mig_strategy=strategy)
+
+
+class Stage:
+    """One Node, what is true of it, and the part of an agent that tells.
+
+    Attributes:
+        machine: the cards.
+        sharing: what is in force; ``None`` while nothing is known.
+        conditions: all that shall stand on the Node; ``None`` likewise.
+        mig_state: of the layout.
+        changes: what wakes the teller.
+        behind: the Node as a watch shows it that is behind; ``None`` for one that is not.
+    """
+
+    def __init__(self, cards: str) -> None:
+        self.clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+        self.admin = self.user("admin", "system:masters")
+        self.machine = Machine(cards)
+        self.known = Stock()
+        self.sharing: Sharing | None = None
+        self.conditions: Sequence[NodeCondition] | None = None
+        self.mig_state = ""
+        self.on_demand: frozenset[str] = frozenset()
+        self.changes = Changes()
+        self.behind: Node | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._starts = 0
+
+    def user(self, name: str, *groups: str) -> Client:
+        user = UserInfo(name=name, groups=(*groups, "system:authenticated"))
+        return Client(InProcessTransport(self.server, user), field_manager=name, clock=self.clock)
+
+    async def begin(self, **labels: str) -> None:
+        """Kubelet registers the Node; an agent starts and reads the cards."""
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is ready"}
+        names = {"layout": "nvidia.com/mig.config", "profile": "nvidia.com/device-plugin.config"}
+        node = {
+            "metadata": {"name": NODE, "labels": {names[key]: value for key, value in labels.items()}},
+            "status": {"conditions": [ready]},
+        }
+        await self.admin.create(NODES.untyped(), node)
+        await self.start()
+
+    async def start(self, *, groups: Sequence[str] = ("system:masters",)) -> None:
+        """An agent starts, in place of the one before."""
+        await self.stop()
+        client = self.user("tessera-agent", *groups)
+        self._starts += 1
+        rng = random.Random(self._starts)
+        nodes: Informer[Node] = Informer(self.admin, NODES, clock=self.clock, rng=rng)
+        nodes.add_handler(lambda _event: self.changes.notify())
+        events = EventRecorder(client, component="tessera-agent", clock=self.clock, rng=rng)
+        teller = NodeTeller(
+            client,
+            node_name=NODE,
+            node=lambda: self.behind or nodes.cache.get(NODE),
+            stock=lambda: self.known,
+            sharing=lambda: self.sharing,
+            on_demand=lambda: self.on_demand,
+            mig_state=lambda: self.mig_state,
+            conditions=lambda: self.conditions,
+            machine=SIMULATED_MACHINE,
+            events=events,
+            changes=self.changes,
+            clock=self.clock,
+            rng=rng,
+        )
+        self._tasks = [asyncio.create_task(each) for each in (nodes.run(), events.run(), teller.run())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def offered(self, stock: Stock, profile: str) -> Sharing:
+        """What a profile makes of the cards."""
+        return offered(stock, profile)
+
+    async def offer(self, profile: str = "", strategy: MigStrategy = MigStrategy.MIXED) -> None:
+        """The cards are read anew and the profile is in force."""
+        self.known = await self.machine.stock()
+        self.sharing = offered(self.known, profile, strategy)
+        await self.changed()
+
+    async def tell(self, *conditions: NodeCondition) -> None:
+        """These conditions hold from now on."""
+        self.conditions = conditions
+        await self.changed()
+
+    async def changed(self) -> None:
+        self.changes.notify()
+        await self.clock.sleep(1)
+
+    # What everybody can see ----------------------------------------------------------------------------------------
+
+    async def node(self) -> dict[str, Any]:
+        return await self.admin.get(NODES.untyped(), NODE)
+
+    async def labels(self) -> Mapping[str, str]:
+        labels: Mapping[str, str] = (await self.node())["metadata"].get("labels", {})
+        return labels
+
+    async def shown(self) -> dict[str, dict[str, str]]:
+        """The conditions by type."""
+        return {each["type"]: each for each in (await self.node())["status"]["conditions"]}
+
+    async def events(self) -> list[tuple[str, str, str]]:
+        """Type, reason and message of the Node's events, oldest first."""
+        listing = await self.admin.list(EVENTS, "default")
+        found = sorted(listing.items, key=lambda each: int(each.metadata.resource_version))
+        return [(each.type, each.reason, each.message) for each in found]
+
+    def writes(self) -> list[str]:
+        """What the agent wrote of the Node."""
+        found = self.server.audit.writes(user="tessera-agent", resource="nodes")
+        return [each.subresource or "metadata" for each in found]
+
+    def requests(self) -> int:
+        """How often the agent tried to write to the Node."""
+        return sum(each.resource == "nodes" for each in self.server.audit if each.user == "tessera-agent")
+
+
+@pytest.fixture
+def make_machine() -> type[Machine]:
+    return Machine
+
+
+@pytest.fixture
+def make_sharing() -> Callable[..., Sharing]:
+    return offered
+
+
+@pytest.fixture(scope="session")
+def play() -> Callable[..., None]:
+    """Plays a story on a stage of its own and ends everything."""
+
+    def play_on(story: Callable[[Stage], Awaitable[None]], cards: str = "4xA100-40GB") -> None:
+        async def whole() -> None:
+            stage = Stage(cards)
+            try:
+                await story(stage)
+            finally:
+                await stage.stop()
+
+        run_virtual(whole())
+
+    return play_on
+
+
+@pytest.fixture
+def reordered() -> Callable[[Stock], Stock]:
+    """The same cards, listed the other way round."""
+    return lambda stock: msgspec.structs.replace(stock, cards=stock.cards[::-1])

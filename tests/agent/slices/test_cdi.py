@@ -1,0 +1,59 @@
+"""What the container runtime reads."""
+
+import json
+from pathlib import Path
+
+from tessera.agent.slices.cdi import CdiFolder, environment, qualified
+from tessera.nvml.interface import DeviceFile
+from tessera_lab.kubelet.cdi import CdiRegistry
+
+DEVICE = "GPU-a:3g.20gb:4"
+
+
+def test_a_device_brings_environment_and_device_files(tmp_path: Path) -> None:
+    files = [DeviceFile(path="/dev/nvidia0", major=195, minor=0)]
+    CdiFolder(tmp_path).write(DEVICE, ["MIG-1", "MIG-2"], files)
+    edits = CdiRegistry([tmp_path]).edits([qualified(DEVICE)])
+    assert edits.env == {"NVIDIA_VISIBLE_DEVICES": "MIG-1,MIG-2"}
+    assert edits.device_nodes == ("/dev/nvidia0",)
+    # Where NVIDIA's runtime ignores the variable in unprivileged containers, it finds the devices by their mounts.
+    assert edits.mounts == tuple(f"/var/run/nvidia-container-devices/{each}" for each in ("MIG-1", "MIG-2"))
+
+
+def test_a_file_is_what_the_specification_asks_for(tmp_path: Path) -> None:
+    CdiFolder(tmp_path).write(DEVICE, ["MIG-1"])
+    (path,) = tmp_path.glob("*.json")
+    assert json.loads(path.read_bytes()) == {
+        "cdiVersion": "0.6.0",
+        "kind": "tessera.dev/mig",
+        "devices": [
+            {
+                "name": DEVICE,
+                "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=MIG-1"]},
+            }
+        ],
+    }
+
+
+def test_the_next_claim_of_a_device_replaces_the_one_before(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    folder.write(DEVICE, ["MIG-1"])
+    folder.write(DEVICE, ["MIG-2"])
+    assert CdiRegistry([tmp_path]).edits([qualified(DEVICE)]).env == environment(["MIG-2"])
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_only_files_of_ours_are_removed(tmp_path: Path) -> None:
+    folder = CdiFolder(tmp_path)
+    other = tmp_path / "nvidia.json"
+    other.write_text("{}")
+    folder.write(DEVICE, ["MIG-1"])
+    folder.write("GPU-a:1g.5gb:0", ["MIG-2"])
+    folder.keep_only([DEVICE])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nvidia.json", f"tessera.dev-mig_{DEVICE}.json"]
+    folder.remove([DEVICE, DEVICE])
+    assert list(tmp_path.iterdir()) == [other]
+
+
+def test_a_folder_that_is_not_there_has_nothing_to_clean(tmp_path: Path) -> None:
+    CdiFolder(tmp_path / "none").keep_only([])

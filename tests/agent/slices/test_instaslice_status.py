@@ -1,0 +1,149 @@
+"""What the agent writes of its node: no more than what differs."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tessera.agent.inventory.mig_cards import Inventory
+from tessera.agent.inventory.positions import Position
+from tessera.agent.slices.events import CardRead, Journal, Made, PodGone, PodSeen, Started
+from tessera.agent.slices.instaslice_status import facts_of, foreign, status_patch
+from tessera.agent.slices.state_machine import Book
+from tessera.api.instaslice import Instaslice, InstasliceStatus, NodeResources, ProfilePlacements
+from tessera.api.instaslice import Position as Place
+from tessera.api.names import PodUid
+
+ROW = ProfilePlacements(placements=(Place(start=0, size=1),), gi_profile_id=19, ci_profile_id=0)
+POD = PodUid("pod-1")
+AT = Position("GPU-a", "3g.20gb", 4)
+MADE = CardRead("GPU-a", {"3g.20gb": (0, 4)}, (Made(gi_id=1, position=AT, size=4, computes=((0, "MIG-1"),)),))
+HALF = CardRead("GPU-a", {"3g.20gb": (0, 4)}, (Made(gi_id=1, position=AT, size=4),))
+NONE = CardRead("GPU-a", {"3g.20gb": (0, 4)}, ())
+HERE, OVER, GONE = PodSeen(POD, over=False), PodSeen(POD, over=True), PodGone(POD)
+
+
+def patched(before: NodeResources, after: NodeResources) -> object:
+    item = Instaslice(status=InstasliceStatus(node_resources=before))
+    return json.loads(msgspec.json.encode(status_patch(item, Book(Journal()), after)))
+
+
+def written(*facts: Any, promised: bool = True, result: tuple[str, str] | None = None, unbound: bool = True) -> object:
+    """What is written of the pod after some facts; ``result`` has the states of the entry that is there."""
+    piece = {"id": "a", "profile": "3g.20gb", "gpuUUID": "GPU-a", "start": 4, "size": 4}
+    request = {"profile": "3g.20gb", "podRef": {"namespace": "ns", "name": "web", "uid": POD}, "slices": [piece]}
+    item: dict[str, Any] = {"metadata": {"name": "n1"}, "spec": {"podAllocationRequests": {POD: request}}}
+    if not promised:
+        del item["spec"]
+    if result is not None:
+        states = {"allocationStatusController": result[0], "allocationStatusDaemonset": result[1]}
+        entry = {"gpuUUID": "GPU-a", "migPlacement": {"size": 4, "start": 4}, "nodename": "n1"}
+        entry |= {"allocationStatus": states, "configMapResourceIdentifier": "x"}
+        item["status"] = {"podAllocationResults": {POD: entry}}
+    made = Book(Journal(owners={AT.device_id: POD}))
+    seen = msgspec.convert(item, Instaslice)
+    for fact in (facts_of(seen), *facts, Started()):
+        made.apply(fact)
+    made.step("GPU-a", 0.0)
+    patch = status_patch(seen, made, NodeResources(), unbound=unbound)
+    return patch.get("status", {}).get("podAllocationResults", {}).get(POD, "nothing")
+
+
+def test_what_is_up_to_date_is_not_written() -> None:
+    same = NodeResources(mig_placement={"1g.5gb": ROW}, boot_id="b")
+    assert patched(same, same) == {}
+
+
+def test_profiles_of_cards_that_were_exchanged_are_removed() -> None:
+    before, after = NodeResources(mig_placement={"1g.5gb": ROW}), NodeResources(mig_placement={"1g.6gb": ROW})
+    row = {"placements": [{"size": 1, "start": 0}], "giProfileId": 19, "ciProfileId": 0}
+    assert patched(before, after) == {"status": {"nodeResources": {"migPlacement": {"1g.5gb": None, "1g.6gb": row}}}}
+
+
+def test_a_result_is_written_once_for_slices_that_exist_and_a_pod_that_is_bound() -> None:
+    assert written(MADE, HERE) == {
+        "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
+        "configMapResourceIdentifier": "8bf32089-8c96-5229-a08e-aa7f7aad9fa4",
+        "gpuUUID": "GPU-a",
+        "migPlacement": {"size": 4, "start": 4},
+        "nodename": "n1",
+    }
+
+
+def test_a_slice_whose_pod_is_not_bound_yet_can_wait() -> None:
+    assert written(MADE, unbound=False) == "nothing"
+    early = written(MADE)
+    assert isinstance(early, dict)
+    assert early["allocationStatus"] == {
+        "allocationStatusController": "creating",
+        "allocationStatusDaemonset": "created",
+    }
+    assert written(MADE, HERE, result=("creating", "created")) == {
+        "allocationStatus": {"allocationStatusController": "ungated"}
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "promised", "result", "expected"),
+    [
+        ((HALF, HERE), True, None, "nothing"),
+        ((MADE, OVER), True, None, "nothing"),
+        ((MADE, HERE), True, ("ungated", "created"), "nothing"),
+        ((MADE, HERE, GONE), True, ("ungated", "created"), "nothing"),
+        ((NONE, HERE, GONE), True, ("ungated", "created"), "nothing"),
+        ((MADE, HERE, GONE), False, ("ungated", "created"), "nothing"),
+        ((NONE, HERE, GONE), False, ("ungated", "created"), None),
+        ((MADE, HERE), False, ("ungated", "created"), "nothing"),
+    ],
+    ids=[
+        "half made",
+        "made for a pod that has ended",
+        "up to date",
+        "the pod is gone, its slice is not",
+        "the slice is gone, the promise is not",
+        "the promise is gone, the slice is not",
+        "all is gone",
+        "the promise was lost under a living pod",
+    ],
+)
+def test_a_result_stands_as_long_as_a_slice_or_a_promise(
+    facts: tuple[Any, ...], promised: bool, result: tuple[str, str] | None, expected: object
+) -> None:
+    assert written(*facts, promised=promised, result=result) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "result", "changes"),
+    [
+        (
+            (MADE, HERE),
+            ("creating", ""),
+            {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
+        ),
+        ((MADE, HERE), ("ungated", ""), {"allocationStatusDaemonset": "created"}),
+        ((NONE,), ("deleting", "created"), {"allocationStatusDaemonset": "deleted"}),
+    ],
+    ids=["promised by an earlier version", "ungated by it", "asked for its slices"],
+)
+def test_what_a_controller_has_written_is_answered(
+    facts: tuple[Any, ...], result: tuple[str, str], changes: dict[str, str]
+) -> None:
+    assert written(*facts, result=result) == {"allocationStatus": changes}
+
+
+@pytest.mark.parametrize(("recorded", "told"), [(True, 0), (False, 1)])
+def test_a_slice_that_cannot_be_destroyed_is_foreign_once_nothing_records_it(recorded: bool, told: int) -> None:
+    """Its promise is gone; a result of it says to the controller that the slots are taken."""
+    made = Book(Journal(owners={AT.device_id: POD}, released=(POD,)))
+    entry = {
+        "allocationStatus": {"allocationStatusController": "ungated", "allocationStatusDaemonset": "created"},
+        "configMapResourceIdentifier": "x",
+        "gpuUUID": "GPU-a",
+        "migPlacement": {"size": 4, "start": 4},
+        "nodename": "n1",
+    }
+    status = {"podAllocationResults": {POD: entry}} if recorded else {}
+    for fact in (facts_of(msgspec.convert({"status": status}, Instaslice)), MADE, Started()):
+        made.apply(fact)
+    assert len(foreign(Inventory(), made)) == told

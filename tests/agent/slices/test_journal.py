@@ -1,0 +1,68 @@
+"""What outlives the agent's process."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tessera.agent.slices.events import Journal
+from tessera.agent.slices.journal import JournalFile
+from tessera.api.names import PodUid
+
+JOURNAL = Journal(
+    owners={"GPU-a:3g.20gb:0": PodUid("u1")},
+    released=(PodUid("u2"),),
+    bindings={PodUid("u1"): {"GPU-a:3g.20gb:4": "GPU-a:3g.20gb:0"}},
+)
+
+
+def test_what_was_saved_is_loaded_by_the_next_process(tmp_path: Path) -> None:
+    JournalFile(tmp_path / "state" / "journal.json").save(JOURNAL)
+    assert JournalFile(tmp_path / "state" / "journal.json").load() == JOURNAL
+
+
+def test_without_a_file_the_journal_is_empty(tmp_path: Path) -> None:
+    assert JournalFile(tmp_path / "journal.json").load() == Journal()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b"",
+        b'{"owners": {"GPU-',
+        b'{"owners": 3}',
+        b"\xff\xfe",
+        b'{"owners": {"GPU-a": "u1"}}',
+        b'{"bindings": {"u1": {"GPU-a:3g.20gb:4": "GPU-a:3g.20gb:x"}}}',
+    ],
+)
+def test_a_damaged_file_counts_as_empty_and_is_told(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "journal.json").write_bytes(damage)
+    with caplog.at_level(logging.WARNING):
+        assert JournalFile(tmp_path / "journal.json").load() == Journal()
+    assert "journal.json does not read" in caplog.text
+
+
+def test_a_file_that_cannot_be_read_counts_as_empty_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "journal.json").mkdir()
+    with caplog.at_level(logging.WARNING):
+        assert JournalFile(tmp_path / "journal.json").load() == Journal()
+    assert "journal.json does not read" in caplog.text
+
+
+def test_the_same_again_is_not_written_again(tmp_path: Path) -> None:
+    file = JournalFile(tmp_path / "journal.json")
+    file.save(JOURNAL)
+    (tmp_path / "journal.json").unlink()
+    file.save(JOURNAL)
+    assert not (tmp_path / "journal.json").exists()
+
+
+def test_a_journal_that_cannot_be_written_raises(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        JournalFile(tmp_path / "file" / "journal.json").save(JOURNAL)

@@ -1,0 +1,306 @@
+"""Whatever happens in whatever order: nothing overlaps, nothing leaks, nothing foreign is touched.
+
+The book is driven against a card that keeps NVML's rules, by a controller that promises only what looks free to it,
+while pods come and go, calls fail, others use the card too, and the agent is killed before and after calls.
+"""
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from tessera.agent.inventory.positions import Position
+from tessera.agent.slices.events import (
+    Call,
+    CallFailed,
+    CardRead,
+    CreateComputeInstance,
+    CreateGpuInstance,
+    DestroyComputeInstance,
+    DestroyGpuInstance,
+    Failure,
+    Journal,
+    Made,
+    ObjectSeen,
+    PodGone,
+    PodSeen,
+    Promise,
+    Record,
+    Rest,
+    Started,
+    Wanted,
+)
+from tessera.agent.slices.state_machine import Book
+from tessera.api.names import PodUid
+
+GPU = "GPU-a"
+STARTS = {"1g.5gb": (0, 1, 2, 3, 4, 5, 6), "2g.10gb": (0, 2, 4), "3g.20gb": (0, 4), "7g.40gb": (0,)}
+SIZES = {"1g.5gb": 1, "2g.10gb": 2, "3g.20gb": 4, "7g.40gb": 8}
+POSITIONS = [Position(GPU, profile, start) for profile, starts in STARTS.items() for start in starts]
+
+
+class Refused(Exception):  # noqa: N818 - NVML refuses, nothing broke
+    """NVML refuses a call."""
+
+
+class Silicon:
+    """One card. ``busy`` are positions that a process uses."""
+
+    def __init__(self) -> None:
+        self.instances: dict[int, tuple[Position, bool]] = {}
+        self.foreign: set[int] = set()
+        self.busy: set[Position] = set()
+        self._next = 1
+
+    def create(self, position: Position) -> int:
+        if any(overlap(position, other) for other, _ in self.instances.values()):
+            raise Refused("insufficient resources")
+        gi_id, self._next = self._next, self._next + 1
+        self.instances[gi_id] = (position, False)
+        return gi_id
+
+    def do(self, call: Call, *, refuse: bool = False) -> None:
+        if refuse:
+            raise Refused("injected")
+        match call:
+            case CreateGpuInstance():
+                self.create(call.position)
+            case CreateComputeInstance():
+                assert self.instances[call.gi_id] == (call.position, False)
+                self.instances[call.gi_id] = (call.position, True)
+            case DestroyComputeInstance():
+                if call.position in self.busy:
+                    raise Refused("in use")
+                self.instances[call.gi_id] = (call.position, False)
+            case DestroyGpuInstance():
+                assert self.instances[call.gi_id][1] is False
+                del self.instances[call.gi_id]
+        assert all(gi_id in self.instances for gi_id in self.foreign), "a foreign instance was destroyed"
+
+    def read(self) -> CardRead:
+        return CardRead(
+            GPU,
+            STARTS,
+            tuple(
+                Made(
+                    gi_id=gi_id,
+                    position=position,
+                    size=SIZES[position.profile],
+                    computes=((0, f"MIG-{gi_id}"),) if whole else (),
+                )
+                for gi_id, (position, whole) in self.instances.items()
+            ),
+        )
+
+
+def overlap(one: Position, two: Position) -> bool:
+    return one.start < two.start + SIZES[two.profile] and two.start < one.start + SIZES[one.profile]
+
+
+class Node(RuleBasedStateMachine):
+    """An agent's book, its card, its journal, the pods and the controller."""
+
+    promised = Bundle("promised")
+    bound = Bundle("bound")
+
+    @initialize(foreign=st.lists(st.sampled_from(POSITIONS), max_size=2))
+    def begin(self, foreign: list[Position]) -> None:
+        self.card = Silicon()
+        self.now = 0.0
+        self.count = 0
+        self.disk = Journal()
+        self.promises: dict[PodUid, Promise] = {}
+        self.records: dict[PodUid, Record] = {}
+        self.pods: dict[PodUid, bool] = {}
+        for position in foreign:
+            self._somebody_else_makes(position)
+        self._start()
+
+    def _start(self) -> None:
+        self.book = Book(self.disk)
+        self._object_seen()
+        for pod, over in self.pods.items():
+            self.book.apply(PodSeen(pod, over))
+        self.book.apply(self.card.read())
+        self.book.apply(Started())
+
+    def _object_seen(self) -> None:
+        self.book.apply(ObjectSeen(dict(self.promises), dict(self.records)))
+
+    def _step(self, fault: str = "") -> bool:
+        """One step of the agent; whether there was one. ``fault``: refuse, kill before, kill after."""
+        call = self.book.step(GPU, self.now)
+        self.disk = self.book.journal()
+        if isinstance(call, Rest):
+            return False
+        if fault == "kill before":
+            self._start()
+            return True
+        try:
+            self.card.do(call, refuse=fault == "refuse")
+        except Refused as error:
+            kind = Failure.BUSY if str(error) == "in use" else Failure.REFUSED
+            self.book.apply(CallFailed(call, kind, str(error), self.now))
+        if fault == "kill after":
+            self._start()
+        else:
+            self.book.apply(self.card.read())
+        return True
+
+    def _report(self) -> None:
+        """What the agent writes, and the controller's answer: entries of deleted slices are removed."""
+        for pod, record in list(self.records.items()):
+            if self.book.released(pod):
+                if not self.book.positions_of(pod):
+                    self.promises.pop(pod, None)
+                    del self.records[pod]
+            elif record.daemonset == "" and pod in self.promises and self.book.made(pod):
+                self.records[pod] = Record(controller=record.controller, daemonset="created")
+        self._object_seen()
+
+    def _taken(self) -> list[Position]:
+        """What the controller believes to be in use."""
+        promised = [wanted.position for promise in self.promises.values() for wanted in promise.slices]
+        return promised + [made.position for made, owner in self.book.instances() if owner not in self.promises]
+
+    @rule(target=promised, wishes=st.lists(st.sampled_from(POSITIONS), min_size=1, max_size=3))
+    def promise(self, wishes: list[Position]) -> PodUid:
+        free: list[Position] = []
+        for wish in wishes:
+            if not any(overlap(wish, taken) for taken in self._taken() + free):
+                free.append(wish)
+        self.count += 1
+        pod = PodUid(f"pod-{self.count}")
+        if free:
+            slices = tuple(Wanted(position, SIZES[position.profile]) for position in free)
+            self.promises[pod] = Promise(pod=pod, namespace="ns", name=pod, slices=slices)
+            self.records[pod] = Record(controller="ungated", daemonset="")
+            self._object_seen()
+        return pod
+
+    @rule(target=bound, pod=consumes(promised))
+    def bind(self, pod: PodUid) -> PodUid:
+        self.pods[pod] = False
+        self.book.apply(PodSeen(pod, over=False))
+        return pod
+
+    @rule(pod=consumes(bound), vanishes=st.booleans())
+    def finish(self, pod: PodUid, vanishes: bool) -> None:
+        if vanishes:
+            self.pods.pop(pod, None)
+            self.book.apply(PodGone(pod))
+        else:
+            self.pods[pod] = True
+            self.book.apply(PodSeen(pod, over=True))
+
+    @rule(pod=consumes(promised))
+    def give_up_before_it_is_bound(self, pod: PodUid) -> None:
+        if pod in self.records:
+            self.records[pod] = Record(controller="deleting", daemonset=self.records[pod].daemonset)
+            self._object_seen()
+
+    @rule(pod=consumes(promised))
+    def take_the_promise_back(self, pod: PodUid) -> None:
+        self.promises.pop(pod, None)
+        self.records.pop(pod, None)
+        self._object_seen()
+
+    @rule(times=st.integers(1, 6))
+    def work(self, times: int) -> None:
+        for _ in range(times):
+            self._step()
+
+    @rule(fault=st.sampled_from(["refuse", "kill before", "kill after"]))
+    def work_badly(self, fault: str) -> None:
+        self._step(fault)
+
+    @rule()
+    def report(self) -> None:
+        self._report()
+
+    @rule()
+    def kill(self) -> None:
+        self._start()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 60.0]))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(position=st.sampled_from(POSITIONS))
+    def somebody_else_makes(self, position: Position) -> None:
+        self._somebody_else_makes(position)
+        self.book.apply(self.card.read())
+
+    def _somebody_else_makes(self, position: Position) -> None:
+        if position.device_id in self.disk.owners:
+            return  # between our note and our call: nobody could tell the two instances apart
+        try:
+            self.card.foreign.add(self.card.create(position))
+        except Refused:
+            return
+
+    @precondition(lambda self: self.card.foreign)
+    @rule(data=st.data())
+    def somebody_else_destroys(self, data: Any) -> None:
+        gi_id = data.draw(st.sampled_from(sorted(self.card.foreign)))
+        self.card.foreign.discard(gi_id)
+        del self.card.instances[gi_id]
+        self.book.apply(self.card.read())
+
+    @precondition(lambda self: self.card.instances)
+    @rule(data=st.data(), busy=st.booleans())
+    def a_process_begins_or_ends(self, data: Any, busy: bool) -> None:
+        position = data.draw(st.sampled_from(sorted(p for p, _ in self.card.instances.values())))
+        (self.card.busy.add if busy else self.card.busy.discard)(position)
+
+    @invariant()
+    def no_slice_is_for_two_pods(self) -> None:
+        if hasattr(self, "book"):
+            users: dict[Position, PodUid] = {}
+            for pod in self.book.promises:
+                for position in self.book.slices_of(pod):
+                    if self.book.device(pod, position):
+                        assert users.setdefault(position, pod) == pod
+
+    def teardown(self) -> None:
+        """Left alone, everything settles."""
+        if not hasattr(self, "book"):
+            return
+        self.card.busy.clear()
+        for _ in range(200):
+            self.now += 60.0
+            while self._step():
+                pass
+            before = (dict(self.promises), dict(self.records))
+            self._report()
+            if before == (self.promises, self.records):
+                break
+        foreign = [self.card.instances[gi_id][0] for gi_id in self.card.foreign]
+        ours = {
+            gi_id: position_whole
+            for gi_id, position_whole in self.card.instances.items()
+            if gi_id not in self.card.foreign
+        }
+        due = {
+            wanted.position
+            for pod, promise in self.promises.items()
+            for wanted in promise.slices
+            if not any(overlap(wanted.position, other) for other in foreign)
+        }
+        for pod, over in self.pods.items():
+            if pod not in self.promises and not over:
+                due |= set(self.book.positions_of(pod))
+        assert {position for position, _ in ours.values()} == due, "leaked or missing slices"
+        assert all(whole for _, whole in ours.values())
+        assert set(self.disk.owners) >= {position.device_id for position, _ in ours.values()}
+
+
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+@pytest.mark.soak
+class TestNodeForLong(Node.TestCase):  # type: ignore[misc, valid-type] # hypothesis makes the class at run time
+    settings = settings(max_examples=5_000, stateful_step_count=60, deadline=None)
