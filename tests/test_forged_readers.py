@@ -15,14 +15,14 @@ from tessera.agent.slices.state_machine import Book
 from tessera.api.driver.status import DRIVER_ANNOTATION, UPGRADE_STATE_LABEL
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import PodUid
-from tessera.driver.governance import Objects, govern
-from tessera.driver.machine import decide
-from tessera.driver.nodes import node_facts
-from tessera.driver.podfacts import node_pods
-from tessera.driver.rollout.reading import node_view
-from tessera.driver.rollout.state import RECORD_ANNOTATION
-from tessera.driver.rollout.views import Wanted
-from tessera.driver.world import World
+from tessera.driver.nodes.node_facts import node_facts
+from tessera.driver.nodes.pod_facts import node_pods
+from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
+from tessera.driver.planning.cluster_plan import decide
+from tessera.driver.planning.cluster_snapshot import World
+from tessera.driver.policies.policy_selection import Objects, govern
+from tessera.driver.rollout.node_view import Wanted
+from tessera.driver.rollout.node_view_reader import node_view
 from tessera.kube.cache import Event, EventKind
 from tessera.kube.resources import Node, Pod
 from tessera.kube.wire import Change, Codec

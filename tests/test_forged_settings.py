@@ -27,10 +27,10 @@ from tessera.api.sharing.devices import Gpu
 from tessera.api.sharing.offer import make_offer
 from tessera.api.values import settings_from
 from tessera.driver.coverage.kernels import listed
-from tessera.driver.governance import Objects, govern
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
-from tessera.driver.policymemory import followed_in
-from tessera.driver.rollout.state import record_of, references
+from tessera.driver.nodes.upgrade_record import record_of, references
+from tessera.driver.policies.followed_policies import followed_in
+from tessera.driver.policies.policy_selection import Objects, govern
 from tessera.kube.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
 from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, Book

@@ -6,7 +6,7 @@ after each boot, since another kernel may run. Names of labels: NFD's sources ``
 
 from typing import Any
 
-from tessera.driver.osimage import parse_os_image
+from tessera.driver.nodes.os_image import parse_os_image
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import NODES

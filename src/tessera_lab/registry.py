@@ -8,8 +8,8 @@ the resolver's answers are of one piece.
 from collections.abc import Sequence
 
 from tessera.clock import Clock
+from tessera.driver.image_tags import SourceError, candidates
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Tried
-from tessera.driver.tags import SourceError, candidates
 from tessera_lab.kubelet.images import Catalogue
 
 #: Which outcome counts where no candidate was found: those first that say least about what is there.

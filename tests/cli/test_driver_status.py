@@ -7,7 +7,7 @@ from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Re
 from tessera.cli.driver.labs import leaps
 from tessera.cli.driver.nodestatus import NodeDriver, is_stuck, lines, node_drivers
 from tessera.clock import SystemClock
-from tessera.driver.told import status_text
+from tessera.driver.nodes.node_status import status_text
 from tessera.kube.client import Client
 from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo

@@ -14,7 +14,7 @@ from tessera.cli.verdicts.nodes import AGENT_COMES, answer_about_node
 from tessera.cli.verdicts.reading import Asked, asked
 from tessera.cli.verdicts.sight import Sight, View
 from tessera.clock import rfc3339
-from tessera.driver.told import status_text
+from tessera.driver.nodes.node_status import status_text
 from tessera.kube.resources import CoreEvent, Node, Pod
 from tessera.manifests import install_manifests
 

@@ -13,7 +13,7 @@ from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.api.driver.status import DriverStatus, Phase, Strategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
-from tessera.driver.told import read_status
+from tessera.driver.nodes.node_status import read_status
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera_lab.cluster import Cluster, ClusterOptions

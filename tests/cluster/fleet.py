@@ -13,8 +13,8 @@ from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.api.driver.status import UPGRADE_STATE_LABEL
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.rollout.reading import PULL_APP
-from tessera.driver.rollout.state import RECORD_ANNOTATION, Record, record_of
+from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, Record, record_of
+from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.until import Watched

@@ -12,9 +12,9 @@ import pytest
 from tests.cluster.driverlab import K1, NEWER, REPOSITORY, Drivers, node, play, precompiled
 
 from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, DriverStatus, Phase
+from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.driver.resolution import Outcome
-from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP, read_failures
-from tessera.driver.rollout.state import REQUESTED_ANNOTATION
+from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP, read_failures
 from tessera.kube.errors import NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node

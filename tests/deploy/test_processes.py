@@ -15,10 +15,10 @@ from tessera.cli.installation.manifests import PULL_SECRETS_ROLE
 from tessera.cli.main import COMMANDS
 from tessera.controller.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
-from tessera.driver.imagememory import CONFIG_MAP as IMAGES_CONFIG_MAP
+from tessera.driver.images.persistent_resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.manifests.proxy import CLUSTER_PROXY
-from tessera.driver.policymemory import CONFIG_MAP as POLICIES_CONFIG_MAP
-from tessera.driver.rollout.failures import FAILURES_CONFIG_MAP
+from tessera.driver.policies.followed_policies import CONFIG_MAP as POLICIES_CONFIG_MAP
+from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.provisioning.store import RECORDS_NAME
 from tessera.webhook.options import REVIEW_PATH, WebhookOptions
 

@@ -17,7 +17,7 @@ from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.controller.metrics import Metrics as Controller
 from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.rollout import state
+from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
@@ -96,11 +96,16 @@ def test_the_user_guide_has_every_metric_label_and_annotation_of_drivers() -> No
     RolloutMetrics(registry)
     CoverageMetrics(registry)
     names = set(re.findall(r"^# TYPE (\w+)", generate_latest(registry).decode(), re.MULTILINE))
-    names |= {value for module in (policy, status, state) for name, value in vars(module).items() if _is_key(name)}
+    names |= {
+        value for module in (policy, status, upgrade_record) for name, value in vars(module).items() if _is_key(name)
+    }
     names |= {getattr(policy_status, name) for name in ("WITHOUT_EFFECT", "WITHOUT_DRIVER")}
-    names |= {each.value for kind in (state.State, status.Phase) for each in kind if each.value}
+    names |= {each.value for kind in (upgrade_record.State, status.Phase) for each in kind if each.value}
     assert len(names) > 30
-    unsaid = {name for name in names if f"`{name}" not in text} - {state.ENABLED_ANNOTATION, state.INITIAL_ANNOTATION}
+    unsaid = {name for name in names if f"`{name}" not in text} - {
+        upgrade_record.ENABLED_ANNOTATION,
+        upgrade_record.INITIAL_ANNOTATION,
+    }
     assert unsaid == set()
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.driver.osimage import parse_os_image
+from tessera.driver.nodes.os_image import parse_os_image
 from tessera_lab.experiments import scenarios
 from tessera_lab.systems import SYSTEMS, System, find_system, running
 

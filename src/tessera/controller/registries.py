@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 from tessera.clock import Clock
 from tessera.controller.options import ControllerOptions
-from tessera.driver.imagememory import ImageMemory
+from tessera.driver.images.persistent_resolver import ImageMemory
+from tessera.driver.images.resolver import RegistryResolver
 from tessera.driver.registry.authorities import read_authorities
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.pullsecrets import PullSecrets
+from tessera.driver.registry.pull_secrets import PullSecrets
 from tessera.driver.registry.wire import Trust, Wire
 from tessera.driver.resolution import Resolver
-from tessera.driver.resolver import RegistryResolver
 from tessera.kube.client import Client
 
 

@@ -15,32 +15,32 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock, until_set
-from tessera.driver.acting import Acting
-from tessera.driver.asking import Asking
 from tessera.driver.build.builds import Builds
 from tessera.driver.build.families import toolkit_image
 from tessera.driver.build.states import BuildPhase
-from tessera.driver.building import Building
+from tessera.driver.cluster_cache import Observed
 from tessera.driver.coverage.metrics import CoverageMetrics
 from tessera.driver.coverage.next_kernels import NextKernels
 from tessera.driver.coverage.use import Use, use_of
-from tessera.driver.governance import Governance
-from tessera.driver.instructions import node_of
-from tessera.driver.machine import decide
+from tessera.driver.executor import Acting
+from tessera.driver.images.image_lookups import Asking
+from tessera.driver.images.image_pull_failures import Unpullable
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
-from tessera.driver.observed import Observed
+from tessera.driver.nodes.pod_facts import NodePods, Progress
 from tessera.driver.options import DriverOptions
-from tessera.driver.podfacts import NodePods, Progress
-from tessera.driver.policies import Policies
+from tessera.driver.planning.build_requests import Building
+from tessera.driver.planning.cluster_plan import decide
+from tessera.driver.planning.cluster_snapshot import Decision, World
+from tessera.driver.planning.instructions import node_of
+from tessera.driver.planning.strategy import Situation, queries
+from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.policies.policy_watcher import Policies
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
-from tessera.driver.rolling import Rolling
-from tessera.driver.rollout.acting import Hands
+from tessera.driver.rollout.executor import Hands
 from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.driver.rollout.rollout import Rollout
-from tessera.driver.strategy import Situation, queries
-from tessera.driver.unpullable import Unpullable
-from tessera.driver.world import Decision, World
+from tessera.driver.rollout_link import Rolling
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError

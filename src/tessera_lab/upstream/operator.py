@@ -14,7 +14,7 @@ from tessera.api.driver.cluster_policy import read_cluster_policy
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock
-from tessera.driver.osimage import parse_os_image
+from tessera.driver.nodes.os_image import parse_os_image
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.informer import Informer

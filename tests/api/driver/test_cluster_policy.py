@@ -13,9 +13,9 @@ from tessera.api.driver.cluster_policy import asks_for_drivers, left_to, read_cl
 from tessera.api.driver.policy import Drain, ImageSource, PodDeletion, UpgradePolicy, WaitForCompletion
 from tessera.api.driver.reading import Read
 from tessera.api.operator.keys import POLICY, Leaf
+from tessera.driver.image_tags import candidates
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery
-from tessera.driver.tags import candidates
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "drivers" / "cluster-policy.yaml"
 

@@ -40,8 +40,8 @@ from tessera.api.driver.policy import UpgradePolicy
 from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_APP
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
+from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, record_of
 from tessera.driver.rollout.limits import unavailable_limit
-from tessera.driver.rollout.state import CHANGING, RECORD_ANNOTATION, Record, State, record_of
 from tessera.kube.meta import ObjectMeta
 from tessera_lab.apiserver.seams import GroupResource
 from tessera_lab.apiserver.storage import Change

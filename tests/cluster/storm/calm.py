@@ -35,8 +35,7 @@ from tessera.api.driver.status import (
     Phase,
 )
 from tessera.driver.manifests.names import APP_LABEL
-from tessera.driver.rollout.reading import PULL_APP
-from tessera.driver.rollout.state import (
+from tessera.driver.nodes.upgrade_record import (
     CHANGING,
     INITIAL_ANNOTATION,
     RECORD_ANNOTATION,
@@ -45,6 +44,7 @@ from tessera.driver.rollout.state import (
     record_of,
     state_of,
 )
+from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.resources import PODS, Node
 
 #: Simulated seconds: until all serve, after that until all rests, and in which nobody writes then.

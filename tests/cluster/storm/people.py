@@ -7,7 +7,7 @@ from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.world import BUILT, VERSIONS, branch
 
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-from tessera.driver.rollout.state import REQUESTED_ANNOTATION
+from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, REPLICASETS
 

@@ -12,7 +12,7 @@ from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
 from tessera.api.driver.status import UPGRADE_STATE_LABEL
-from tessera.driver.rollout.state import state_of
+from tessera.driver.nodes.upgrade_record import state_of
 from tessera.kube.errors import ApiError, NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import NODES

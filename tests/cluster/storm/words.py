@@ -7,9 +7,9 @@ from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, PAUSE_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import DRIVER_CONTAINER
-from tessera.driver.rollout.state import CORDONED_ANNOTATION, RECORD_ANNOTATION, State
-from tessera.driver.rollout.state import state_of as state_named
-from tessera.driver.told import read_status
+from tessera.driver.nodes.node_status import read_status
+from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, RECORD_ANNOTATION, State
+from tessera.driver.nodes.upgrade_record import state_of as state_named
 
 Node = Mapping[str, Any]
 

@@ -4,8 +4,8 @@ import msgspec
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.driver.coverage.use import Use, use_of
-from tessera.driver.governance import Governance
-from tessera.driver.nodes import NodeFacts
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

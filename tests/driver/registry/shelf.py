@@ -11,11 +11,11 @@ import msgspec
 from aiohttp import web
 
 from tessera.api.driver.policy import ImageSource
+from tessera.driver.images.resolver import RegistryResolver, Secrets, no_secrets
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.wire import Trust, Wire
 from tessera.driver.resolution import ImageKind, ImageQuery
-from tessera.driver.resolver import RegistryResolver, Secrets, no_secrets
 
 
 class Hand:

@@ -8,7 +8,7 @@ from tests.driver.registry.servers import PASSWORD, USER, docker_config
 
 from tessera.clock import LoopClock
 from tessera.driver.registry.keyring import CredentialsError
-from tessera.driver.registry.pullsecrets import PullSecrets
+from tessera.driver.registry.pull_secrets import PullSecrets
 from tessera.driver.registry.reference import parse
 from tessera.kube.client import Client
 from tessera.kube.resources import NAMESPACES, SECRETS

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from tessera.driver.rollout.state import Record, State
-from tessera.driver.rollout.views import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
+from tessera.driver.nodes.upgrade_record import Record, State
+from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
 
 OLD, NEW, OTHER = "0000000001", "0000000002", "0000000003"
 POLICY = "ClusterPolicy/cluster-policy"

@@ -16,11 +16,11 @@ from tests.driver.rollout.conftest import POLICY, wanted
 from tests.driver.rollout.world import CRASHES, GOOD, NO_IMAGE, OTHER_KERNEL, UNPROVEN, SimNode, World
 
 from tessera.api.driver.policy import UpgradePolicy
+from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, State
 from tessera.driver.rollout.fleet import Decision, decide
-from tessera.driver.rollout.reading import node_view
-from tessera.driver.rollout.state import CHANGING, CORDONED_ANNOTATION, REQUESTED_ANNOTATION, State
-from tessera.driver.rollout.underway import UnderWay
-from tessera.driver.rollout.views import NodeView
+from tessera.driver.rollout.in_flight import UnderWay
+from tessera.driver.rollout.node_view import NodeView
+from tessera.driver.rollout.node_view_reader import node_view
 from tessera.kube.resources import Node, Pod
 
 FIRST, SECOND, CRASHING, MISSING, UNSURE = "aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd", "eeeeeeeeee"

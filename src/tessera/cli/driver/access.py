@@ -14,11 +14,11 @@ import msgspec
 from tessera.cli.connect import Failure
 
 if TYPE_CHECKING:
+    from tessera.driver.images.resolver import Secrets
     from tessera.driver.registry.client import RegistryClient
     from tessera.driver.registry.keyring import Keyring
-    from tessera.driver.registry.pullsecrets import PullSecrets
+    from tessera.driver.registry.pull_secrets import PullSecrets
     from tessera.driver.resolution import Resolver
-    from tessera.driver.resolver import Secrets
 
 T = TypeVar("T")
 
@@ -101,11 +101,11 @@ async def registries(
         Failure: the authority's file has no certificates.
     """
     from tessera.clock import SystemClock
+    from tessera.driver.images.resolver import RegistryResolver
     from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
     from tessera.driver.registry.client import RegistryClient
     from tessera.driver.registry.keyring import Keyring
     from tessera.driver.registry.wire import Trust, Wire
-    from tessera.driver.resolver import RegistryResolver
 
     clock, keyring = SystemClock(), access.keyring()
     try:

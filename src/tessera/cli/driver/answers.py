@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.cli.driver.subject import Subject
-from tessera.driver.nodes import NodeFacts
+from tessera.driver.driver_sets import Choice
+from tessera.driver.image_tags import branch, kernel_form, os_forms
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.planning.strategy import Situation, choose, queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
-from tessera.driver.sets import Choice
-from tessera.driver.strategy import Situation, choose, queries
-from tessera.driver.tags import branch, kernel_form, os_forms
 
 Answers = Mapping[ImageQuery, Resolution]
 

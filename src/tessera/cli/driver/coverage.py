@@ -271,7 +271,7 @@ async def _report(
     from tessera.cli.driver.subject import NAMESPACE
     from tessera.driver.coverage.looking import looked
     from tessera.driver.coverage.report import Report
-    from tessera.driver.registry.pullsecrets import PullSecrets
+    from tessera.driver.registry.pull_secrets import PullSecrets
 
     async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:
         rows = await asyncio.gather(*(looked(each, there.resolver) for each in awaited))

@@ -87,7 +87,7 @@ async def _of_kernel(access: Access, source: "ImageSource", node: tuple[str, str
 async def _of_cluster(access: Access, output: str, kubeconfig: Path | None, context: str | None) -> int:
     from tessera.cli.driver.labs import lab_registries
     from tessera.cli.driver.subject import NAMESPACE, in_cluster
-    from tessera.driver.registry.pullsecrets import PullSecrets
+    from tessera.driver.registry.pull_secrets import PullSecrets
 
     lab = lab_registries(kubeconfig, context)
     async with (

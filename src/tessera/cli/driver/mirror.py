@@ -117,7 +117,7 @@ async def _cluster(
 ) -> int:
     from tessera.cli.driver.copying import mirrored
     from tessera.cli.driver.subject import NAMESPACE, Subject, in_cluster, kernels_in
-    from tessera.driver.registry.pullsecrets import PullSecrets
+    from tessera.driver.registry.pull_secrets import PullSecrets
 
     async with (
         connected("tessera-driver", *where) as client,

@@ -8,11 +8,11 @@ import msgspec
 from tessera.api.driver.policy import ImageSource
 from tessera.cli.driver.access import Registries
 from tessera.cli.driver.subject import Subject
+from tessera.driver.planning.strategy import queries
 from tessera.driver.registry.copies import Needed
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
-from tessera.driver.strategy import queries
 
 _READY_MADE = (ImageKind.PRECOMPILED, ImageKind.PRECOMPILED_BRANCH, ImageKind.VERBATIM)
 

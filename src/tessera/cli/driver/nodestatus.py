@@ -6,8 +6,8 @@ import msgspec
 
 from tessera.api.driver.status import Phase, Rejected
 from tessera.clock import parse_rfc3339
-from tessera.driver.nodes import node_facts
-from tessera.driver.told import read_status
+from tessera.driver.nodes.node_facts import node_facts
+from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import Node
 
 _NOTHING = "-"

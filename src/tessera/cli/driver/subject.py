@@ -13,7 +13,7 @@ from tessera.cli.connect import Failure
 from tessera.cli.driver.labs import LabRegistries, say_where_registries_are
 from tessera.driver.coverage.kernels import kernel as kernel_line
 from tessera.driver.coverage.kernels import lines
-from tessera.driver.nodes import NodeFacts
+from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.pool import PoolKey
 from tessera.kube.client import Client
 from tessera.limits import ECHOED
@@ -108,8 +108,8 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: LabRegistries
     Raises:
         Failure: no policy of the cluster manages drivers.
     """
-    from tessera.driver.governance import Objects, govern
-    from tessera.driver.nodes import node_facts
+    from tessera.driver.nodes.node_facts import node_facts
+    from tessera.driver.policies.policy_selection import Objects, govern
     from tessera.kube.resources import NODES
 
     found = (await client.list(NODES)).items

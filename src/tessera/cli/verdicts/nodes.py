@@ -23,7 +23,7 @@ from tessera.cli.verdicts.fixed import dynamic_resources
 from tessera.cli.verdicts.node_events import still_telling
 from tessera.cli.verdicts.node_help import blanks_of, help_about, help_about_nothing
 from tessera.cli.verdicts.sight import AGENT_LABEL, View
-from tessera.driver.told import read_status
+from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import Condition, Node
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.

@@ -9,9 +9,9 @@ from tessera.driver.build import families
 from tessera.driver.build.families import Family, family_of
 from tessera.driver.build.forms import ARCHITECTURES, IMAGE, TARGET, VERSION, UnbuildableError, require_pool
 from tessera.driver.build.settings import BuildSettings, checked
+from tessera.driver.image_tags import tags
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind
-from tessera.driver.tags import tags
 from tessera.limits import ECHOED
 
 #: The first branch for which NVIDIA's driver container takes the open modules when nobody says which.

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from tessera.driver.nodes import page_kib
+from tessera.driver.nodes.node_facts import page_kib
 from tessera.driver.pool import PoolKey
 from tessera.limits import ECHOED, KERNEL_LIST, NEXT_KERNELS
 

@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.driver.coverage.kernels import NextKernel
+from tessera.driver.planning.strategy import queries
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
-from tessera.driver.strategy import queries
 
 #: Who runs what: the pools of the nodes that there are, and the policy of each.
 InUse = Iterable[tuple[PoolKey, DriverPolicy]]

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
-from tessera.driver.governance import Governance
-from tessera.driver.nodes import NodeFacts
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import Strategy
-from tessera.driver.sets import DriverSet
+from tessera.driver.driver_sets import DriverSet
 
 Json = dict[str, Any]
 #: Keys of each ConfigMap by its name.

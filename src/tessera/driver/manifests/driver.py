@@ -9,6 +9,7 @@ from typing import Any
 
 from tessera.api.driver.policy import Component, DriverPolicy
 from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, Strategy
+from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests import host
 from tessera.driver.manifests.configs import Keys, extras
 from tessera.driver.manifests.names import (
@@ -24,7 +25,6 @@ from tessera.driver.manifests.names import (
 )
 from tessera.driver.manifests.probes import driver_startup, driver_stop
 from tessera.driver.manifests.proxy import NO_PROXY, Proxy
-from tessera.driver.sets import DriverSet
 
 Json = dict[str, Any]
 

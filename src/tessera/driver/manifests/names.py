@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
-from tessera.driver.sets import DriverSet
+from tessera.driver.driver_sets import DriverSet
 from tessera.kube.meta import ObjectMeta
 
 NAMESPACE = "tessera-system"
@@ -19,7 +19,7 @@ PART_OF = {"app.kubernetes.io/part-of": "tessera"}
 #: Whose driver a pod brings; upstream's label, by which its tools find driver pods.
 COMPONENT = {"app.kubernetes.io/component": "nvidia-driver"}
 
-#: Annotation of a DaemonSet: its :class:`~tessera.driver.sets.DriverSet` as JSON.
+#: Annotation of a DaemonSet: its :class:`~tessera.driver.driver_sets.DriverSet` as JSON.
 SET_ANNOTATION = "tessera.dev/driver-set"
 #: Annotation of a DaemonSet: stands for all of its spec, so that it is written only when it differs.
 SPEC_ANNOTATION = "tessera.dev/spec"

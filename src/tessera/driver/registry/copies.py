@@ -17,10 +17,10 @@ from enum import Enum
 
 import msgspec
 
+from tessera.driver.image_tags import candidates, names_system
 from tessera.driver.registry.client import Found
 from tessera.driver.registry.reference import Reference, parse, parse_repository
 from tessera.driver.resolution import ImageQuery
-from tessera.driver.tags import candidates, names_system
 
 
 class Needed(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,10 +5,10 @@ come back under them. Such a node is begun as others are, but what was learnt of
 """
 
 from tessera.api.driver.policy import UpgradePolicy
+from tessera.driver.nodes.upgrade_record import CHANGING, State
 from tessera.driver.rollout.limits import in_progress
+from tessera.driver.rollout.node_view import NodeView, Pull
 from tessera.driver.rollout.pods import obstacle
-from tessera.driver.rollout.state import CHANGING, State
-from tessera.driver.rollout.views import NodeView, Pull
 
 
 def content(view: NodeView) -> bool:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from tessera.api.driver.policy import UpgradePolicy
-from tessera.driver.rollout.failures import Failures
+from tessera.driver.nodes.upgrade_record import State
+from tessera.driver.rollout.failure_history import Failures
 from tessera.driver.rollout.instructions import Forget, Remember
 from tessera.driver.rollout.limits import proven
-from tessera.driver.rollout.state import State
-from tessera.driver.rollout.views import NodeView
+from tessera.driver.rollout.node_view import NodeView
 
 
 def lesson(view: NodeView, known: Failures, now: float) -> Remember | Forget | None:

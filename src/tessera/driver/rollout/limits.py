@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from tessera.api.driver.policy import UpgradePolicy
-from tessera.driver.rollout.state import CHANGING, State
-from tessera.driver.rollout.views import NodeView
+from tessera.driver.nodes.upgrade_record import CHANGING, State
+from tessera.driver.rollout.node_view import NodeView
 
 
 def in_progress(view: NodeView) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessera.api.driver.policy import Drain, UpgradePolicy
-from tessera.driver.rollout.views import NodeView, PodView
+from tessera.driver.rollout.node_view import NodeView, PodView
 from tessera.kube.selectors import parse_selector
 
 

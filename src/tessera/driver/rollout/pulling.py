@@ -11,7 +11,7 @@ from typing import Any
 
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.rollout.instructions import PullImage
-from tessera.driver.rollout.reading import PULL_APP, PULL_SET_LABEL
+from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL
 
 
 def pull_pod(wish: PullImage) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import msgspec
 
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.clock import Clock
-from tessera.driver.rollout.acting import Hands
+from tessera.driver.rollout.executor import Hands
 from tessera.driver.rollout.fleet import Decision, decide
+from tessera.driver.rollout.in_flight import UnderWay
 from tessera.driver.rollout.instructions import Instruction
 from tessera.driver.rollout.metrics import RolloutMetrics
-from tessera.driver.rollout.underway import UnderWay
-from tessera.driver.rollout.views import NodeView
+from tessera.driver.rollout.node_view import NodeView
 
 __all__ = ["Decision", "Rollout"]
 

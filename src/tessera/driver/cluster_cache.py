@@ -1,0 +1,164 @@
+"""What was seen of nodes, pods and DaemonSets, as far as drivers depend on it, and whether a change of it matters.
+
+A cluster's nodes send heartbeats and its pods come and go by the thousand; a round of decisions begins only where a
+node's facts changed, a pod has to do with drivers, or the node of a pod is being upgraded.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tessera.api.driver.status import TOOLKIT_APP
+from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, SPEC_ANNOTATION, set_of
+from tessera.driver.nodes.node_facts import NodeFacts, node_facts, same_but_version
+from tessera.driver.nodes.pod_facts import NodePods, is_relevant, node_pods
+from tessera.driver.nodes.upgrade_record import State, state_of
+from tessera.driver.planning.cluster_snapshot import Existing
+from tessera.driver.rollout.node_view import NodeView, Wanted
+from tessera.driver.rollout.node_view_reader import live_pods, node_view, pod_view
+from tessera.kube.cache import Event, EventKind
+from tessera.kube.informer import Informer
+from tessera.kube.resources import DaemonSet, Node, Pod
+
+#: Label ``app.kubernetes.io/name`` of pods that run this process's image.
+_OWN_APP = "tessera-controller"
+
+
+class Observed:
+    """What is seen.
+
+    Args:
+        nodes: mirrors all nodes.
+        pods: mirrors all pods.
+        sets: mirrors DaemonSets in Tessera's namespace.
+        stirred: called when something changed that matters, with what writes may now be judged anew.
+        pods_changed: called after pods that have to do with drivers changed on a node.
+
+    Attributes:
+        facts: nodes by name.
+    """
+
+    def __init__(
+        self,
+        nodes: Informer[Node],
+        pods: Informer[Pod],
+        sets: Informer[DaemonSet],
+        *,
+        stirred: Callable[[Iterable[str]], None],
+        pods_changed: Callable[[NodePods], None],
+    ) -> None:
+        self.facts: dict[str, NodeFacts] = {}
+        self._nodes = nodes
+        self._pods = pods
+        self._sets = sets
+        self._stirred = stirred
+        self._pods_changed = pods_changed
+        self._on_node: dict[str, dict[str, Pod]] = {}
+        self._pod_facts: dict[str, NodePods] = {}
+
+    def begin(self) -> list[Callable[[], None]]:
+        """Looks from now on; returns what ends that."""
+        return [
+            self._nodes.add_handler(self._node_seen),
+            self._pods.add_handler(self._pod_seen),
+            self._sets.add_handler(self._set_seen),
+        ]
+
+    def pods_of(self, name: str) -> NodePods:
+        """The pods on a node that have to do with its driver."""
+        found = self._pod_facts.get(name)
+        if found is None:
+            found = self._pod_facts[name] = node_pods(self._on_node.get(name, {}).values())
+        return found
+
+    def existing(self) -> dict[str, Existing]:
+        """The driver sets that have a DaemonSet, by id."""
+        found: dict[str, Existing] = {}
+        for each in self._sets.cache.values():
+            made = set_of(each.metadata)
+            if made is not None and each.metadata.deletion_timestamp is None:
+                found[made.id] = Existing(set=made, uid=each.metadata.uid)
+        return found
+
+    def views(self, wanted: Mapping[str, Wanted], now: float) -> Iterator[NodeView]:
+        """What the rollout has to know of nodes that have a driver, or are between two."""
+        for name, each in wanted.items():
+            node, facts = self._nodes.cache.get(name), self.facts.get(name)
+            if node is not None and facts is not None and (facts.driver_set or facts.record):
+                pods = list(self._on_node.get(name, {}).values())
+                yield node_view(node, pods, each, validated=self.pods_of(name).validated, now=now)
+
+    def user_of(self, name: str) -> str:
+        """A pod that uses a node's cards and can be asked to go, ``namespace/name``; empty if there is none."""
+        pods = live_pods(self._on_node.get(name, {}).values())
+        return next((each.text for each in pods if each.gpu and not each.stays), "")
+
+    @property
+    def toolkit(self) -> bool:
+        """Whether the container toolkit has a DaemonSet."""
+        return f"{NAMESPACE}/{TOOLKIT_APP}" in self._sets.cache
+
+    def toolkit_spec(self) -> str:
+        """What the toolkit's DaemonSet was made from; empty if there is none."""
+        found = self._sets.cache.get(f"{NAMESPACE}/{TOOLKIT_APP}")
+        return found.metadata.annotations.get(SPEC_ANNOTATION, "") if found is not None else ""
+
+    def own_image(self, identity: str) -> str:
+        """The image that a pod of this process runs; empty if none is seen."""
+        own = self._pods.cache.get(f"{NAMESPACE}/{identity}") if identity else None
+        found = [own] if own is not None else [each for each in self._pods.cache.values() if _is_own(each)]
+        return next((each.spec.containers[0].image for each in found if each.spec.containers), "")
+
+    # What is seen
+
+    def _node_seen(self, event: Event[Node]) -> None:
+        name = event.object.metadata.name
+        if event.kind is EventKind.DELETED:
+            self.facts.pop(name, None)
+            self._stirred(())
+            return
+        facts, before = node_facts(event.object), self.facts.get(name)
+        self.facts[name] = facts
+        if before is None or _is_changing(facts) or not same_but_version(before, facts):
+            self._stirred(_written(before, facts))
+
+    def _pod_seen(self, event: Event[Pod]) -> None:
+        pod = event.object
+        if not pod.spec.node_name:
+            return
+        name, key = pod.spec.node_name, f"{pod.metadata.namespace}/{pod.metadata.name}"
+        pods = self._on_node.setdefault(name, {})
+        if event.kind is EventKind.DELETED:
+            pods.pop(key, None)
+            if not pods:
+                del self._on_node[name]
+        else:
+            pods[key] = pod
+        facts = self.facts.get(name)
+        if is_relevant(pod):
+            self._pod_facts.pop(name, None)
+            self._pods_changed(self.pods_of(name))
+            self._stirred((f"validation/{name}",))
+        elif facts is not None and (_is_changing(facts) or (facts.driver_set and pod_view(pod).gpu)):
+            self._stirred(())
+
+    def _set_seen(self, event: Event[DaemonSet]) -> None:
+        name = event.object.metadata.name
+        self._stirred((f"set/{name}", *(("toolkit",) if name == TOOLKIT_APP else ())))
+
+
+def _written(before: NodeFacts | None, facts: NodeFacts) -> Iterator[str]:
+    """Writes of a node that may be what was seen; what is told of it is not proven by a write of something else."""
+    if before is None or before.labels != facts.labels:
+        yield f"label/{facts.name}"
+    if before is None or before.told != facts.told:
+        yield f"told/{facts.name}"
+    if before is None or before.condition != facts.condition:
+        yield f"condition/{facts.name}"
+
+
+def _is_changing(facts: NodeFacts) -> bool:
+    """Whether the rollout has something to do with a node, so that everything on it matters."""
+    return state_of(facts.upgrade_state) not in {State.NONE, State.DONE}
+
+
+def _is_own(pod: Pod) -> bool:
+    return pod.metadata.namespace == NAMESPACE and pod.metadata.labels.get(APP_LABEL) == _OWN_APP

@@ -1,0 +1,289 @@
+"""Carries out the machine's instructions, each as one request, and remembers which are under way.
+
+Nothing is written twice at a time, and the next write comes when the last was seen: what is decided meanwhile is
+decided from an old view. Nor is anything begun again that failed a moment ago. All of that may be lost: whoever starts
+anew decides from what is seen.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from tessera.api.driver.nvidia_driver import OWNER_LABEL
+from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
+from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, TOOLKIT_APP
+from tessera.clock import Clock
+from tessera.driver.manifests.configs import ConfigError, needed_config_maps
+from tessera.driver.manifests.driver import driver_daemonset
+from tessera.driver.manifests.names import NAMESPACE, SPEC_ANNOTATION
+from tessera.driver.manifests.pods import validation_pod
+from tessera.driver.manifests.proxy import CLUSTER_PROXY, NO_PROXY, Proxy, read_proxy, trusted_ca
+from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
+from tessera.driver.nodes.node_status import status_text
+from tessera.driver.planning.instructions import (
+    ApplyToolkit,
+    CreateSet,
+    DeletePod,
+    DeleteSet,
+    DeleteToolkit,
+    Instruction,
+    Label,
+    Show,
+    Tell,
+    TellPolicy,
+    Validate,
+    key_of,
+)
+from tessera.kube.backoff import Backoff
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which what was written is seen in a watch; what is not seen by then changed nothing.
+SEEN_SECONDS = 2.0
+#: Owner of the condition and of the toolkit's DaemonSet: of each it owns all that it applies.
+CONDITIONS_MANAGER = "tessera-drivers"
+
+
+class Acting:
+    """The hands.
+
+    Args:
+        client: the API server.
+        clock: the time.
+        rng: for jitter.
+        may_act: whether this process still leads; asked before each write.
+        wake: called when something may be due that no watch will tell.
+        image: Tessera's own image; empty while it is not known.
+        toolkit_spec: what the toolkit's DaemonSet was made from, as its annotation says; empty if there is none.
+
+    Attributes:
+        problems: why a set's DaemonSet cannot be made, by the set's id.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        rng: random.Random,
+        may_act: Callable[[], bool],
+        wake: Callable[[], None],
+        image: Callable[[], str],
+        toolkit_spec: Callable[[], str],
+    ) -> None:
+        self.problems: dict[str, str] = {}
+        self._client = client
+        self._owner = client.under(CONDITIONS_MANAGER)
+        self._clock = clock
+        self._rng = rng
+        self._may_act = may_act
+        self._wake = wake
+        self._image = image
+        self._toolkit_spec = toolkit_spec
+        self._running: set[str] = set()
+        self._overtaken: set[str] = set()  # what runs, and was seen before its answer came
+        self._unseen: dict[str, float] = {}  # what was answered and not seen, and until when that is waited for
+        self._pauses: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}
+
+    def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
+        """Begins an instruction unless that would be in vain now."""
+        key, now = key_of(instruction), self._clock.monotonic()
+        if key in self._running or max(self._pauses.get(key, now), self._unseen.get(key, now)) > now:
+            return
+        if self._meets(instruction):
+            return
+        if isinstance(instruction, Validate | ApplyToolkit) and not self._image():
+            _log.info("Tessera's own image is not known: no pod of its controller is seen")
+            self._pauses[key] = now + 30.0
+            return
+        if isinstance(instruction, ApplyToolkit) and self._stands(instruction):
+            return
+        self._running.add(key)
+        group.create_task(self._do(key, instruction))
+
+    def seen(self, *keys: str) -> None:
+        """An object changed: what was written to it lately may be judged anew."""
+        for key in keys:
+            self._unseen.pop(key, None)
+        self._overtaken |= self._running.intersection(keys)
+
+    def due(self) -> float | None:
+        """Seconds until something that was put off may be begun; None if nothing was."""
+        now = self._clock.monotonic()
+        self._pauses = {key: when for key, when in self._pauses.items() if when > now}
+        self._unseen = {key: when for key, when in self._unseen.items() if when > now}
+        times = [*self._pauses.values(), *self._unseen.values()]
+        return min(times) - now if times else None
+
+    def _meets(self, instruction: Instruction) -> bool:
+        """Whether another write of the same node has to come first.
+
+        A label holds only for the node as it was seen. So it waits until what was told of the node is seen, and nothing
+        is told while it is under way.
+        """
+        match instruction:
+            case Label(node=node):
+                told = (f"told/{node}", f"condition/{node}")
+                return any(key in self._running or key in self._unseen for key in told)
+            case Tell(node=node) | Show(node=node):
+                return f"label/{node}" in self._running
+        return False
+
+    async def _do(self, key: str, instruction: Instruction) -> None:
+        try:
+            if self._may_act():
+                await self._send(instruction)
+        except Conflict:
+            self._pause(key)  # what is seen is old; a newer state is on its way
+        except ConfigError as error:
+            self._problem(instruction, str(error))
+            self._pause(key)
+        except NotFound as error:
+            if not isinstance(instruction, DeleteSet | DeletePod | DeleteToolkit):
+                _log.info("%s: %s", key, error)
+                self._pause(key)
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("%s: %s", key, error)
+            self._problem(instruction, str(error))
+            self._pause(key)
+        else:
+            self._backoffs.pop(key, None)
+            if key not in self._overtaken:
+                self._unseen[key] = self._clock.monotonic() + SEEN_SECONDS
+            if isinstance(instruction, CreateSet):
+                self.problems.pop(instruction.set.id, None)
+        finally:
+            self._running.discard(key)
+            self._overtaken.discard(key)
+        self._wake()
+
+    def _problem(self, instruction: Instruction, text: str) -> None:
+        if isinstance(instruction, CreateSet):
+            self.problems[instruction.set.id] = f"DaemonSet {instruction.set.name} cannot be made: {text}"
+
+    def _pause(self, key: str) -> None:
+        pause = self._backoffs.setdefault(key, Backoff(self._rng)).next()
+        self._pauses[key] = self._clock.monotonic() + pause
+
+    async def _send(self, instruction: Instruction) -> None:
+        match instruction:
+            case CreateSet():
+                await self._create_set(instruction)
+            case DeleteSet(name=name, uid=uid):
+                await self._client.delete(DAEMONSETS, name, NAMESPACE, uid=uid, propagation="Background")
+            case Label(node=node, uid=uid, version=version, set=set_, owner=owner):
+                labels = {DRIVER_SET_LABEL: set_ or None, **({} if owner is None else {OWNER_LABEL: owner or None})}
+                patch = {"metadata": {"labels": labels}}
+                await self._client.merge_patch(NODES, node, patch, uid=uid, resource_version=version)
+            case Tell(node=node, uid=uid, status=status):
+                text = None if status is None else status_text(status)
+                noted = {"metadata": {"annotations": {DRIVER_ANNOTATION: text}}}
+                await self._client.merge_patch(NODES, node, noted, uid=uid)
+            case Show(node=node, uid=uid, condition=condition):
+                # Applied under a manager of its own: a condition that is not named goes away.
+                conditions = [] if condition is None else [condition]
+                body = {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
+                await self._owner.apply(NODES.untyped(), node, body, subresource="status")
+            case Validate(node=node, uid=uid, set=set_, nri_plugin=nri):
+                pod = validation_pod(self._image(), node=node, node_uid=uid, driver_set=set_, nri_plugin=nri)
+                await self._create_pod(pod)
+            case DeletePod(name=name, uid=uid):
+                await self._client.delete(PODS, name, NAMESPACE, uid=uid, grace_seconds=0)
+            case ApplyToolkit():
+                await self._apply_toolkit(instruction)
+            case DeleteToolkit():
+                await self._client.delete(DAEMONSETS, TOOLKIT_APP, NAMESPACE, propagation="Background")
+            case TellPolicy():
+                await self._tell_policy(instruction)
+
+    async def _create_pod(self, pod: dict[str, object]) -> None:
+        try:
+            await self._client.create(PODS.untyped(), pod, NAMESPACE)
+        except AlreadyExists:
+            return
+        except Forbidden:
+            # No pod without its RuntimeClass, which is missing where hosts have a toolkit of their own.
+            if not await self._create_runtime_class():
+                raise
+            await self._client.create(PODS.untyped(), pod, NAMESPACE)
+
+    async def _create_runtime_class(self) -> bool:
+        """Whether it was not there yet."""
+        try:
+            await self._client.create(RUNTIME_CLASSES.untyped(), runtime_class())
+        except AlreadyExists:
+            return False
+        return True
+
+    async def _create_set(self, instruction: CreateSet) -> None:
+        made = instruction.set
+        keys, proxy = await self._config_keys(instruction), await self._proxy(instruction)
+        body = driver_daemonset(instruction.policy, made, keys, proxy)
+        try:
+            await self._client.create(DAEMONSETS.untyped(), body, NAMESPACE)
+        except AlreadyExists:
+            # Of that name but not recognised: somebody took away what says what it is for.
+            metadata = {key: body["metadata"][key] for key in ("labels", "annotations")}
+            await self._client.merge_patch(DAEMONSETS, made.name, {"metadata": metadata}, NAMESPACE)
+
+    async def _proxy(self, instruction: CreateSet) -> Proxy:
+        """OpenShift's, for nodes of RHCOS; others have none."""
+        if not instruction.set.pool.ostree:
+            return NO_PROXY
+        try:
+            found = await self._client.get(OPENSHIFT_PROXIES, CLUSTER_PROXY)
+        except NotFound:
+            return NO_PROXY
+        proxy = read_proxy(found)
+        if proxy.trusted_ca:
+            with contextlib.suppress(AlreadyExists):
+                await self._client.create(CONFIGMAPS.untyped(), trusted_ca(), NAMESPACE)
+        return proxy
+
+    async def _config_keys(self, instruction: CreateSet) -> Mapping[str, tuple[str, ...]]:
+        found: dict[str, tuple[str, ...]] = {}
+        for name in dict.fromkeys(needed_config_maps(instruction.policy, instruction.set)):
+            try:
+                config = await self._client.get(CONFIGMAPS, name, NAMESPACE)
+            except NotFound:
+                continue
+            found[name] = (*config.data, *config.binary_data)
+        return found
+
+    # The toolkit
+
+    def _toolkit_body(self, instruction: ApplyToolkit) -> dict[str, object]:
+        body = toolkit_daemonset(instruction.policy, self._image(), instruction.runtime)
+        body["metadata"]["annotations"] = {SPEC_ANNOTATION: _digest(body["spec"])}
+        return body
+
+    def _stands(self, instruction: ApplyToolkit) -> bool:
+        return self._toolkit_spec() == _digest(
+            toolkit_daemonset(instruction.policy, self._image(), instruction.runtime)["spec"]
+        )
+
+    async def _apply_toolkit(self, instruction: ApplyToolkit) -> None:
+        await self._create_runtime_class()
+        if self._may_act():
+            await self._owner.apply(DAEMONSETS.untyped(), TOOLKIT_APP, self._toolkit_body(instruction), NAMESPACE)
+
+    # Administrators' objects
+
+    async def _tell_policy(self, told: TellPolicy) -> None:
+        if told.resource is CLUSTER_POLICIES:
+            await self._client.merge_patch(CLUSTER_POLICIES, told.name, told.patch, uid=told.uid, subresource="status")
+        else:
+            await self._client.merge_patch(NVIDIA_DRIVERS, told.name, told.patch, uid=told.uid, subresource="status")
+
+
+def _digest(spec: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(spec, order="deterministic")).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Driver image lookup: resolver, persistent cache, repeated lookups and pull failures."""

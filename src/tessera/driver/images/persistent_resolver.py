@@ -1,0 +1,81 @@
+"""What registries said last, kept in the cluster: an outage that meets a fresh controller takes nothing away.
+
+A resolver in front of another one. Before the first question it puts back what the ConfigMap ``driver-images`` holds;
+after an answer that found another image it has that written down. What is written is the newest that fits; content that
+cannot be read is passed over and replaced.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.driver.images.resolver import LastGood, RegistryResolver
+from tessera.driver.resolution import ImageQuery, Outcome, Resolution
+from tessera.kube.client import Client
+from tessera.kube.keptmap import KeptMap
+from tessera.limits import DRIVER_MEMORY, REMEMBERED_IMAGES
+
+_log = logging.getLogger(__name__)
+
+CONFIG_MAP = "driver-images"
+KEY = "images.json"
+
+
+class ImageMemory:
+    """A :class:`~tessera.driver.resolution.Resolver` whose answers outlive the process.
+
+    Args:
+        resolver: who asks registries.
+        client: keeps the ConfigMap.
+        clock: for pauses.
+        namespace: where the ConfigMap lives.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, resolver: RegistryResolver, client: Client, clock: Clock, *, namespace: str, rng: random.Random
+    ) -> None:
+        self._resolver = resolver
+        self._loading: asyncio.Task[None] | None = None
+        self._known: frozenset[tuple[str, str]] = frozenset()
+        self._map = KeptMap(client, clock, namespace=namespace, name=CONFIG_MAP, data=self._data, rng=rng)
+
+    async def run(self) -> None:
+        """Writes down what was found, until cancelled."""
+        await self._map.run()
+
+    async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:
+        """See :meth:`.Resolver.resolve`."""
+        if self._loading is None:
+            self._loading = asyncio.create_task(self._load())
+        await asyncio.shield(self._loading)
+        answer = await self._resolver.resolve(query, fresh=fresh)
+        if answer.outcome is Outcome.FOUND and not answer.stale:
+            self._note(answer)
+        return answer
+
+    def _note(self, answer: Resolution) -> None:
+        found = (answer.reference, answer.digest)
+        if found not in self._known:
+            self._known |= {found}
+            self._map.changed()
+
+    async def _load(self) -> None:
+        text = (await self._map.load()).get(KEY, "[]")
+        try:
+            images = msgspec.json.decode(text[:DRIVER_MEMORY], type=list[LastGood])
+        except (msgspec.DecodeError, RecursionError) as error:
+            _log.warning(
+                "what ConfigMap %s says of images cannot be read, they are asked for anew: %s", CONFIG_MAP, error
+            )
+            return
+        self._resolver.restore(images[:REMEMBERED_IMAGES])
+
+    def _data(self) -> Mapping[str, str]:
+        newest = sorted(self._resolver.last_good(), key=lambda each: each.checked, reverse=True)[:REMEMBERED_IMAGES]
+        kept = sorted(newest, key=lambda each: (each.reference, each.architecture))
+        return {KEY: msgspec.json.encode(kept).decode()}

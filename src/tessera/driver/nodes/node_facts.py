@@ -1,0 +1,195 @@
+"""What a node says about itself, as far as its driver depends on it. Pure.
+
+Rules:
+
+1. What kubelet says at every boot comes before what Node Feature Discovery found out up to a minute ago, before an
+   upgrade of the system maybe. Labels say what kubelet's text does not. Nobody waits for a label.
+2. A node that lacks a fact is reported alone, with the fact; it stands in nobody else's way.
+3. Labels are written by others: a value that cannot be part of an image's name is a missing fact.
+"""
+
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_CONDITION, DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
+from tessera.api.gpu_labels import labels_say_gpu
+from tessera.api.names import GPU_RESOURCES, MIG_CONFIG_LABEL, MIG_RESOURCE_PREFIX
+from tessera.driver.nodes.os_image import OsRelease, parse_os_image
+from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
+from tessera.driver.pool import PoolKey
+from tessera.kube.resources import Condition, Node
+from tessera.limits import ECHOED
+
+_NFD = "feature.node.kubernetes.io/system-os_release."
+
+#: Switches of NVIDIA's operator that keep a node's driver as it is.
+_OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
+DEPLOY_DRIVER_LABEL = "nvidia.com/gpu.deploy.driver"
+PREINSTALLED = "pre-installed"
+_WORKLOAD_LABEL = "nvidia.com/gpu.workload.config"
+_CONTAINER_WORKLOAD = "container"
+
+#: Systems whose driver is a part of the system: what a container could load there is refused or replaced.
+_SYSTEM_DRIVERS = {
+    "bottlerocket": "Bottlerocket has its driver in the nvidia variants of its image",
+    "talos": "Talos loads drivers as system extensions only",
+    "cos": "Container-Optimized OS gets its driver from GKE's installer",
+}
+
+#: What can stand in an image's tag.
+_TAG_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A node, as far as its driver depends on it.
+
+    Attributes:
+        name: the node's.
+        uid: of its Node object.
+        version: its resourceVersion.
+        is_gpu: something says that it has a GPU.
+        pool: which images fit; None if a fact is missing.
+        missing: a sentence for each fact that is missing.
+        preinstalled: why its driver counts as the host's; empty if nothing says so.
+        opted_out: why Tessera leaves its driver alone; empty if nothing says so.
+        driver_set: the driver set that its label names; empty for none.
+        offers: its kubelet offers cards to pods.
+        ready: its condition Ready is True.
+        unschedulable: it is cordoned.
+        boot_id: changes with every boot.
+        created: RFC 3339, when it was registered.
+        runtime: ``containerd``, ``cri-o`` or ``docker``; empty if unknown.
+        labels: all labels.
+        upgrade_state: the label of an upgrade under way; empty for none.
+        record: the annotation with the rollout's record, as it stands.
+        told: the annotation with its driver's status, as it stands.
+        condition: the condition of its driver, as it stands; None if there is none.
+    """
+
+    name: str
+    uid: str
+    version: str = ""
+    is_gpu: bool
+    pool: PoolKey | None
+    missing: tuple[str, ...] = ()
+    preinstalled: str = ""
+    opted_out: str = ""
+    driver_set: str = ""
+    offers: bool = False
+    ready: bool = False
+    unschedulable: bool = False
+    boot_id: str = ""
+    created: str = ""
+    runtime: str = ""
+    labels: Mapping[str, str] = {}
+    upgrade_state: str = ""
+    record: str = ""
+    told: str = ""
+    condition: Condition | None = None
+
+
+def node_facts(node: Node) -> NodeFacts:
+    """What a Node object says."""
+    labels, info = node.metadata.labels, node.status.node_info
+    pool, missing = _pool(node)
+    conditions = {each.type: each for each in node.status.conditions}
+    ready = conditions.get("Ready")
+    told = conditions.get(DRIVER_CONDITION)
+    return NodeFacts(
+        name=node.metadata.name,
+        uid=node.metadata.uid,
+        version=node.metadata.resource_version,
+        is_gpu=is_gpu_node(labels),
+        pool=pool,
+        missing=missing,
+        preinstalled=_preinstalled(node),
+        opted_out=opted_out(labels),
+        driver_set=labels.get(DRIVER_SET_LABEL, ""),
+        offers=any(
+            name.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX)) and count != "0"
+            for name, count in node.status.allocatable.items()
+        ),
+        ready=ready is not None and ready.status == "True",
+        unschedulable=node.spec.unschedulable,
+        boot_id=info.boot_id,
+        created=node.metadata.creation_timestamp or "",
+        runtime=info.container_runtime_version.partition("://")[0],
+        labels=labels,
+        upgrade_state=labels.get(UPGRADE_STATE_LABEL, ""),
+        record=node.metadata.annotations.get(RECORD_ANNOTATION, ""),
+        told=node.metadata.annotations.get(DRIVER_ANNOTATION, ""),
+        condition=told,
+    )
+
+
+def same_but_version(first: NodeFacts, second: NodeFacts) -> bool:
+    """Whether two looks at a node tell the same; a heartbeat changes its resourceVersion and nothing that matters."""
+    return msgspec.structs.replace(first, version="") == msgspec.structs.replace(second, version="")
+
+
+def is_gpu_node(labels: Mapping[str, str]) -> bool:
+    """Whether anything says that the node has an NVIDIA GPU; NFD need not have come by."""
+    return MIG_CONFIG_LABEL in labels or labels_say_gpu(labels)
+
+
+def page_kib(kernel: str) -> int:
+    """KiB of a memory page of a kernel: 64 where its name ends so (``+64k``, ``_64k``, ``-64k``), else 4."""
+    return 64 if kernel.endswith(("+64k", "_64k", "-64k")) else 4
+
+
+def _pool(node: Node) -> tuple[PoolKey | None, tuple[str, ...]]:
+    labels, info = node.metadata.labels, node.status.node_info
+    system = _system(labels, info.os_image)
+    architecture = info.architecture or labels.get("kubernetes.io/arch", "")
+    image = repr(info.os_image[:ECHOED])
+    parts = {
+        "the kernel's version (status.nodeInfo.kernelVersion)": info.kernel_version,
+        "the architecture (status.nodeInfo.architecture)": architecture,
+        f"the operating system (labels {_NFD}ID and VERSION_ID; osImage is {image})": system.id,
+        f"the operating system's version (label {_NFD}VERSION_ID; osImage is {image})": system.version,
+    }
+    missing = tuple(
+        f"{name} is {'missing' if not value else f'{value[:ECHOED]!r}, which cannot be part of the name of an image'}"
+        for name, value in parts.items()
+        if not _TAG_PART.fullmatch(value)
+    )
+    if missing:
+        return None, missing
+    return PoolKey(
+        os_id=system.id,
+        os_version=system.version,
+        kernel=info.kernel_version,
+        architecture=architecture,
+        page_kib=page_kib(info.kernel_version),
+        ostree=system.ostree if _TAG_PART.fullmatch(system.ostree) else "",
+    ), ()
+
+
+def _system(labels: Mapping[str, str], os_image: str) -> OsRelease:
+    """From kubelet's text if it is a known one with a version, else from NFD's labels."""
+    parsed = parse_os_image(os_image)
+    if parsed is not None and parsed.version:
+        return parsed
+    labelled = {name: labels.get(_NFD + name, "") for name in ("ID", "VERSION_ID", "OSTREE_VERSION")}
+    os_id = labelled["ID"] or (parsed.id if parsed is not None else "")
+    return OsRelease(id=os_id, version=labelled["VERSION_ID"], ostree=labelled["OSTREE_VERSION"])
+
+
+def _preinstalled(node: Node) -> str:
+    labels = node.metadata.labels
+    if labels.get(DEPLOY_DRIVER_LABEL) == PREINSTALLED:
+        return f"its label {DEPLOY_DRIVER_LABEL} is {PREINSTALLED}"
+    return _SYSTEM_DRIVERS.get(_system(labels, node.status.node_info.os_image).id, "")
+
+
+def opted_out(labels: Mapping[str, str]) -> str:
+    """Why Tessera leaves a node's driver alone, as people asked in its labels; empty if they did not."""
+    for name in (_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
+        if labels.get(name) == "false":
+            return f"its label {name} is false"
+    workload = labels.get(_WORKLOAD_LABEL, _CONTAINER_WORKLOAD)
+    if workload != _CONTAINER_WORKLOAD:
+        return f"its label {_WORKLOAD_LABEL} is {workload[:63]}, and containers get no cards there"
+    return ""

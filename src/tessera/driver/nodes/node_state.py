@@ -1,0 +1,145 @@
+"""One node as the machine sees it, and how far its driver is. Pure."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.api.driver.status import DriverStatus, Phase, Strategy
+from tessera.driver.driver_sets import DriverSet
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.nodes.pod_facts import DriverPod, NodePods, Progress
+from tessera.driver.nodes.upgrade_record import CHANGING, Record
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """One node and what stands on it.
+
+    Attributes:
+        facts: what the node says.
+        pods: what its pods say.
+        told: its status as it was told last.
+        record: of the rollout, if it has not finished with the node.
+        rollout: what the rollout says of the node; empty if nothing.
+        sets: all driver sets by id that have a DaemonSet.
+        toolkit: the container toolkit is Tessera's to run.
+        user: a pod that uses the node's cards and can be asked to go, ``namespace/name``; empty if there is none, or
+            nobody looked since the driver serves.
+    """
+
+    facts: NodeFacts
+    pods: NodePods = NodePods()
+    told: DriverStatus | None = None
+    record: Record | None = None
+    rollout: str = ""
+    sets: Mapping[str, DriverSet] = {}
+    toolkit: bool = True
+    user: str = ""
+
+    @property
+    def current(self) -> DriverSet | None:
+        """The set that the node's label names, if there is such a one."""
+        return self.sets.get(self.facts.driver_set)
+
+    @property
+    def fitting(self) -> DriverSet | None:
+        """The current set, if it fits the node."""
+        current = self.current
+        return current if current is not None and current.pool == self.facts.pool else None
+
+    @property
+    def begun(self) -> DriverSet | None:
+        """The set that the rollout set out to bring to the node."""
+        return self.sets.get(self.record.target) if self.record is not None else None
+
+    @property
+    def upgrading(self) -> DriverSet | None:
+        """The set that the rollout is bringing to the node, or back, if it is one that fits the node."""
+        if self.record is None:
+            return None
+        if self.facts.driver_set == CHANGING:
+            return self.begun if self.begun is not None and self.begun.pool == self.facts.pool else None
+        return self.fitting
+
+    @property
+    def driver(self) -> DriverPod | None:
+        """The pod of the current set."""
+        return self.pods.driver(self.facts.driver_set)
+
+    @property
+    def rebooted(self) -> bool:
+        """Whether the node booted since it was last told something."""
+        return self.told is not None and self.told.boot != self.facts.boot_id
+
+    @property
+    def in_use(self) -> bool:
+        """Whether pods hold a driver that no longer serves: it cannot be unloaded under them.
+
+        In this boot one was proven to work, before which pods wait for cards and hold none; or it is tried in vain.
+        """
+        proven = self.told is not None and self.told.proven == self.facts.boot_id
+        return bool(self.user) and (proven or self.held)
+
+    @property
+    def held(self) -> bool:
+        """Whether the driver cannot come, since pods use what another one left, or itself."""
+        return bool(self.user) and not self.rebooted and self.driver is not None and self.driver.held
+
+    @property
+    def boot(self) -> str:
+        """The boot that the node is told of: the old one, as long as its pods may be those of before."""
+        if self.rebooted and self.told is not None and self.pods.validated(self.facts.driver_set):
+            return self.told.boot
+        return self.facts.boot_id
+
+    @property
+    def serves(self) -> bool:
+        """Whether pods may be using the driver of the current set."""
+        if self.fitting is None:
+            return False
+        if self.pods.validated(self.facts.driver_set):
+            return True  # also after a boot: these may be its pods, or still those of before
+        told = self.told
+        if told is None or told.set != self.facts.driver_set or self.rebooted:
+            return False
+        return told.phase in {Phase.READY, Phase.UPGRADING}
+
+
+def progress_of(seen: Seen, current: DriverSet) -> tuple[Phase, str]:
+    """How far the driver of a set is on the node, and what is awaited."""
+    driver = seen.pods.driver(current.id)
+    if driver is None:
+        return Phase.PULLING, "Its pod is not there yet."
+    if driver.progress is Progress.FAILED:
+        return Phase.FAILED, fault_of(seen)
+    if driver.fault:
+        return Phase.FAILED, f"{driver.fault}."
+    if driver.progress is Progress.PULLING:
+        return Phase.PULLING, ""
+    if driver.progress is Progress.STARTING:
+        what = "It is built and loaded." if current.strategy is Strategy.BUILT else "It is loaded."
+        return Phase.STARTING, what
+    if seen.pods.validated(current.id):
+        return Phase.READY, ""
+    toolkit = seen.pods.toolkit_of(current.id)
+    if seen.toolkit and (toolkit is None or not toolkit.ready):
+        fault = toolkit.fault if toolkit is not None else ""
+        return (Phase.FAILED, f"{fault}.") if fault else (Phase.STARTING, "The container toolkit is not ready yet.")
+    proof = seen.pods.validation
+    if proof is not None and proof.set == current.id and proof.fault:
+        return Phase.FAILED, f"{proof.fault}."
+    return Phase.STARTING, "No program has run on its cards yet."
+
+
+def may_validate(seen: Seen, current: DriverSet) -> bool:
+    """Whether the driver of a set can be proven now: it is ready, as is the container runtime, and was not proven."""
+    driver = seen.pods.driver(current.id)
+    ready = driver is not None and driver.progress is Progress.READY
+    toolkit = seen.pods.toolkit_of(current.id)
+    configured = not seen.toolkit or (toolkit is not None and toolkit.ready)
+    return ready and configured and not seen.pods.validated(current.id)
+
+
+def fault_of(seen: Seen) -> str:
+    """What is wrong with the driver that the node has, in a sentence; empty if nothing is known."""
+    driver = seen.driver
+    return f"{driver.fault}." if driver is not None and driver.fault else ""

@@ -1,0 +1,1 @@
+"""Decides which driver each node gets. No I/O except the build requests."""

@@ -1,0 +1,100 @@
+"""Between a policy that names a repository for builds and the builds themselves: which one is wanted, how it stands."""
+
+from collections.abc import Callable, Collection
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.status import BUILD_PATIENCE
+from tessera.clock import Clock
+from tessera.driver.build.builds import Builds
+from tessera.driver.build.forms import UnbuildableError
+from tessera.driver.build.job import job_name
+from tessera.driver.build.orders import BuildOrder, order_for
+from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.states import BuildPhase
+from tessera.driver.build.states import BuildState as Found
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.planning.strategy import Build, BuildState
+from tessera.driver.pool import PoolKey
+
+#: Seconds after a push in which a registry may not show the image yet.
+PUSH_PATIENCE = 120.0
+#: Seconds after which it is looked again whether patience has ended.
+_LOOK_AGAIN = 60.0
+
+
+class Building:
+    """Builds that nodes wait for.
+
+    Args:
+        builds: makes them.
+        settings: what an administrator says about building.
+        clock: the time.
+    """
+
+    def __init__(self, builds: Builds, settings: BuildSettings, clock: Clock) -> None:
+        self._builds = builds
+        self._settings = settings
+        self._clock = clock
+        self._since: dict[tuple[str, PoolKey], float] = {}  # version and pool -> since when somebody waits
+
+    def view(self, policy: DriverPolicy, pool: PoolKey) -> Build:
+        """How the build of a pool's image stands under a policy."""
+        return self._view(policy, pool)[0] if policy.build_repository else Build()
+
+    def order(self, wanted: Collection[tuple[DriverPolicy, PoolKey]]) -> None:
+        """Has images built for these pools, and for no others."""
+        now = self._clock.now()
+        waiting = {(policy.source.version, pool) for policy, pool in wanted}
+        self._since = {key: self._since.get(key, now) for key in waiting}
+        orders = [made for policy, pool in wanted if (made := self._view(policy, pool)[1]) is not None]
+        self._builds.want(orders, by="nodes")
+
+    def due(self) -> float | None:
+        """Seconds until patience with a build may have ended; None if nobody waits."""
+        return _LOOK_AGAIN if self._since else None
+
+    def _view(self, policy: DriverPolicy, pool: PoolKey) -> tuple[Build, BuildOrder | None]:
+        now = self._clock.now()
+        since = self._since.get((policy.source.version, pool), now)
+        return build_view(policy, pool, self._settings, self._builds.state, wanted_since=since, now=now)
+
+
+def build_view(
+    policy: DriverPolicy,
+    pool: PoolKey,
+    settings: BuildSettings,
+    state: Callable[[BuildOrder], Found],
+    *,
+    wanted_since: float,
+    now: float,
+) -> tuple[Build, BuildOrder | None]:
+    """How the build of a pool's image stands, and its order if there can be one.
+
+    Args:
+        policy: what asks for it.
+        pool: for whom.
+        settings: what else is said about building.
+        state: how far an order is.
+        wanted_since: seconds since 1970 from which on somebody waits for it.
+        now: seconds since 1970.
+    """
+    try:
+        made = order_for(policy, pool, settings=settings)
+    except UnbuildableError as error:
+        return Build(state=BuildState.FAILED, reason=f"Nothing can be built in the cluster: {error}."), None
+    return _judged(made, state(made), wanted_since, now), made
+
+
+def _judged(made: BuildOrder, found: Found, wanted_since: float, now: float) -> Build:
+    words = f" {found.text.rstrip('.')}." if found.text else ""
+    if found.phase is BuildPhase.FAILED:
+        return Build(state=BuildState.FAILED, reason=f"The build of {made.target} failed.{words}")
+    if found.phase is BuildPhase.DONE and now - found.since > PUSH_PATIENCE:
+        reason = f"The build of {made.target} is done, but the registry does not show it."
+        return Build(state=BuildState.FAILED, reason=reason)
+    since = min(wanted_since, found.since or now)
+    if now - since > BUILD_PATIENCE:
+        reason = f"The build of {made.target} takes more than {BUILD_PATIENCE / 60:.0f} min."
+        return Build(state=BuildState.OVERDUE, reason=reason)
+    job = f", Job {NAMESPACE}/{job_name(made, found.attempts)}" if found.attempts else ""
+    return Build(state=BuildState.RUNNING, reason=f"Waits for the one build of {made.target}{job}.{words}")

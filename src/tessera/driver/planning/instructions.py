@@ -1,0 +1,123 @@
+"""What the machine asks the hands to do, as values. Each may be lost, or done twice, without harm."""
+
+from typing import Any
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy
+from tessera.api.driver.status import DriverStatus
+from tessera.driver.driver_sets import DriverSet
+from tessera.driver.manifests.runtimes import Runtime
+from tessera.kube.meta import Resource
+
+
+class CreateSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Makes a driver set's DaemonSet."""
+
+    set: DriverSet
+    policy: DriverPolicy
+
+
+class DeleteSet(msgspec.Struct, frozen=True, kw_only=True):
+    """Deletes the DaemonSet of a set that no node refers to."""
+
+    name: str
+    uid: str
+
+
+class Label(msgspec.Struct, frozen=True, kw_only=True):
+    """Names a node's driver set; an empty one takes the label away. Holds only for the node as it was seen.
+
+    ``owner`` is the NVIDIADriver that it is of, under upstream's label; empty takes that away, None leaves it as it is.
+    """
+
+    node: str
+    uid: str
+    version: str
+    set: str
+    owner: str | None = None
+
+
+class Tell(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes a node's annotation; None takes it away."""
+
+    node: str
+    uid: str
+    status: DriverStatus | None
+
+
+class Show(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes the condition of a node's driver, as JSON; None takes it away."""
+
+    node: str
+    uid: str
+    condition: dict[str, Any] | None
+
+
+class Validate(msgspec.Struct, frozen=True, kw_only=True):
+    """Has a node's driver proven to work; ``nri_plugin`` as in the policy of the toolkit."""
+
+    node: str
+    uid: str
+    set: str
+    nri_plugin: bool = False
+
+
+class DeletePod(msgspec.Struct, frozen=True, kw_only=True):
+    """Removes a validation, or a toolkit's pod, that is about another driver or cannot go on."""
+
+    name: str
+    uid: str
+
+
+class ApplyToolkit(msgspec.Struct, frozen=True, kw_only=True):
+    """Has the container toolkit on managed nodes."""
+
+    policy: DriverPolicy
+    runtime: Runtime
+
+
+class DeleteToolkit(msgspec.Struct, frozen=True):
+    """Removes it."""
+
+
+class TellPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Writes the status of an administrator's object: a merge patch."""
+
+    resource: Resource[dict[str, Any]]
+    name: str
+    uid: str
+    patch: dict[str, Any]
+
+
+Instruction = (
+    CreateSet | DeleteSet | Label | Tell | Show | Validate | DeletePod | ApplyToolkit | DeleteToolkit | TellPolicy
+)
+
+
+def node_of(instruction: Instruction) -> str:
+    """The node that is written; empty for what writes none."""
+    return instruction.node if isinstance(instruction, Label | Tell | Show) else ""
+
+
+def key_of(instruction: Instruction) -> str:
+    """What is never written twice at a time."""
+    match instruction:
+        case CreateSet(set=made):
+            return f"set/{made.name}"
+        case DeleteSet(name=name):
+            return f"set/{name}"
+        case Label(node=node):
+            return f"label/{node}"
+        case Tell(node=node):
+            return f"told/{node}"
+        case Show(node=node):
+            return f"condition/{node}"
+        case Validate(node=node):
+            return f"validation/{node}"
+        case DeletePod(uid=uid):
+            return f"pod/{uid}"
+        case ApplyToolkit() | DeleteToolkit():
+            return "toolkit"
+        case TellPolicy(resource=resource, name=name):
+            return f"policy/{resource.kind}/{name}"

@@ -1,0 +1,287 @@
+"""How one node comes to its driver: the best strategy that is possible now, and why none of the better ones is. Pure.
+
+Best first: pre-installed, precompiled for exactly the version, precompiled for its branch, the same from a mirror,
+built, blocked. With ``usePrecompiled: false`` building comes before the three that need finished modules.
+
+Rules:
+
+1. Only an image that a registry has said to have is chosen. Not found, unauthorized and wrong architecture never lead
+   to a DaemonSet.
+2. A registry that does not answer says nothing: what it said last counts, and without that the node waits rather than
+   go a way that is slower by minutes, but not for longer than the caller's patience.
+3. A pool whose policy names a build repository waits for the one build, until that fails or is overdue.
+4. An image that kubelet could not pull counts as not there.
+
+It does not know what a node has now; that is :mod:`tessera.driver.planning.cluster_plan`'s business.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+
+import msgspec
+
+from tessera.api.driver.policy import DriverPolicy, ImageSource
+from tessera.api.driver.status import Rejected, Strategy
+from tessera.driver.driver_sets import Choice, make_set
+from tessera.driver.image_tags import mirrored
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+
+#: What is known of an image; None while nobody has asked.
+Answers = Callable[[ImageQuery], Resolution | None]
+
+
+class BuildState(Enum):
+    """How the one build of a pool's image stands."""
+
+    NONE = "none"
+    RUNNING = "running"
+    FAILED = "failed"
+    OVERDUE = "overdue"
+
+
+class Build(msgspec.Struct, frozen=True, kw_only=True):
+    """The one build of a pool's image, and a sentence about it."""
+
+    state: BuildState = BuildState.NONE
+    reason: str = ""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What else decides.
+
+    Attributes:
+        build: the build of the pool's image.
+        unpullable: why an image cannot be pulled, by image.
+        foreign: why the driver counts as somebody else's; empty if nothing says so.
+        toolkit: the Driver Toolkit's image for the pool's RHCOS; empty if there is none.
+        patient: a registry that does not answer may still be waited for.
+    """
+
+    build: Build = Build()
+    unpullable: Mapping[str, str] = {}
+    foreign: str = ""
+    toolkit: str = ""
+    patient: bool = True
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        choice: what the node should have; None while that is not known.
+        waiting: what is waited for, in one sentence; empty with a choice.
+        ask: what must be asked for that.
+        build: an image for the pool should be built.
+        silent: a registry that may have something better, or anything at all, does not answer.
+    """
+
+    choice: Choice | None = None
+    waiting: str = ""
+    ask: tuple[ImageQuery, ...] = ()
+    build: bool = False
+    silent: bool = False
+
+
+class _Step(msgspec.Struct, frozen=True):
+    """One way to a driver, in order."""
+
+    strategy: Strategy
+    query: ImageQuery
+
+
+def choose(facts: NodeFacts, policy: DriverPolicy, answers: Answers, situation: Situation | None = None) -> Verdict:
+    """The strategy for a node.
+
+    Args:
+        facts: the node.
+        policy: what governs it.
+        answers: what registries said.
+        situation: what else there is to know.
+
+    Returns:
+        A choice, or what is waited for.
+    """
+    situation = situation or Situation()
+    host = facts.preinstalled or situation.foreign
+    if host:
+        return _chosen(Choice(strategy=Strategy.PREINSTALLED, set=None, reason=f"The host has its driver: {host}."))
+    if facts.pool is None:
+        reason = f"Which image fits is not known: {'; '.join(facts.missing)}."
+        return _chosen(Choice(strategy=Strategy.BLOCKED, set=None, reason=reason))
+    return _Chooser(policy, facts.pool, answers, situation).verdict()
+
+
+def queries(policy: DriverPolicy, pool: PoolKey) -> list[ImageQuery]:
+    """All that may be asked for a pool under a policy, best first."""
+    return [step.query for step in _steps(policy, pool)]
+
+
+def version_branch(version: str) -> str:
+    """``525`` of ``525.125.06``; empty for what is no exact version: a branch, a digest, a text with an OS in it."""
+    first, _, rest = version.partition(".")
+    exact = first.isascii() and first.isdigit() and rest and all(part.isdigit() for part in rest.split("."))
+    return first if exact else ""
+
+
+def _steps(policy: DriverPolicy, pool: PoolKey) -> list[_Step]:
+    if policy.source.verbatim:
+        first = Strategy.PRECOMPILED if policy.use_precompiled else Strategy.BUILT
+        other = Strategy.MIRROR if policy.use_precompiled else Strategy.BUILT
+        sources = [(first, policy.source), *((other, each) for each in mirrored(policy.source, policy.mirrors))]
+        return [
+            _Step(strategy, ImageQuery(source=source, pool=pool, kind=ImageKind.VERBATIM))
+            for strategy, source in sources
+        ]
+    ready, built = list(_ready_made(policy, pool)), list(_built(policy, pool))
+    return ready + built if policy.use_precompiled else built + ready
+
+
+def _ready_made(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Step]:
+    kinds = [ImageKind.PRECOMPILED] + [ImageKind.PRECOMPILED_BRANCH] * bool(version_branch(policy.source.version))
+    named = {
+        ImageKind.PRECOMPILED: Strategy.PRECOMPILED,
+        ImageKind.PRECOMPILED_BRANCH: Strategy.PRECOMPILED_BRANCH,
+    }
+    for kind in kinds:
+        yield _Step(named[kind], ImageQuery(source=policy.source, pool=pool, kind=kind))
+    for source in _elsewhere(policy):
+        for kind in kinds:
+            yield _Step(Strategy.MIRROR, ImageQuery(source=source, pool=pool, kind=kind))
+
+
+def _built(policy: DriverPolicy, pool: PoolKey) -> Iterator[_Step]:
+    for source in (policy.source, *mirrored(policy.source, policy.mirrors)):
+        yield _Step(Strategy.BUILT, ImageQuery(source=source, pool=pool, kind=ImageKind.BUILDER))
+
+
+def _elsewhere(policy: DriverPolicy) -> tuple[ImageSource, ...]:
+    """The mirrors, and the repository with what was built in this cluster."""
+    places = dict.fromkeys([*policy.mirrors, *([policy.build_repository] if policy.build_repository else [])])
+    return mirrored(policy.source, [place for place in places if place != policy.source.repository])
+
+
+def _chosen(choice: Choice) -> Verdict:
+    return Verdict(choice=choice)
+
+
+class _Chooser:
+    """Goes through the steps of one node and notes why each is not taken."""
+
+    def __init__(self, policy: DriverPolicy, pool: PoolKey, answers: Answers, situation: Situation) -> None:
+        self._policy = policy
+        self._pool = pool
+        self._answers = answers
+        self._situation = situation
+        self._rejected = [Rejected(strategy=Strategy.PREINSTALLED, reason="Nothing says that the host has a driver.")]
+        self._silent: list[str] = []
+        self._order = False
+
+    def verdict(self) -> Verdict:
+        steps = _steps(self._policy, self._pool)
+        ready = [step for step in steps if step.strategy is not Strategy.BUILT]
+        built = [step for step in steps if step.strategy is Strategy.BUILT]
+        if not self._policy.use_precompiled:
+            return self._try(built) or self._try(ready) or self._blocked()
+        return (
+            self._try(ready) or self._wait_for_answer() or self._wait_for_build() or self._try(built) or self._blocked()
+        )
+
+    def _try(self, steps: Sequence[_Step]) -> Verdict | None:
+        """The first of the steps that is possible; all of them are asked for at once."""
+        ask = tuple(step.query for step in steps if self._answers(step.query) is None)
+        for step in steps:
+            answer = self._answers(step.query)
+            if answer is None:
+                return Verdict(waiting=f"Asks {_place(step.query.source)} for an image.", ask=ask)
+            if answer.outcome is Outcome.UNREACHABLE:
+                self._silent.append(_told(answer))
+            if answer.outcome is not Outcome.FOUND:
+                self._reject(step.strategy, _told(answer))
+            elif self._situation.unpullable.get(answer.pinned or answer.reference):
+                image = answer.pinned or answer.reference
+                self._reject(step.strategy, f"{image} cannot be pulled: {self._situation.unpullable[image]}.")
+            else:
+                return self._take(step, answer, ask)
+        return None
+
+    def _take(self, step: _Step, answer: Resolution, ask: tuple[ImageQuery, ...]) -> Verdict:
+        if step.strategy is Strategy.BUILT and not self._policy.use_precompiled:
+            self._reject(Strategy.PRECOMPILED, "The policy says usePrecompiled: false.")
+        toolkit = self._situation.toolkit if step.strategy is Strategy.BUILT else ""
+        made = make_set(
+            self._policy,
+            self._pool,
+            step.strategy,
+            answer.pinned or answer.reference,
+            tag=answer.tag,
+            toolkit=toolkit,
+        )
+        stale = " The registry does not answer now; this is what it said last." if answer.stale else ""
+        choice = Choice(
+            strategy=step.strategy,
+            set=made,
+            reason=_WHY[step.strategy].format(reference=answer.reference) + stale,
+            rejected=self._noted(),
+        )
+        return Verdict(choice=choice, ask=ask, build=self._order, silent=bool(self._silent))
+
+    def _wait_for_build(self) -> Verdict | None:
+        """Waits for the one build of the pool, where the policy says where to put it."""
+        build = self._situation.build
+        if not self._policy.build_repository or self._policy.source.verbatim:
+            return None
+        if build.state in {BuildState.FAILED, BuildState.OVERDUE}:
+            self._reject(Strategy.MIRROR, build.reason)
+            self._order = build.state is BuildState.OVERDUE
+            return None
+        where = f"{self._policy.build_repository}/{self._policy.source.image}"
+        return Verdict(waiting=build.reason or f"Waits for the one build of this kernel into {where}.", build=True)
+
+    def _wait_for_answer(self) -> Verdict | None:
+        if not self._silent or not self._situation.patient:
+            return None
+        return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order, silent=True)
+
+    def _blocked(self) -> Verdict:
+        if self._silent:
+            return Verdict(waiting=f"Waits for a registry: {self._silent[0]}", build=self._order, silent=True)
+        last = self._rejected[-1].reason
+        reason = f"No image fits {self._pool.text}. {last}"
+        choice = Choice(strategy=Strategy.BLOCKED, set=None, reason=reason, rejected=self._noted())
+        return Verdict(choice=choice, build=self._order)
+
+    def _reject(self, strategy: Strategy, reason: str) -> None:
+        self._rejected.append(Rejected(strategy=strategy, reason=reason))
+
+    def _noted(self) -> tuple[Rejected, ...]:
+        """One reason for each strategy, the first; mirrors keep theirs together."""
+        by_strategy: dict[Strategy, list[str]] = {}
+        for each in self._rejected:
+            by_strategy.setdefault(each.strategy, []).append(each.reason)
+        return tuple(Rejected(strategy=strategy, reason=" ".join(texts)) for strategy, texts in by_strategy.items())
+
+
+_WHY: Mapping[Strategy, str] = {
+    Strategy.PRECOMPILED: "{reference} has modules for this kernel.",
+    Strategy.PRECOMPILED_BRANCH: "{reference} has modules of the version's branch for this kernel.",
+    Strategy.MIRROR: "{reference} has modules for this kernel, in another repository than the policy's own.",
+    Strategy.BUILT: "{reference} compiles its modules on the node.",
+}
+
+
+def _told(answer: Resolution) -> str:
+    """Why an answer is no image, with the reference that counts."""
+    counted = [each for each in answer.tried if each.outcome is answer.outcome]
+    if not counted:
+        return f"{answer.outcome.value.capitalize()}."
+    more = len(answer.tried) - 1
+    reference, text = counted[0].reference, counted[0].text.rstrip(".") or answer.outcome.value
+    if reference not in text:
+        text = f"{reference}: {text}"
+    return f"{text}{f' ({more} more tried)' if more else ''}."
+
+
+def _place(source: ImageSource) -> str:
+    return f"{source.repository}/{source.image}".strip("/")

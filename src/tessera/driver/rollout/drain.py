@@ -1,0 +1,94 @@
+"""Before the driver is touched: the cordon, the end of jobs that are waited for, evictions."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.api.driver.policy import UpgradePolicy
+from tessera.driver.nodes.upgrade_record import CORDONED_ANNOTATION, INITIAL_ANNOTATION, Record, State
+from tessera.driver.rollout.instructions import EvictPod
+from tessera.driver.rollout.node_patches import Step, fail, onward, write
+from tessera.driver.rollout.node_view import NodeView
+from tessera.driver.rollout.pods import Leaving, awaited, drained, holding_cards
+
+
+def cordon(view: NodeView, record: Record, policy: UpgradePolicy, now: float) -> Step:
+    """Keeps new pods away; a node that somebody else cordoned is only noted."""
+    following = State.JOBS if policy.wait_for_completion.pod_selector else State.PODS
+    state, after = State.RESTART if record.restart_only else following, msgspec.structs.replace(record, since=now)
+    if view.foreign_cordon:
+        return Step(patch=write(view, state, after, annotations={INITIAL_ANNOTATION: "true"}))
+    return Step(patch=write(view, state, after, annotations={CORDONED_ANNOTATION: "true"}, unschedulable=True))
+
+
+def jobs(view: NodeView, record: Record, policy: UpgradePolicy, now: float) -> Step:
+    """Waits for pods that are to end by themselves; a timeout of 0 is for ever."""
+    try:
+        pods = awaited(view, policy)
+    except ValueError as error:
+        return Step(waits=f"waitForCompletion.podSelector: {error}")
+    timeout = policy.wait_for_completion.timeout_seconds
+    until = record.since + timeout if timeout else None
+    if pods and (until is None or now < until):
+        return Step(until=until, waits=f"pod {pods[0].text} is to end first{_more(len(pods))}")
+    return Step(patch=onward(view, State.PODS, now))
+
+
+def pods(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+    """Evicts pods with cards; if they cannot go, the drain may be able to."""
+    leaving = holding_cards(view, policy)
+    if not leaving.pods:
+        return Step(patch=onward(view, State.RESTART, now))
+    cause = _hopeless(leaving, record, policy.pod_deletion.timeout_seconds, now, blocked)
+    if cause and policy.drain.enable:
+        return Step(patch=onward(view, State.DRAIN, now))
+    timeout = policy.pod_deletion.timeout_seconds
+    return fail(view, cause, now, occupied=True) if cause else _evict(view, leaving, record, timeout, blocked)
+
+
+def drain(view: NodeView, record: Record, policy: UpgradePolicy, now: float, blocked: Mapping[str, str]) -> Step:
+    """Evicts everything that a drain takes."""
+    if not policy.drain.enable:
+        return Step(patch=onward(view, State.PODS, now))
+    try:
+        leaving = drained(view, policy.drain)
+    except ValueError as error:
+        return fail(view, f"drain.podSelector: {error}", now)
+    if leaving.pods:
+        cause = _hopeless(leaving, record, policy.drain.timeout_seconds, now, blocked)
+        return (
+            fail(view, cause, now, occupied=True)
+            if cause
+            else _evict(view, leaving, record, policy.drain.timeout_seconds, blocked)
+        )
+    if view.gpu_pods:
+        return fail(view, f"pod {view.gpu_pods[0].text} uses cards and is kept out of drains", now, occupied=True)
+    return Step(patch=onward(view, State.RESTART, now))
+
+
+def _hopeless(leaving: Leaving, record: Record, timeout: int, now: float, blocked: Mapping[str, str]) -> str:
+    """Why evictions end; empty while they go on. A timeout of 0 is for ever, as for ``kubectl drain``."""
+    if leaving.stuck:
+        return leaving.stuck
+    if not timeout or now < record.since + timeout:
+        return ""
+    return f"pod {leaving.pods[0].text} was still there after {timeout} s{_refused(leaving, blocked)}"
+
+
+def _refused(leaving: Leaving, blocked: Mapping[str, str]) -> str:
+    """What the server said to the first eviction that it refused; empty if it refused none."""
+    return next((f": {blocked[pod.uid]}" for pod in leaving.pods if pod.uid in blocked), "")
+
+
+def _evict(view: NodeView, leaving: Leaving, record: Record, timeout: int, blocked: Mapping[str, str]) -> Step:
+    evict = tuple(
+        EvictPod(node=view.name, namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        for pod in leaving.pods
+        if not pod.terminating
+    )
+    waits = f"pod {leaving.pods[0].text} is to leave{_more(len(leaving.pods))}{_refused(leaving, blocked)}"
+    return Step(evict=evict, until=record.since + timeout if timeout else None, waits=waits)
+
+
+def _more(count: int) -> str:
+    return f", and {count - 1} more" if count > 1 else ""

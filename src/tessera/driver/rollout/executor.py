@@ -1,0 +1,170 @@
+"""The hands of the rollout: each instruction is one request, and may be cut off before or after it.
+
+Nothing is repeated here. What came of a request is answered in one of three words, and the next round of decisions
+starts from what is then seen.
+"""
+
+import logging
+from collections.abc import Callable, Collection
+
+from tessera.clock import Clock
+from tessera.driver.rollout.failure_history import (
+    FAILURES_CONFIG_MAP,
+    SetFailures,
+    read_failures,
+    with_failure,
+    written,
+)
+from tessera.driver.rollout.instructions import (
+    Answer,
+    DeletePull,
+    EvictPod,
+    Forget,
+    Instruction,
+    PatchNode,
+    PullImage,
+    Remember,
+)
+from tessera.driver.rollout.node_view_reader import live_pods
+from tessera.driver.rollout.pulling import pull_pod
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS
+
+_log = logging.getLogger(__name__)
+
+
+class Hands:
+    """Carries out instructions.
+
+    Args:
+        client: its identity may patch nodes, list, create and delete pods, evict, and write the ConfigMap.
+        namespace: Tessera's.
+        events: tells about nodes.
+        clock: the time.
+        may_act: whether this process still leads; asked before each write.
+
+    Attributes:
+        failures: what is remembered; to be read with :meth:`recall` first.
+        refusals: why the latest evictions were refused, by the pod's UID.
+    """
+
+    def __init__(
+        self, client: Client, *, namespace: str, events: EventRecorder, clock: Clock, may_act: Callable[[], bool]
+    ) -> None:
+        self.failures: dict[str, SetFailures] = {}
+        self.refusals: dict[str, str] = {}
+        self._client = client
+        self._namespace = namespace
+        self._events = events
+        self._clock = clock
+        self._may_act = may_act
+
+    async def recall(self) -> None:
+        """Reads what is remembered.
+
+        Raises:
+            ApiError: the server refused.
+            ConnectionError: no answer.
+            TimeoutError: likewise.
+        """
+        try:
+            found = await self._client.get(CONFIGMAPS, FAILURES_CONFIG_MAP, self._namespace)
+        except NotFound:
+            self.failures = {}
+        else:
+            self.failures = read_failures(found.data)
+
+    def forget_refusals(self, alive: Collection[str]) -> None:
+        """Keeps the refusals of these pods only."""
+        self.refusals = {uid: text for uid, text in self.refusals.items() if uid in alive}
+
+    async def do(self, instruction: Instruction) -> Answer:
+        """Carries out one instruction; never raises for what the server said or did not say."""
+        if not self._may_act():
+            return Answer.REFUSED
+        try:
+            return await self._do(instruction)
+        except (NotFound, Conflict):
+            return Answer.OUTDATED
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            _log.warning("rollout: %s: %s", instruction, error)
+            return Answer.REFUSED
+
+    async def _do(self, instruction: Instruction) -> Answer:
+        match instruction:
+            case PatchNode():
+                return await self._patch(instruction)
+            case EvictPod():
+                return await self._evict(instruction)
+            case PullImage():
+                return await self._pull(instruction)
+            case DeletePull(namespace=namespace, name=name, uid=uid):
+                await self._client.delete(PODS, name, namespace, uid=uid, grace_seconds=0)
+            case Remember():
+                await self._keep(
+                    with_failure(
+                        self.failures,
+                        driver_set=instruction.set,
+                        policy=instruction.policy,
+                        node=instruction.node,
+                        cause=instruction.cause,
+                        at=instruction.at,
+                    )
+                )
+            case Forget(set=set_):
+                await self._keep({key: each for key, each in self.failures.items() if key != set_})
+        return Answer.DONE
+
+    async def _patch(self, patch: PatchNode) -> Answer:
+        if patch.without_gpu_pods:
+            # The watch of pods may be behind the watch of nodes: a pod bound before the cordon may not be seen yet.
+            bound = await self._client.list(PODS, field_selector=f"spec.nodeName={patch.node}")
+            if any(pod.gpu and not pod.stays for pod in live_pods(bound.items)):
+                return Answer.REFUSED
+        node = await self._client.merge_patch(
+            NODES, patch.node, patch.body(), uid=patch.uid, resource_version=patch.version
+        )
+        if node.metadata.resource_version == patch.version:
+            return Answer.REFUSED  # it said so already: not to be asked for again at once
+        if patch.reason:
+            self._events.record(
+                reference_to(NODES, patch.node, uid=patch.uid),
+                patch.reason,
+                patch.note,
+                type="Warning" if patch.warning else "Normal",
+                action="Upgrading",
+            )
+        return Answer.DONE
+
+    async def _evict(self, eviction: EvictPod) -> Answer:
+        try:
+            await self._client.evict(eviction.name, eviction.namespace, uid=eviction.uid)
+        except TooManyRequests as error:
+            self.refusals[eviction.uid] = " ".join([error.message, *(cause.message for cause in error.causes)])
+            return Answer.REFUSED
+        except (NotFound, Conflict):
+            raise
+        except ApiError as error:
+            self.refusals[eviction.uid] = error.message
+            raise
+        self.refusals.pop(eviction.uid, None)
+        return Answer.DONE
+
+    async def _pull(self, wish: PullImage) -> Answer:
+        try:
+            await self._client.create(PODS.untyped(), pull_pod(wish), self._namespace)
+        except AlreadyExists:
+            return Answer.REFUSED  # ours and not seen yet, or an earlier one that is about to go
+        return Answer.DONE
+
+    async def _keep(self, failures: dict[str, SetFailures]) -> None:
+        gone = dict.fromkeys(self.failures.keys() - failures.keys())
+        data = {"data": {**written(failures), **gone}}
+        try:
+            await self._client.merge_patch(CONFIGMAPS, FAILURES_CONFIG_MAP, data, self._namespace)
+        except NotFound:
+            item = {"metadata": {"name": FAILURES_CONFIG_MAP}, "data": written(failures)}
+            await self._client.create(CONFIGMAPS, item, self._namespace)
+        self.failures = failures

@@ -1,0 +1,111 @@
+"""What was asked for and whose outcome was not seen yet; all that the rollout remembers between two rounds. Pure.
+
+A watch shows a write some time after it was answered. Until then nothing else is asked of that node or pod, and the
+node counts as under way: an old view never lets one node too many begin, nor a pod be evicted twice. All of it may be
+lost with the process, since the next one lists everything before it decides.
+"""
+
+import random
+from collections.abc import Sequence
+
+from tessera.driver.rollout.instructions import (
+    Answer,
+    DeletePull,
+    EvictPod,
+    Forget,
+    Instruction,
+    PatchNode,
+    PullImage,
+    Remember,
+)
+from tessera.driver.rollout.node_view import NodeView
+from tessera.kube.backoff import Backoff
+
+#: Seconds until an eviction that was refused is asked for again; kubectl drain's.
+EVICTION_PAUSE = 5.0
+#: Seconds in which a pod that was made is seen.
+SEEN_SECONDS = 5.0
+
+
+class UnderWay:
+    """Instructions between their start and the sight of their outcome.
+
+    Args:
+        rng: for jitter of pauses after refusals.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._running: set[str] = set()  # keys of instructions that were not answered yet
+        self._unseen: dict[str, str] = {}  # node -> the version that a patch replaced, until another one is seen
+        self._ending: set[str] = set()  # pods that will end, until they are seen to
+        self._pauses: dict[str, float] = {}  # key -> when it may be tried again, seconds since 1970
+        self._backoffs: dict[str, Backoff] = {}
+
+    @property
+    def busy(self) -> frozenset[str]:
+        """Nodes with a write whose outcome was not seen yet."""
+        running = {key.removeprefix("node/") for key in self._running if key.startswith("node/")}
+        return frozenset(running | self._unseen.keys())
+
+    @property
+    def until(self) -> float | None:
+        """When the next pause is over; None if there is none."""
+        return min(self._pauses.values(), default=None)
+
+    def absorb(self, views: Sequence[NodeView], now: float) -> None:
+        """Forgets what is seen to have happened."""
+        versions = {view.name: view.version for view in views}
+        self._unseen = {name: old for name, old in self._unseen.items() if versions.get(name) == old}
+        pulls = {pod.uid for view in views for pod in view.pulls if not pod.terminating}
+        self._ending &= pulls | {pod.uid for view in views for pod in view.pods if not pod.terminating}
+        self._pauses = {key: until for key, until in self._pauses.items() if until > now}
+
+    def start(self, instruction: Instruction) -> bool:
+        """Whether an instruction may be carried out now; then it is under way."""
+        key = _key(instruction)
+        if key in self._running or key in self._pauses:
+            return False
+        match instruction:
+            case PatchNode(node=node) if node in self._unseen:
+                return False
+            case EvictPod(node=node) if node in self.busy:
+                return False
+            case EvictPod(uid=uid) | DeletePull(uid=uid) if uid in self._ending:
+                return False
+        self._running.add(key)
+        return True
+
+    def answered(self, instruction: Instruction, answer: Answer, now: float) -> None:
+        """Takes in what became of an instruction."""
+        key = _key(instruction)
+        self._running.discard(key)
+        if answer is Answer.REFUSED:
+            self._pauses[key] = now + self._pause(instruction, key)
+            return
+        self._backoffs.pop(key, None)
+        match instruction:
+            case PatchNode(node=node, version=version):
+                self._unseen[node] = version
+            case EvictPod(uid=uid) | DeletePull(uid=uid):
+                self._ending.add(uid)
+            case PullImage():
+                self._pauses[key] = now + SEEN_SECONDS
+
+    def _pause(self, instruction: Instruction, key: str) -> float:
+        if isinstance(instruction, EvictPod):
+            return EVICTION_PAUSE
+        return self._backoffs.setdefault(key, Backoff(self._rng)).next()
+
+
+def _key(instruction: Instruction) -> str:
+    """What is never written twice at a time."""
+    match instruction:
+        case PatchNode(node=node):
+            return f"node/{node}"
+        case EvictPod(uid=uid) | DeletePull(uid=uid):
+            return f"pod/{uid}"
+        case PullImage(node=node, set=set_):
+            return f"pull/{node}/{set_}"
+        case Remember() | Forget():
+            return "failures"

@@ -1,0 +1,118 @@
+"""The writes of a node that the machine makes, and what a step of it is."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.driver.nodes.upgrade_record import (
+    CORDONED_ANNOTATION,
+    INITIAL_ANNOTATION,
+    RECORD_ANNOTATION,
+    Record,
+    State,
+    text_of,
+)
+from tessera.driver.rollout.instructions import EvictPod, PatchNode
+from tessera.driver.rollout.node_view import NodeView
+from tessera.limits import FAILURE_CAUSE
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be done for a node now.
+
+    Attributes:
+        patch: one write of the node.
+        evict: pods that are to be evicted.
+        until: when to look again even if nothing is seen to change; None for never.
+        waits: for what it waits; empty if it does not.
+        cause: why the patch lets its driver set fail; empty if it does not.
+    """
+
+    patch: PatchNode | None = None
+    evict: tuple[EvictPod, ...] = ()
+    until: float | None = None
+    waits: str = ""
+    cause: str = ""
+
+
+def write(
+    view: NodeView,
+    state: State,
+    record: Record | None,
+    *,
+    labels: Mapping[str, str | None] | None = None,
+    annotations: Mapping[str, str | None] | None = None,
+    unschedulable: bool | None = None,
+    reason: str = "",
+    note: str = "",
+    warning: bool = False,
+) -> PatchNode:
+    """State and record of a node, and what changes with them; with a ``reason`` an event tells ``note``."""
+    kept = None if record is None else text_of(record)
+    return PatchNode(
+        node=view.name,
+        uid=view.uid,
+        version=view.version,
+        labels={UPGRADE_STATE_LABEL: state.value or None, **(labels or {})},
+        annotations={RECORD_ANNOTATION: kept, **(annotations or {})},
+        unschedulable=unschedulable,
+        reason=reason,
+        note=note,
+        warning=warning,
+    )
+
+
+def onward(view: NodeView, state: State, now: float, **changes: object) -> PatchNode:
+    """The next state, with ``changes`` of the record."""
+    assert view.record is not None
+    return write(view, state, msgspec.structs.replace(view.record, since=now, **changes))
+
+
+def relabel(view: NodeView, label: str, value: str, now: float, **changes: object) -> PatchNode:
+    """One label more, in the same state, with ``changes`` of the record."""
+    patch = onward(view, view.state, now, **changes)
+    return msgspec.structs.replace(patch, labels={**patch.labels, label: value})
+
+
+def fail(view: NodeView, cause: str, now: float, *, occupied: bool = False) -> Step:
+    """The node failed, and goes back; ``occupied`` if only since its pods could not leave."""
+    assert view.record is not None
+    cause = cause[:FAILURE_CAUSE]
+    record = msgspec.structs.replace(view.record, since=now, cause=cause, occupied=occupied, returning=True)
+    return Step(
+        patch=write(view, State.FAILED, record, reason="DriverUpgradeFailed", note=cause, warning=True),
+        cause=cause if record.blames_set else "",
+    )
+
+
+def finish(view: NodeView, note: str) -> PatchNode:
+    """Gives the node back: no pause, no cordon of ours, no record. An empty ``note`` tells nobody."""
+    return write(
+        view,
+        State.DONE,
+        None,
+        labels=unpaused(view) if view.paused else {},
+        annotations={CORDONED_ANNOTATION: None, INITIAL_ANNOTATION: None},
+        unschedulable=False if view.cordoned_by_us and view.unschedulable else None,
+        reason="DriverUpgrade" if note else "",
+        note=note,
+    )
+
+
+def abandon(view: NodeView, why: str) -> PatchNode:
+    """Gives back a node that cannot be gone on with; which set it gets is not for the rollout to say."""
+    return finish(view, f"its upgrade ends: {why}")
+
+
+def unpaused(view: NodeView) -> dict[str, str | None]:
+    """The label that pauses users of cards as it was before; nodes that had none say true, as upstream's do."""
+    before = view.record.deploy if view.record is not None else ""
+    return {PAUSE_LABEL: "true" if before in {"", PAUSED} else before}
+
+
+def patience(view: NodeView, seconds: float, cause: str, now: float, waits: str) -> Step:
+    """Waits, and fails for the cause once the state has lasted too long."""
+    assert view.record is not None
+    until = view.record.since + seconds
+    return fail(view, cause, now) if now >= until else Step(until=until, waits=waits)

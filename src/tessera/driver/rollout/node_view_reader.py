@@ -1,0 +1,212 @@
+"""Reads what the rollout knows of a node from a Node and the pods on it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tessera.api.driver.status import (
+    ADVERTISED_CONDITION,
+    AGENT_APP,
+    DRIVER_APP,
+    DRIVER_SET_LABEL,
+    PAUSE_LABEL,
+    UPGRADE_SKIP_LABEL,
+    UPGRADE_STATE_LABEL,
+    VALIDATION_APP,
+    WAITING_FOR_KUBELET,
+)
+from tessera.api.names import GPU_RESOURCES, MIG_RESOURCE_PREFIX
+from tessera.clock import parse_rfc3339
+from tessera.driver.manifests.names import APP_LABEL, NAMESPACE
+from tessera.driver.nodes.upgrade_record import (
+    CORDONED_ANNOTATION,
+    DEPLOY_DRIVER_LABEL,
+    DEPLOY_OPERANDS_LABEL,
+    INITIAL_ANNOTATION,
+    RECORD_ANNOTATION,
+    REQUESTED_ANNOTATION,
+    record_of,
+    state_of,
+)
+from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
+from tessera.kube.resources import Node, Pod
+
+#: Label ``app.kubernetes.io/name`` of pods that only bring an image to a node.
+PULL_APP = "tessera-driver-pull"
+#: Label of such a pod: the driver set whose image it brings.
+PULL_SET_LABEL = "tessera.dev/driver-pull"
+#: Annotation of a static pod as the API server shows it; the API cannot end it.
+_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+
+#: Restarts of a container after which its driver is taken for broken. With kubelet's back-off they take two and a half
+#: minutes, in which a card that is still held somewhere may be let go; upstream's 10 take more than half an hour.
+MOST_RESTARTS = 5
+#: Seconds that a registry may be in trouble before a pull is given up.
+PULL_PATIENCE = 600.0
+
+_NEVER_PULLED = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+_NOT_PULLED = frozenset({"ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"})
+_UNDER_WAY = frozenset({"", "ContainerCreating", "PodInitializing"})
+
+
+def node_view(
+    node: Node, pods: Sequence[Pod], wanted: Wanted, *, validated: Callable[[str], bool], now: float
+) -> NodeView:
+    """Reads a node.
+
+    Args:
+        node: the node.
+        pods: all pods on it.
+        wanted: what it should have.
+        validated: whether the driver of a set, by its id, was proven to work on this node as it runs now.
+        now: seconds since 1970.
+    """
+    meta = node.metadata
+    labels, notes = meta.labels, meta.annotations
+    current = labels.get(DRIVER_SET_LABEL, "")
+    return NodeView(
+        name=meta.name,
+        uid=meta.uid,
+        version=meta.resource_version,
+        wanted=wanted,
+        current=current,
+        state=state_of(labels.get(UPGRADE_STATE_LABEL, "")),
+        record=record_of(notes.get(RECORD_ANNOTATION, "")),
+        unschedulable=node.spec.unschedulable,
+        cordoned_by_us=CORDONED_ANNOTATION in notes,
+        cordoned_before=INITIAL_ANNOTATION in notes,
+        ready=any(each.type == "Ready" and each.status == "True" for each in node.status.conditions),
+        keeps_out=_keeps_out(labels),
+        requested=notes.get(REQUESTED_ANNOTATION) == "true",
+        deploy=labels.get(PAUSE_LABEL, ""),
+        offers=any(_is_gpu(name) and count != "0" for name, count in node.status.allocatable.items()),
+        held=_advertised(node) and any(_app(pod) == AGENT_APP and not _ended(pod) for pod in pods),
+        pods=live_pods(pods),
+        drivers=tuple(_driver(pod, now) for pod in pods if _app(pod) == DRIVER_APP and not _ended(pod)),
+        validated=validated(current),
+        pulls=tuple(_pull_pod(pod, now) for pod in pods if _app(pod) == PULL_APP),
+    )
+
+
+def _advertised(node: Node) -> bool:
+    """Whether an agent says that it has the cards open; it stays said when the agent is gone."""
+    return any(
+        each.type == ADVERTISED_CONDITION and (each.status == "True" or each.reason == WAITING_FOR_KUBELET)
+        for each in node.status.conditions
+    )
+
+
+def live_pods(pods: Iterable[Pod]) -> tuple[PodView, ...]:
+    """The pods that have not ended."""
+    return tuple(pod_view(pod) for pod in pods if not _ended(pod))
+
+
+def pod_view(pod: Pod) -> PodView:
+    """Reads a pod."""
+    owner = next((each for each in pod.metadata.owner_references if each.controller), None)
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    asked = [{**each.resources.requests, **each.resources.limits} for each in containers]
+    return PodView(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        labels=pod.metadata.labels,
+        gpu=any(_is_gpu(name) and count != "0" for each in asked for name, count in each.items()),
+        controlled=owner is not None,
+        empty_dir=any(volume.empty_dir is not None for volume in pod.spec.volumes),
+        stays=(owner is not None and owner.kind == "DaemonSet")
+        or _MIRROR_ANNOTATION in pod.metadata.annotations
+        or _app(pod) in {PULL_APP, VALIDATION_APP},
+        terminating=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _keeps_out(labels: Mapping[str, str]) -> str:
+    if labels.get(UPGRADE_SKIP_LABEL) == "true":
+        return f"label {UPGRADE_SKIP_LABEL}=true keeps it out"
+    for key in (DEPLOY_OPERANDS_LABEL, DEPLOY_DRIVER_LABEL):
+        if labels.get(key) == "false":
+            return f"label {key}=false keeps it out"
+    return ""
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource.startswith((GPU_RESOURCES[0], MIG_RESOURCE_PREFIX))
+
+
+def _app(pod: Pod) -> str:
+    """Which part of Tessera a pod is; empty for one elsewhere, which may bear any label and say anything."""
+    return pod.metadata.labels.get(APP_LABEL, "") if pod.metadata.namespace == NAMESPACE else ""
+
+
+def _ended(pod: Pod) -> bool:
+    return pod.status.phase in {"Succeeded", "Failed"}
+
+
+def _driver(pod: Pod, now: float) -> DriverPod:
+    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    return DriverPod(
+        set=pod.metadata.labels.get(DRIVER_SET_LABEL, ""),
+        ready=ready and pod.metadata.deletion_timestamp is None,
+        fault="" if ready else _driver_fault(pod, now),
+    )
+
+
+def _driver_fault(pod: Pod, now: float) -> str:
+    for each in pod.status.containers:
+        crashes = pod.status.crashes(each)
+        if crashes >= MOST_RESTARTS and not each.ready:
+            ended = each.state.waiting.message if each.state is not None and each.state.waiting is not None else ""
+            what = f"container {each.name} ended {crashes} times. {ended}".strip()
+            return f"driver pod {pod.metadata.name}: {what}"
+    fault = _pull_fault(pod, now)
+    return f"driver pod {pod.metadata.name}: {fault}" if fault else ""
+
+
+def _pull_fault(pod: Pod, now: float) -> str:
+    """Why an image of a pod will not come; empty while it may, or has."""
+    for each in pod.status.containers:
+        waiting = each.state.waiting if each.state is not None else None
+        if waiting is None:
+            continue
+        late = now - _created(pod, now) >= PULL_PATIENCE
+        if waiting.reason in _NEVER_PULLED or (waiting.reason in _NOT_PULLED and late):
+            return f"{waiting.reason}: {waiting.message}"
+    return ""
+
+
+def _created(pod: Pod, now: float) -> float:
+    try:
+        return parse_rfc3339(pod.metadata.creation_timestamp or "")
+    except ValueError:
+        return now
+
+
+def _pull_pod(pod: Pod, now: float) -> PullPod:
+    fault = _pull_fault(pod, now)
+    if fault:
+        pull = Pull.FAILED
+    elif _ended(pod) and not pod.status.container_statuses:
+        pull, fault = Pull.FAILED, f"{pod.status.reason}: {pod.status.message}"  # kubelet did not admit it
+    else:
+        pull = Pull.PRESENT if _ended(pod) or _arrived(pod) else Pull.PULLING
+    return PullPod(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        set=pod.metadata.labels.get(PULL_SET_LABEL, ""),
+        pull=pull,
+        fault=fault,
+        until=_created(pod, now) + PULL_PATIENCE,
+        terminating=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _arrived(pod: Pod) -> bool:
+    """Whether kubelet is past the pull: the container runs, has ended, or could not be started."""
+    for each in pod.status.container_statuses:
+        if each.state is None:
+            continue
+        if each.state.running is not None or each.state.terminated is not None:
+            return True
+        if each.state.waiting is not None and each.state.waiting.reason not in _UNDER_WAY | _NOT_PULLED | _NEVER_PULLED:
+            return True
+    return False

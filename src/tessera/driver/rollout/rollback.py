@@ -1,0 +1,121 @@
+"""The way back: to the previous driver set, and into service once that works."""
+
+import msgspec
+
+from tessera.api.driver.status import DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
+from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, text_of
+from tessera.driver.rollout.instructions import PatchNode
+from tessera.driver.rollout.node_patches import Step, finish, onward, relabel
+from tessera.driver.rollout.node_view import NodeView
+from tessera.driver.rollout.replacement import LET_GO_SECONDS, START_SECONDS
+
+
+def turns_back(view: NodeView, record: Record, *, goes_on: bool) -> str:
+    """Why a node does not go on; empty if it does. What was validated is finished."""
+    if view.state is State.UNCORDON:
+        return ""
+    if view.wanted.set != record.target:
+        return f"driver set {view.wanted.set} is wanted now, not {record.target}"
+    if not goes_on and not record.changed and not record.requested:
+        return "autoUpgrade was switched off, or the rollout was stopped"
+    if view.state is State.CORDON and view.cordoned_before and not view.unschedulable:
+        return "it was begun because somebody had cordoned it, and is in service again"
+    return ""
+
+
+def turn_back(view: NodeView, why: str, now: float) -> PatchNode:
+    """Sends a node back that did not fail."""
+    patch = onward(view, State.UNCORDON, now, returning=True)
+    note = f"the node goes back to its driver: {why}"
+    return msgspec.structs.replace(patch, reason="DriverUpgrade", note=note)
+
+
+def adopt(view: NodeView, now: float) -> PatchNode:
+    """Somebody gave the node another set, as after a boot into another kernel: there is no way back any more."""
+    return onward(
+        view,
+        State.RESTART,
+        now,
+        previous="",
+        target=view.current,
+        changed=True,
+        returning=False,
+        cause="",
+        occupied=False,
+    )
+
+
+def go_back(view: NodeView, record: Record, now: float) -> Step:
+    """Brings the node back to its previous set, and gives it back once that works."""
+    back = record.previous
+    if back and view.current == record.target != back:
+        return _leave_target(view, record, now)
+    if back and view.current != back:
+        if view.drivers:
+            return Step(waits=f"the pod of driver set {view.drivers[0].set} is to end")
+        return Step(patch=relabel(view, DRIVER_SET_LABEL, back, now))
+    if record.changed and not view.works:
+        return _forward(view, record, now)
+    if record.cause and back:
+        return Step(patch=_given_back(view, record))
+    return Step(patch=finish(view, f"driver set {view.current} works"))
+
+
+def rest(view: NodeView, record: Record) -> Step:
+    """A node that failed and came back waits, until it is to have what it has; one without its own until that works."""
+    content = view.wanted.set == view.current and not view.wanted.again and (view.works or not record.again)
+    if content or not view.wanted.set:
+        return Step(patch=finish(view, ""))
+    if record.again:
+        return Step(waits=f"its driver did not come back: {record.cause}")
+    if record.occupied:
+        return Step(waits=f"driver set {record.target} comes when no pod uses the node's cards: {record.cause}")
+    return Step(waits=f"driver set {record.target} failed here: {record.cause}")
+
+
+def _leave_target(view: NodeView, record: Record, now: float) -> Step:
+    if not record.restart_only:
+        if not view.paused:
+            return Step(patch=relabel(view, PAUSE_LABEL, PAUSED, now))
+        until = record.since + LET_GO_SECONDS
+        if view.offers and now < until:  # then without leave: a driver that failed cannot be asked for ever
+            return Step(until=until, waits="the users of its cards are to let go")
+    return Step(patch=relabel(view, DRIVER_SET_LABEL, CHANGING, now))
+
+
+def _forward(view: NodeView, record: Record, now: float) -> Step:
+    """Waits for the previous driver; where that does not come and another set is wanted, takes that: nothing serves."""
+    until = record.since + START_SECONDS
+    other = view.wanted.set not in {record.target, view.current}
+    broken = view.driver is not None and bool(view.driver.fault)
+    if other and (broken or now >= until):
+        return Step(
+            patch=onward(
+                view,
+                State.RESTART,
+                now,
+                previous=view.current,
+                target=view.wanted.set,
+                restart_only=False,
+                returning=False,
+                cause="",
+                occupied=False,
+            )
+        )
+    fault = f": {view.driver.fault}" if view.driver is not None and broken else ""
+    waits = f"driver set {view.current} is to run and to be validated{fault}"
+    return Step(until=until if other else None, waits=waits)
+
+
+def _given_back(view: NodeView, record: Record) -> PatchNode:
+    """In service again, and still told as failed; or without its own driver still, which pods may let come."""
+    absent = record.again and not view.works
+    patch = finish(view, f"driver set {record.previous} is {'not back yet' if absent else 'back'}: {record.cause}")
+    kept = text_of(msgspec.structs.replace(record, restored=True))
+    return msgspec.structs.replace(
+        patch,
+        labels={**patch.labels, UPGRADE_STATE_LABEL: State.FAILED.value},
+        annotations={**patch.annotations, RECORD_ANNOTATION: kept},
+        reason="DriverUpgradeFailed" if absent else "DriverRolledBack",
+        warning=True,
+    )

@@ -1,0 +1,105 @@
+"""Between what is wanted of nodes and the rollout that brings it about: what goes in, and what comes back.
+
+A set that is wanted goes in with what stands in its way; why a node waits, and which sets failed, come back and are
+part of the next decision.
+
+The rollout's writes hold only for a node as it was seen, so it has the first word about a node. What is told of one
+(:mod:`tessera.driver.executor`) waits while a write of the rollout is not seen yet, and while the rollout says of the
+node what it did not say before: otherwise each would overtake the other, and every step be told twice.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.driver.cluster_cache import Observed
+from tessera.driver.planning.cluster_snapshot import Decision
+from tessera.driver.policies.policy_selection import Governance
+from tessera.driver.rollout.node_view import Wanted
+from tessera.driver.rollout.rollout import Rollout
+
+#: Seconds after which it is looked again whether a write was seen: nothing else may follow from what shows it.
+_LOOK_AGAIN = 5.0
+
+
+class Rolling:
+    """The rollout, as decisions meet it.
+
+    Args:
+        rollout: what replaces drivers.
+        observed: what is seen.
+        problems: why a set's DaemonSet cannot be made, by the set's id.
+        clock: the time.
+        changed: called when what is said of nodes is another.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        *,
+        observed: Observed,
+        problems: Mapping[str, str],
+        clock: Clock,
+        changed: Callable[[], None],
+    ) -> None:
+        self._rollout = rollout
+        self._observed = observed
+        self._problems = problems
+        self._clock = clock
+        self._changed = changed
+        self._notes: Mapping[str, str] = {}
+        self._news: frozenset[str] = frozenset()
+
+    def failed(self) -> dict[str, str]:
+        """Sets that failed somewhere, with one of the causes."""
+        failed = {key: self._rollout.failed_on(key) for key in self._observed.existing()}
+        return {key: next(iter(causes.values())) for key, causes in failed.items() if causes}
+
+    def notes(self, wanted: Mapping[str, Wanted]) -> dict[str, str]:
+        """What is said of nodes: by the rollout, or why the DaemonSet of a node's set cannot be made."""
+        found = dict(self._notes)
+        for name, each in wanted.items() if self._problems else ():
+            facts = self._observed.facts.get(name)
+            text = self._problems.get(each.set) or self._problems.get(facts.driver_set if facts is not None else "")
+            if text:
+                found[name] = text
+        return found
+
+    def settled(self, node: str) -> bool:
+        """Whether others may write a node now: nothing of the rollout is under way there, and it says nothing new."""
+        return node not in self._rollout.busy and node not in self._news
+
+    def see(self, decision: Decision, governance: Governance, group: asyncio.TaskGroup) -> float | None:
+        """Goes on with the rollout.
+
+        Args:
+            decision: of this round.
+            governance: what it is of.
+            group: owns the tasks that write.
+
+        Returns:
+            Seconds until this has to be called again even if nothing is seen to change; None for never.
+        """
+        if governance.frozen:
+            return None
+        policies = {name: policy.upgrade for name, policy in decision.used.items()}
+        wanted = dict(self._possible(decision.wanted))
+        found = self._rollout.see(list(self._observed.views(wanted, self._clock.now())), policies, group)
+        before, self._notes = self._notes, found.notes
+        self._news = frozenset(name for name in decision.wanted if before.get(name) != found.notes.get(name))
+        if before != found.notes:
+            self._changed()
+        times = [] if found.until is None else [max(0.0, found.until - self._clock.now())]
+        return min([*times, *([_LOOK_AGAIN] if self._rollout.busy else [])], default=None)
+
+    def _possible(self, wanted: Mapping[str, Wanted]) -> Iterator[tuple[str, Wanted]]:
+        """What is wanted, with what stands in its way: no node is emptied for a set whose DaemonSet is not there."""
+        existing = self._observed.existing()
+        for name, each in wanted.items():
+            if each.set in existing or not each.set:
+                yield name, each
+            else:
+                obstacle = self._problems.get(each.set, "its DaemonSet is not there yet")
+                yield name, msgspec.structs.replace(each, obstacle=obstacle)

@@ -1,0 +1,100 @@
+"""What registries said outlives the controller's process."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.driver.registry.servers import serving
+from tests.driver.registry.shelf import Hand, Shelf, resolving
+
+from tessera.driver.images.persistent_resolver import CONFIG_MAP, KEY, ImageMemory
+from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import Outcome
+from tessera.kube.client import Client
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+
+NAMESPACE = "tessera-system"
+POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
+TAG = f"580.65.06-{POOL.kernel}-ubuntu22.04"
+
+
+class Prompt(Hand):
+    """A clock on which pauses are over at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.time += seconds
+        await asyncio.sleep(0)
+
+
+async def at_rest() -> None:
+    """Lets everything go on that can."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    made = Shelf()
+    async with serving(made.answer) as host:
+        made.host = host
+        made.images = {TAG: ("amd64",)}
+        yield made
+
+
+@pytest.fixture
+async def client() -> Client:
+    clock = Prompt()
+    server = ApiServer(clock, seed=0)
+    admin = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+    made = Client(InProcessTransport(server, admin), field_manager="test", clock=clock)
+    await made.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+    return made
+
+
+@asynccontextmanager
+async def memory(client: Client, clock: Hand) -> AsyncIterator[ImageMemory]:
+    """One life of a controller's resolver."""
+    async with resolving(clock) as resolver:
+        made = ImageMemory(resolver, client, clock, namespace=NAMESPACE, rng=random.Random(0))
+        writing = asyncio.create_task(made.run())
+        yield made
+        writing.cancel()
+        await asyncio.wait([writing])
+
+
+async def test_an_outage_that_meets_a_fresh_controller_takes_nothing_away(shelf: Shelf, client: Client) -> None:
+    clock = Prompt()
+    async with memory(client, clock) as first:
+        found = await first.resolve(shelf.query(POOL))
+        assert found.outcome is Outcome.FOUND
+        await at_rest()
+    shelf.status = 503
+    async with memory(client, clock) as second:
+        again = await second.resolve(shelf.query(POOL))
+    assert (again.outcome, again.digest, again.stale) == (Outcome.FOUND, found.digest, True)
+
+
+async def test_content_that_cannot_be_read_is_passed_over_and_replaced(shelf: Shelf, client: Client) -> None:
+    await client.create(CONFIGMAPS.untyped(), {"metadata": {"name": CONFIG_MAP}, "data": {KEY: "[{"}}, NAMESPACE)
+    clock = Prompt()
+    async with memory(client, clock) as made:
+        assert (await made.resolve(shelf.query(POOL))).outcome is Outcome.FOUND
+        await at_rest()
+    kept = await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)
+    assert TAG in kept.data[KEY]
+
+
+async def test_what_is_known_already_is_not_written_again(shelf: Shelf, client: Client) -> None:
+    clock = Prompt()
+    async with memory(client, clock) as made:
+        await made.resolve(shelf.query(POOL))
+        await at_rest()
+        before = (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).metadata.resource_version
+        await made.resolve(shelf.query(POOL), fresh=True)
+        await at_rest()
+    assert (await client.get(CONFIGMAPS, CONFIG_MAP, NAMESPACE)).metadata.resource_version == before

@@ -1,0 +1,160 @@
+"""What is read from a Node before anybody has labelled it."""
+
+import pytest
+
+from tessera.driver.nodes.node_facts import node_facts, page_kib
+from tessera.driver.nodes.os_image import parse_os_image
+from tessera.driver.pool import PoolKey
+from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
+
+NFD = "feature.node.kubernetes.io/"
+GPU = {f"{NFD}pci-10de.present": "true"}
+
+
+def node(os_image: str = "Ubuntu 22.04.4 LTS", kernel: str = "5.15.0-69-generic", **labels: str) -> Node:
+    return Node(
+        metadata=ObjectMeta(name="n1", labels=GPU | labels),
+        status=NodeStatus(
+            node_info=NodeSystemInfo(kernel_version=kernel, os_image=os_image, architecture="amd64"),
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "os_id", "version", "ostree"),
+    [
+        ("Ubuntu 22.04.4 LTS", "ubuntu", "22.04", ""),
+        ("Ubuntu 24.04 LTS", "ubuntu", "24.04", ""),
+        ("Ubuntu 25.10", "ubuntu", "25.10", ""),
+        (
+            "Red Hat Enterprise Linux CoreOS 47.84.202102161611-0 (Ootpa)",
+            "rhcos",
+            "4.7",
+            "47.84.202102161611-0",
+        ),
+        (
+            "Red Hat Enterprise Linux CoreOS 415.92.202402130021-0 (Plow)",
+            "rhcos",
+            "4.15",
+            "415.92.202402130021-0",
+        ),
+        ("Red Hat Enterprise Linux CoreOS 9.8.20260817-0 (Plow)", "rhel", "9.8", "9.8.20260817-0"),
+        ("Red Hat Enterprise Linux CoreOS 10.2.20260817-0 (Coughlan)", "rhel", "10.2", "10.2.20260817-0"),
+        ("Red Hat Enterprise Linux 9.4 (Plow)", "rhel", "9.4", ""),
+        ("Rocky Linux 9.4 (Blue Onyx)", "rocky", "9.4", ""),
+        ("AlmaLinux 9.4 (Seafoam Ocelot)", "almalinux", "9.4", ""),
+        ("Oracle Linux Server 8.9", "ol", "8.9", ""),
+        ("CentOS Stream 9", "centos", "9", ""),
+        ("Fedora CoreOS 35.20220424.3.0", "fedora", "35", ""),
+        ("Debian GNU/Linux 12 (bookworm)", "debian", "12", ""),
+        ("SUSE Linux Enterprise Server 15 SP5", "sles", "15.5", ""),
+        ("SUSE Linux Enterprise Micro 5.5", "sle-micro", "5.5", ""),
+        ("Amazon Linux 2", "amzn", "2", ""),
+        ("Amazon Linux 2023.4.20240528", "amzn", "2023", ""),
+        ("Bottlerocket OS 1.19.4 (aws-k8s-1.28-nvidia)", "bottlerocket", "1.19.4", ""),
+        ("Talos (v1.7.1)", "talos", "v1.7.1", ""),
+        ("Flatcar Container Linux by Kinvolk 3815.2.2 (Oklo)", "flatcar", "3815.2.2", ""),
+        ("Container-Optimized OS from Google", "cos", "", ""),
+    ],
+)
+def test_the_operating_system_is_read_from_kubelets_text(text: str, os_id: str, version: str, ostree: str) -> None:
+    found = parse_os_image(text)
+    assert found is not None
+    assert (found.id, found.version, found.ostree) == (os_id, version, ostree)
+
+
+@pytest.mark.parametrize("text", ["", "Tessera lab (simulated)", "Windows Server 2022 Datacenter", "Ubuntu"])
+def test_a_text_that_is_not_known_is_not_guessed(text: str) -> None:
+    assert parse_os_image(text) is None
+
+
+def test_a_node_has_its_pool_at_registration_without_any_label_of_node_feature_discovery() -> None:
+    assert node_facts(node()).pool == PoolKey(
+        os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64"
+    )
+
+
+def test_labels_say_what_kubelets_text_does_not() -> None:
+    labels = {f"{NFD}system-os_release.ID": "rocky", f"{NFD}system-os_release.VERSION_ID": "8.10"}
+    pool = node_facts(node("Our own rebuild", **labels)).pool
+    assert pool is not None
+    assert (pool.os_id, pool.os_version) == ("rocky", "8.10")
+
+
+def test_after_an_upgrade_of_the_system_kubelets_text_counts_and_not_a_label_of_a_minute_ago() -> None:
+    labels = {f"{NFD}system-os_release.ID": "ubuntu", f"{NFD}system-os_release.VERSION_ID": "22.04"}
+    pool = node_facts(node("Ubuntu 24.04.1 LTS", **labels)).pool
+    assert pool is not None
+    assert pool.os_version == "24.04"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kib"),
+    [
+        ("5.14.0-284.54.1.el9_2.aarch64", 4),
+        ("5.14.0-284.54.1.el9_2.aarch64+64k", 64),
+        ("5.14.0-284.54.1.el9_2.aarch64_64k", 64),
+        ("6.8.0-1013-nvidia-64k", 64),
+    ],
+)
+def test_the_page_size_is_read_from_the_kernels_name(kernel: str, kib: int) -> None:
+    assert page_kib(kernel) == kib
+
+
+def test_a_missing_fact_is_named_with_what_there_is() -> None:
+    facts = node_facts(node("Our own Linux", kernel=""))
+    assert facts.pool is None
+    assert [text.partition(" (")[0] for text in facts.missing] == [
+        "the kernel's version",
+        "the operating system",
+        "the operating system's version",
+    ]
+    assert "osImage is 'Our own Linux'" in facts.missing[1]
+
+
+def test_a_label_that_cannot_be_part_of_an_images_name_is_a_missing_fact() -> None:
+    labels = {f"{NFD}system-os_release.ID": "a/../b", f"{NFD}system-os_release.VERSION_ID": "1"}
+    facts = node_facts(node("Our own Linux", **labels))
+    assert facts.pool is None
+    assert "cannot be part of the name of an image" in facts.missing[0]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.present": "true"},
+        {"nvidia.com/mig.config": "all-disabled"},
+        {f"{NFD}pci-0302_10de.present": "true"},
+        {"cluster-api/accelerator": "nvidia-t4"},
+        {"k8s.amazonaws.com/accelerator": "nvidia-tesla-t4"},
+    ],
+)
+def test_any_of_many_labels_says_that_there_is_a_gpu(labels: dict[str, str]) -> None:
+    assert node_facts(Node(metadata=ObjectMeta(name="n1", labels=labels))).is_gpu
+
+
+def test_a_node_without_any_of_them_has_none() -> None:
+    labels = {"nvidia.com/gpu.present": "false"}
+    assert not node_facts(Node(metadata=ObjectMeta(name="n1", labels=labels))).is_gpu
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"nvidia.com/gpu.deploy.operands": "false"},
+        {"nvidia.com/gpu.deploy.driver": "false"},
+        {"nvidia.com/gpu.workload.config": "vm-passthrough"},
+    ],
+)
+def test_operators_labels_opt_a_node_out(labels: dict[str, str]) -> None:
+    facts = node_facts(node(**labels))
+    ((name, value),) = labels.items()
+    assert name in facts.opted_out
+    assert value in facts.opted_out
+
+
+def test_a_driver_of_the_host_is_known_by_its_label_or_by_the_system() -> None:
+    assert not node_facts(node()).preinstalled
+    assert "pre-installed" in node_facts(node(**{"nvidia.com/gpu.deploy.driver": "pre-installed"})).preinstalled
+    assert "GKE" in node_facts(node("Container-Optimized OS from Google")).preinstalled

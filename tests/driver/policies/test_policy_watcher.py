@@ -1,0 +1,94 @@
+"""Administrators' objects against the lab's API server: kinds that come later, mistakes, and processes that end."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.clock import LoopClock
+from tessera.driver.policies.policy_watcher import Policies
+from tessera.kube.client import Client
+from tessera.kube.resources import CRDS, NAMESPACES
+from tessera.manifests import install_manifests
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
+
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}
+NODES = {"a": {"nvidia.com/gpu.present": "true"}}
+
+
+class World:
+    """An API server, and whoever follows its policies."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_800_000_000)
+        server = ApiServer(self.clock)
+        self.client = Client(InProcessTransport(server, ADMIN), field_manager="t", clock=self.clock)
+        self.stirred: list[str] = []
+
+    async def define(self) -> None:
+        for each in install_manifests():
+            if each["kind"] == "CustomResourceDefinition" and each["spec"]["group"] == "nvidia.com":
+                await self.client.create(CRDS, each)
+
+    async def write(self, **driver: Any) -> None:
+        await self.client.apply(CLUSTER_POLICIES, "p", {"spec": {"driver": DRIVER | driver}})
+        await self.clock.sleep(10)  # until it is seen, and what follows from it is written
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[Policies]:
+        """One life of a process."""
+
+        def stirred(keys: Iterable[str]) -> None:
+            self.stirred.extend(keys)
+
+        policies = Policies(self.client, self.clock, rng=random.Random(0), may_act=lambda: True, stirred=stirred)
+        task = asyncio.create_task(policies.run())
+        await policies.wait_read()
+        try:
+            yield policies
+        finally:
+            task.cancel()
+
+
+def play(story: Callable[[World], Awaitable[None]]) -> None:
+    async def main() -> None:
+        world = World()
+        await world.client.create(NAMESPACES, {"metadata": {"name": "tessera-system"}})
+        await story(world)
+
+    run_virtual(main())
+
+
+def test_a_cluster_without_the_kinds_is_read_and_leaves_everything_as_it_is_until_they_come() -> None:
+    async def story(world: World) -> None:
+        async with world.following() as policies:
+            assert policies.govern(NODES).frozen
+            await world.define()
+            await world.clock.sleep(60)
+            await world.write()
+            governance = policies.govern(NODES)
+            assert not governance.frozen
+            assert set(governance.nodes) == {"a"}
+            assert world.stirred == ["policy/ClusterPolicy/p"]
+
+    play(story)
+
+
+def test_what_an_object_said_before_a_mistake_outlives_the_process() -> None:
+    async def story(world: World) -> None:
+        await world.define()
+        await world.write()
+        async with world.following() as policies:
+            said = policies.govern(NODES).nodes
+            await world.clock.sleep(10)
+        await world.write(repository="")  # which an image with a version needs
+        async with world.following() as policies:
+            assert policies.govern(NODES).nodes == said
+
+    play(story)

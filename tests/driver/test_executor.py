@@ -1,0 +1,248 @@
+"""One write of an object at a time, the next when the last was seen, and none that must fail."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tessera.api.driver.policy import Component, DriverPolicy
+from tessera.api.driver.status import (
+    DRIVER_ANNOTATION,
+    DRIVER_CONDITION,
+    DRIVER_SET_LABEL,
+    DriverStatus,
+    Phase,
+    Strategy,
+)
+from tessera.clock import LoopClock
+from tessera.driver.driver_sets import make_set
+from tessera.driver.executor import SEEN_SECONDS, Acting
+from tessera.driver.manifests.names import NAMESPACE
+from tessera.driver.planning.instructions import CreateSet, Instruction, Label, Show, Tell
+from tessera.driver.pool import PoolKey
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
+from tessera.kube.transport import Request, Response
+from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.virtualtime import run_virtual
+
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+#: Seconds that an answer takes to come.
+FAR = 0.1
+
+
+class Distant(InProcessTransport):
+    """An API server that is far away."""
+
+    async def request(self, request: Request) -> Response:
+        answer = await super().request(request)
+        await asyncio.sleep(FAR)
+        return answer
+
+
+class Desk:
+    """A node, and the hands that write it."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock(1_800_000_000)
+        self.server = ApiServer(self.clock)
+        self.client = Client(Distant(self.server, ADMIN), field_manager="t", clock=self.clock)
+        self.acting = Acting(
+            self.client,
+            self.clock,
+            rng=random.Random(0),
+            may_act=lambda: True,
+            wake=lambda: None,
+            image=lambda: "tessera:1",
+            toolkit_spec=lambda: "",
+        )
+
+    async def node(self) -> Node:
+        return await self.client.get(NODES, "a")
+
+    async def do(self, *instructions: Instruction) -> None:
+        """Begins what may be begun, and waits for the answers."""
+        async with asyncio.TaskGroup() as group:
+            for each in instructions:
+                self.acting.start(each, group)
+
+    @property
+    def writes(self) -> int:
+        return len(self.server.audit.writes(resource="nodes")) - 1  # its creation
+
+    def tell(self, node: Node, phase: Phase) -> Tell:
+        status = DriverStatus(strategy=Strategy.PRECOMPILED, phase=phase, since="2027-01-15T08:00:00Z")
+        return Tell(node="a", uid=node.metadata.uid, status=status)
+
+    def show(self, node: Node) -> Show:
+        condition = {"type": DRIVER_CONDITION, "status": "False", "reason": "Waiting", "message": "it waits"}
+        return Show(node="a", uid=node.metadata.uid, condition=condition)
+
+    def label(self, node: Node, driver_set: str = "one") -> Label:
+        return Label(node="a", uid=node.metadata.uid, version=node.metadata.resource_version, set=driver_set)
+
+
+PROXY = {
+    "metadata": {"name": "cluster"},
+    "spec": {
+        "httpProxy": "http://proxy:3128",
+        "httpsProxy": "http://proxy:3129",
+        "noProxy": "example.com",
+        "trustedCA": {"name": "user-ca-bundle"},
+    },
+    "status": {"noProxy": ".cluster.local,172.30.0.0/16,example.com"},
+}
+VARIABLES = {
+    "HTTP_PROXY": "http://proxy:3128",
+    "HTTPS_PROXY": "http://proxy:3129",
+    "NO_PROXY": ".cluster.local,172.30.0.0/16,example.com",
+}
+RHCOS = PoolKey(
+    os_id="rhcos", os_version="4.15", kernel="5.14.0-284.54.1.el9_2.x86_64", architecture="amd64", ostree="415.92.2"
+)
+
+
+async def made_set(desk: Desk, pool: PoolKey, proxy: dict[str, Any] | None) -> dict[str, Any]:
+    """The pod of a driver set's DaemonSet in a cluster with, or without, OpenShift's proxy."""
+    if proxy is not None:
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+        names = {"plural": "proxies", "singular": "proxy", "kind": "Proxy", "listKind": "ProxyList"}
+        spec = {"group": "config.openshift.io", "scope": "Cluster", "names": names, "versions": [version]}
+        await desk.client.create(CRDS.untyped(), {"metadata": {"name": "proxies.config.openshift.io"}, "spec": spec})
+        await desk.client.create(OPENSHIFT_PROXIES, proxy)
+    await desk.client.create(NAMESPACES.untyped(), {"metadata": {"name": NAMESPACE}})
+    policy = DriverPolicy(kind="ClusterPolicy", name="p", manager=Component(enabled=False))
+    driver_set = make_set(policy, pool, Strategy.BUILT, "nvcr.io/nvidia/driver@sha256:" + "a" * 64)
+    await desk.do(CreateSet(set=driver_set, policy=policy))
+    assert desk.acting.problems == {}
+    found = await desk.client.get(DAEMONSETS.untyped(), driver_set.name, NAMESPACE)
+    return found["spec"]["template"]["spec"]  # type: ignore[no-any-return]
+
+
+def proxied(pod: dict[str, Any]) -> dict[str, str]:
+    """Variables of the driver container that name a proxy."""
+    (driver,) = (each for each in pod["containers"] if each["name"] == "nvidia-driver-ctr")
+    return {each["name"]: each["value"] for each in driver["env"] if each["name"].upper().endswith("_PROXY")}
+
+
+def test_openshifts_proxy_and_its_certificates_reach_the_driver_container() -> None:
+    async def story(desk: Desk) -> None:
+        pod = await made_set(desk, RHCOS, PROXY)
+        assert proxied(pod) == VARIABLES | {name.lower(): text for name, text in VARIABLES.items()}
+        (volume,) = (each for each in pod["volumes"] if each["name"] == "gpu-operator-trusted-ca")
+        assert volume["configMap"]["items"] == [{"key": "ca-bundle.crt", "path": "tls-ca-bundle.pem"}]
+        mounts = [(c["name"], m) for c in pod["containers"] for m in c["volumeMounts"] if m["name"] == volume["name"]]
+        assert [(name, each["mountPath"], each["readOnly"]) for name, each in mounts] == [
+            ("nvidia-driver-ctr", "/etc/pki/ca-trust/extracted/pem", True)
+        ]
+        bundle = await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
+        assert bundle.metadata.labels["config.openshift.io/inject-trusted-cabundle"] == "true"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("pool", "proxy"),
+    [
+        (RHCOS, None),
+        (RHCOS, {"metadata": {"name": "cluster"}, "spec": {"trustedCA": {"name": ""}}}),
+        (RHCOS, {"metadata": {"name": "cluster"}, "spec": {"httpProxy": 5, "trustedCA": []}, "status": "x"}),
+        (PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64"), PROXY),
+    ],
+)
+def test_without_a_proxy_of_openshift_there_is_nothing_of_it(pool: PoolKey, proxy: dict[str, Any] | None) -> None:
+    async def story(desk: Desk) -> None:
+        pod = await made_set(desk, pool, proxy)
+        assert proxied(pod) == {}
+        assert "gpu-operator-trusted-ca" not in {each["name"] for each in pod["volumes"]}
+        with pytest.raises(NotFound):
+            await desk.client.get(CONFIGMAPS, "gpu-operator-trusted-ca", NAMESPACE)
+
+    play(story)
+
+
+def play(story: Callable[[Desk], Awaitable[None]]) -> None:
+    async def main() -> None:
+        desk = Desk()
+        await desk.client.create(NODES.untyped(), {"metadata": {"name": "a"}})
+        await story(desk)
+
+    run_virtual(main())
+
+
+def test_what_was_told_is_not_told_again_before_it_is_seen() -> None:
+    async def story(desk: Desk) -> None:
+        node = await desk.node()
+        await desk.do(desk.tell(node, Phase.PULLING))
+        await desk.do(desk.tell(node, Phase.PULLING))
+        await desk.do(desk.tell(node, Phase.STARTING))
+        assert desk.writes == 1
+        desk.acting.seen("condition/a")  # of another write
+        await desk.do(desk.tell(node, Phase.STARTING))
+        assert desk.writes == 1
+        desk.acting.seen("told/a")
+        await desk.do(desk.tell(node, Phase.STARTING))
+        assert desk.writes == 2
+        assert '"starting"' in (await desk.node()).metadata.annotations[DRIVER_ANNOTATION]
+
+    play(story)
+
+
+def test_what_is_never_seen_changed_nothing_and_is_not_waited_for_for_long() -> None:
+    async def story(desk: Desk) -> None:
+        node = await desk.node()
+        await desk.do(desk.tell(node, Phase.PULLING))
+        due = desk.acting.due()
+        assert due is not None
+        assert 0.0 < due <= SEEN_SECONDS
+        await desk.clock.sleep(due)
+        await desk.do(desk.tell(node, Phase.STARTING))
+        assert desk.writes == 2
+
+    play(story)
+
+
+def test_a_write_that_is_seen_before_its_answer_comes_is_not_waited_for() -> None:
+    async def story(desk: Desk) -> None:
+        node = await desk.node()
+        async with asyncio.TaskGroup() as group:
+            desk.acting.start(desk.tell(node, Phase.PULLING), group)
+            await desk.clock.sleep(FAR / 2)
+            desk.acting.seen("told/a")
+        assert desk.acting.due() is None
+        await desk.do(desk.tell(node, Phase.STARTING))
+        assert desk.writes == 2
+
+    play(story)
+
+
+def test_a_label_waits_until_what_was_told_is_seen_since_it_holds_for_the_node_as_it_was_seen_only() -> None:
+    async def story(desk: Desk) -> None:
+        node = await desk.node()
+        await desk.do(desk.tell(node, Phase.PULLING), desk.show(node), desk.label(node))
+        assert desk.writes == 2
+        desk.acting.seen("told/a", "condition/a")
+        await desk.do(desk.label(await desk.node()))
+        assert desk.writes == 3
+        assert desk.server.audit.codes[409] == 0
+
+    play(story)
+
+
+def test_nothing_is_told_of_a_node_while_its_label_is_written() -> None:
+    async def story(desk: Desk) -> None:
+        node = await desk.node()
+        await desk.do(desk.label(node), desk.tell(node, Phase.PULLING), desk.show(node))
+        assert desk.writes == 1
+        assert (await desk.node()).metadata.labels[DRIVER_SET_LABEL] == "one"
+        await desk.do(desk.tell(node, Phase.PULLING), desk.show(node))
+        assert desk.writes == 3
+        assert desk.server.audit.codes[409] == 0
+
+    play(story)
