@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from tessera.agent.base.node_conditions import manifest_of, settled, sharing_condition
-from tessera.agent.config.mig_layouts import layout_wish
-from tessera.agent.config.sharing_profiles import Files, sharing_wish
+from tessera.agent.config.selection import Files, layout_wish, sharing_wish
 from tessera.api.documents import FileRefused, load
 from tessera.api.mig_layouts import MigCard, targets_of
 from tessera.api.node_offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.mig_config.reboots import PATIENCE
+from tessera.agent.mig_config.reboot import REBOOT_TIMEOUT
 from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.kube.resources import DAEMONSETS
 from tessera.nvml.errors import NotSupported, ResetRequired
@@ -91,7 +91,7 @@ def test_a_layout_whose_cards_cannot_be_reset_is_in_force_after_one_reboot(stati
         await lab.label("node-1", layout="all-1g.5gb")
         await lab.becomes(SLICES)
         await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[0] == "True", "the layout is in force")
-        await lab.clock.sleep(2 * PATIENCE)
+        await lab.clock.sleep(2 * REBOOT_TIMEOUT)
         assert history.states == ["pending", "rebooting", "success"]
         assert len(history.boots) == 2
         assert (lab.pod("elsewhere").metadata.uid, lab.phase("elsewhere")) == (uid, "Running")
@@ -111,7 +111,7 @@ def test_a_reboot_waits_for_the_pods_of_the_node(static: Callable[..., None]) ->
         history = History(lab)
         await lab.label("node-1", layout="all-1g.5gb")
         await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[1] == "CardsInUse", "the pod is waited for")
-        await lab.clock.sleep(PATIENCE)
+        await lab.clock.sleep(REBOOT_TIMEOUT)
         assert (len(history.boots), lab.phase("busy")) == (1, "Running")
         await lab.delete("busy")
         await lab.becomes(SLICES)
@@ -129,7 +129,7 @@ def test_a_reboot_that_does_not_help_is_not_repeated(static: Callable[..., None]
         await lab.label("node-1", layout="all-1g.10gb")
         await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[:2] == ("False", "ResetRequired"), "it has failed")
         assert "rebooted for this layout once, which did not help" in lab.condition("GpuMigLayoutApplied")[2]
-        await lab.clock.sleep(2 * PATIENCE)
+        await lab.clock.sleep(2 * REBOOT_TIMEOUT)
         assert len(history.boots) == 2
         assert history.states[-1] == "failed"
         assert history.states.count("rebooting") == 1
@@ -150,7 +150,7 @@ def test_without_the_policy_no_node_is_rebooted(static: Callable[..., None]) -> 
         await lab.label("node-1", layout="all-1g.5gb")
         await lab.until(lambda: lab.condition("GpuMigLayoutApplied")[:2] == ("False", "ResetRequired"), "it has failed")
         assert "reboot the node" in lab.condition("GpuMigLayoutApplied")[2]
-        await lab.clock.sleep(PATIENCE)
+        await lab.clock.sleep(REBOOT_TIMEOUT)
         assert (len(history.boots), history.states) == (1, ["pending", "failed"])
 
     static(scenario, nodes="2xA100-40GB")

@@ -222,7 +222,7 @@ async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> No
 
 def _reboot(options: Any) -> Callable[[], Awaitable[None]] | None:
     """Reboots the host; ``None`` for simulated cards, for which no machine is taken down."""
-    from tessera.agent.mig_config.host_reboot import reboot_host
+    from tessera.agent.mig_config.reboot import reboot_host
 
     return reboot_host if options.simulate is None else None
 

@@ -10,7 +10,7 @@ import pytest
 from tests.agent.mig_config.node import Node, played
 
 from tessera.agent.base.evictions import Blocked, Evicted, Evictor, Gone
-from tessera.agent.mig_config.card_loop import SHOWN_AT_MOST
+from tessera.agent.mig_config.card_reconciler import SHOWN_AT_MOST
 from tessera.agent.mig_config.status import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock

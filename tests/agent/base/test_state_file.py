@@ -12,13 +12,13 @@ from hypothesis import given
 
 from tessera.agent.base.state_file import KeptFile
 from tessera.agent.health.faults import Mark, Scope
+from tessera.agent.health.monitor import Kept as Marks
 from tessera.agent.health.policy import Reaction
-from tessera.agent.health.watch import Kept as Marks
 from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.memory.grants import Shares
 from tessera.agent.mig_config.events import Place
 from tessera.agent.mig_config.journal import Journal as LayoutJournal
-from tessera.agent.mps.launcher import DaemonMark
+from tessera.agent.mps.interfaces import DaemonMark
 from tessera.agent.mps.state import DaemonRecord, RecordFile
 from tessera.agent.slices.events import Journal
 from tessera.agent.slices.journal import JournalFile

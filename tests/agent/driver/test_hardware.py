@@ -10,8 +10,8 @@ import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
 from tessera.agent.driver.driver_state import Home
+from tessera.agent.driver.gate import WatchedNvml
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
-from tessera.agent.driver.watched import WatchedNvml
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
 from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, GpuLost, NvmlError, error_of

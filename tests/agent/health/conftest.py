@@ -8,9 +8,9 @@ from typing import TypeVar
 import pytest
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.health.executor import CardResets
+from tessera.agent.health.monitor import HealthWatch
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.health.resets import CardResets
-from tessera.agent.health.watch import HealthWatch
 from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
 from tessera.nvml.attributes import CardAttributes

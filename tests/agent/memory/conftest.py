@@ -20,8 +20,8 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import Holder
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
 from tessera.agent.main.metrics import Metrics
+from tessera.agent.memory.monitor import MemoryWatch
 from tessera.agent.memory.policy import Mode, Rules
-from tessera.agent.memory.watch import MemoryWatch
 from tessera.api.names import PodUid
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Offer

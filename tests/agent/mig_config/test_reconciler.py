@@ -12,8 +12,8 @@ import pytest
 from tests.agent.mig_config.node import Node, played
 
 from tessera.agent.inventory.card_ownership import Role
-from tessera.agent.mig_config.card_loop import DRIFT_RECHECK
-from tessera.agent.mig_config.reboots import PATIENCE
+from tessera.agent.mig_config.card_reconciler import DRIFT_RECHECK
+from tessera.agent.mig_config.reboot import REBOOT_TIMEOUT
 from tessera.agent.mig_config.status import LayoutState
 from tessera.nvml.errors import GpuLost, InUse
 from tessera.nvml.interface import MigUuid
@@ -341,7 +341,7 @@ def test_a_process_that_starts_again_before_the_reboot_does_not_ask_again(play: 
         await node.end()
         node.start()
         await node.until(lambda: node.state(LayoutState.REBOOTING))
-        await node.until(lambda: node.state(LayoutState.FAILED), PATIENCE + 120)
+        await node.until(lambda: node.state(LayoutState.FAILED), REBOOT_TIMEOUT + 120)
         assert node.reboots == ["boot-1"]
 
     play(story, mig=False, passthrough=True, may_reboot=True)

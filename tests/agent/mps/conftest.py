@@ -10,7 +10,7 @@ import pytest
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.launcher import Launcher
+from tessera.agent.mps.interfaces import Launcher
 from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.mps import client_share

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.processes import ProcessId
-from tessera.agent.mps.children import BINARY, ChildLauncher
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.launcher import DaemonMark, DaemonSpec
+from tessera.agent.mps.interfaces import DaemonMark, DaemonSpec
 from tessera.agent.mps.plan import MpsPlan
+from tessera.agent.mps.process_launcher import BINARY, ChildLauncher
 from tessera.agent.mps.state import RecordFile
 from tessera.api.sharing.mps import client_share
 from tessera.clock import SystemClock

@@ -6,7 +6,7 @@ import itertools
 import pytest
 from tests.agent.mps.conftest import OTHER, SHARED, MpsNode, Play
 
-from tessera.agent.mps.launcher import DaemonMark, DaemonSpec
+from tessera.agent.mps.interfaces import DaemonMark, DaemonSpec
 from tessera.agent.mps.supervisor import LONGEST_PAUSE, QUESTION_INTERVAL, SHORTEST_PAUSE, STABLE
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NoPermission

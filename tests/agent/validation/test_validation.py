@@ -10,9 +10,8 @@ import pytest
 
 from tessera.agent.base.marker_files import Markers
 from tessera.agent.validation import cuda as cuda_module
-from tessera.agent.validation.cuda import CudaError, load_cuda
+from tessera.agent.validation.cuda import COUNT, KERNEL, PTX, CudaError, load_cuda
 from tessera.agent.validation.steps import ValidationFailed, validate
-from tessera.agent.validation.vectoradd import COUNT, KERNEL, PTX
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, TOOLKIT_READY
 from tessera.nvml.errors import DriverNotLoaded, GpuLost, NvmlError
 from tessera.nvml.simulated import SimulatedMachine

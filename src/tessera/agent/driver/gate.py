@@ -8,7 +8,9 @@ device node before it is used, so no event tells of it: an open driver is tried 
 
 import logging
 import random
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -27,7 +29,6 @@ from tessera.agent.driver.driver_state import (
 )
 from tessera.agent.driver.hardware import Driver
 from tessera.agent.driver.ready_condition import ReadyTeller
-from tessera.agent.driver.watched import WatchedNvml
 from tessera.api.driver.status import (
     CUDA_READY,
     DRIVER_CONTAINER_READY,
@@ -41,9 +42,66 @@ from tessera.api.driver.status import (
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.kube.resources import Node
-from tessera.nvml.errors import DriverNotLoaded, NvmlError
+from tessera.nvml.errors import DriverMismatch, DriverNotLoaded, NvmlError
+from tessera.nvml.interface import Event, Nvml, Process
+from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class WatchedNvml(AsyncNvml):
+    """Another :class:`~tessera.nvml.worker.AsyncNvml`, with a memory.
+
+    Args:
+        inner: does the calls.
+        notify: called when the driver is found gone.
+
+    Attributes:
+        gone: what NVML said when the driver was found gone; empty while it is there.
+    """
+
+    def __init__(self, inner: AsyncNvml, notify: Callable[[], None]) -> None:
+        self.simulated = inner.simulated
+        self.gone = ""
+        self._inner = inner
+        self._notify = notify
+
+    async def __aenter__(self) -> Self:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            await self._inner.__aexit__(*exc_info)
+        except NvmlError as error:  # a driver that is gone has nothing left to close
+            _log.warning("NVML was not closed in order: %s", error)
+
+    async def call(self, operation: str, call: Callable[[Nvml], T], *, card: str = "") -> T:
+        """Does one call."""
+        try:
+            return await self._inner.call(operation, call, card=card)
+        except (DriverNotLoaded, DriverMismatch) as error:
+            self._note(error)
+            raise
+
+    async def wait_event(self, seconds: float) -> Event | None:
+        """The next hardware event."""
+        try:
+            return await self._inner.wait_event(seconds)
+        except (DriverNotLoaded, DriverMismatch) as error:
+            self._note(error)
+            raise
+
+    async def _process_exit(self, processes: list[Process], /) -> None:
+        await self._inner._process_exit(processes)  # noqa: SLF001 - the same interface, one object further
+
+    def _note(self, error: Exception) -> None:
+        if not self.gone:
+            self.gone = str(error)
+            self._notify()
+
 
 #: Seconds after which a driver of the host is tried for again, though nothing told of one.
 HOST_RECHECK = 60.0

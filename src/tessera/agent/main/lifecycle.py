@@ -31,7 +31,7 @@ from tessera.agent.driver.kubelet_gate import Advertising
 from tessera.agent.driver.ready_condition import ReadyTeller
 from tessera.agent.main.run import run_parts
 from tessera.agent.main.wiring import Parts
-from tessera.agent.mps.launcher import ControlFailed
+from tessera.agent.mps.interfaces import ControlFailed
 from tessera.clock import Clock
 from tessera.kube.cache import Event, EventKind
 from tessera.kube.client import Client

@@ -16,19 +16,19 @@ from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.config.config_watcher import Following
+from tessera.agent.health.executor import CardResets
+from tessera.agent.health.monitor import HealthWatch
 from tessera.agent.health.policy import HealthPolicy
-from tessera.agent.health.resets import CardResets
-from tessera.agent.health.watch import HealthWatch
 from tessera.agent.inventory.card_ownership import Roles
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker, fixed_gib
 from tessera.agent.main.metrics import Metrics
+from tessera.agent.memory.monitor import MemoryWatch
 from tessera.agent.memory.policy import Rules
-from tessera.agent.memory.watch import MemoryWatch
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutStatus
-from tessera.agent.mps.children import ChildLauncher
 from tessera.agent.mps.daemons import MpsDaemons
+from tessera.agent.mps.process_launcher import ChildLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
 from tessera.agent.node_status.publisher import NodeTeller

@@ -17,13 +17,13 @@ from tessera.agent.base.desired_config import LayoutWish
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.inventory.card_ownership import Role, Roles
 from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker
-from tessera.agent.mig_config.card_loop import ASK_AGAIN, CardDriver
+from tessera.agent.mig_config.card_reconciler import ASK_AGAIN, CardDriver
 from tessera.agent.mig_config.desired import Refused, Wanted, wanted_of
 from tessera.agent.mig_config.device_users import Tenants
 from tessera.agent.mig_config.events import Goal
 from tessera.agent.mig_config.executor import Hands
 from tessera.agent.mig_config.journal import Journal, JournalFile, digest_of
-from tessera.agent.mig_config.reboots import Reboots
+from tessera.agent.mig_config.reboot import Reboots
 from tessera.agent.mig_config.state_machine import CardMachine
 from tessera.agent.mig_config.status import APPLYING, CardVerdict, LayoutState, LayoutStatus, summed
 from tessera.clock import Clock

@@ -52,13 +52,13 @@ from tessera.agent.mig_config.events import (
     Tenant,
     Wait,
 )
-from tessera.agent.mig_config.eviction_requests import Requests
 from tessera.agent.mig_config.retry import (
     BUSY_FIRST,
     BUSY_MOST,
     RETRY_FIRST,
     RETRY_MOST,
     Key,
+    Requests,
     Trouble,
     Troubles,
     delay,

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.mps.exclusive import ExclusiveCards
-from tessera.agent.mps.launcher import Launcher
+from tessera.agent.mps.interfaces import Launcher
 from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, edits_of
-from tessera.agent.mps.state import RecordFile
+from tessera.agent.mps.state import ExclusiveCards, RecordFile
 from tessera.agent.mps.supervisor import Supervisor
 from tessera.clock import Clock
 from tessera.nvml.worker import AsyncNvml

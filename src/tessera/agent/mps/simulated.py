@@ -1,15 +1,15 @@
 """Control daemons that exist only here, for simulated cards: in the process, on the injected clock.
 
-They take the commands of :mod:`tessera.agent.mps.control` and answer them as documented. The levers make a daemon die,
-fall silent, or have clients. Daemons belong to the launcher and live as long as it does, whoever supervises them: an
-agent that starts again with the same launcher finds them.
+They take the commands of :mod:`tessera.agent.mps.interfaces` and answer them as documented. Tests make a daemon die,
+stop answering, or have clients. Daemons belong to the launcher and live as long as it does: an agent that starts again
+with the same launcher finds them.
 """
 
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 
-from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.interfaces import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
 from tessera.clock import Clock
 
 #: How long a silent daemon is waited for, seconds.

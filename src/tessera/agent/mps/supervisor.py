@@ -18,11 +18,19 @@ import random
 from collections.abc import Mapping
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.mps.control import clients, servers, set_limits
-from tessera.agent.mps.exclusive import ExclusiveCards
-from tessera.agent.mps.launcher import ControlFailed, Daemon, DaemonMark, DaemonSpec, Launcher, LaunchFailed
+from tessera.agent.mps.interfaces import (
+    ControlFailed,
+    Daemon,
+    DaemonMark,
+    DaemonSpec,
+    Launcher,
+    LaunchFailed,
+    clients,
+    servers,
+    set_limits,
+)
 from tessera.agent.mps.plan import MpsPlan
-from tessera.agent.mps.state import DaemonRecord, RecordFile
+from tessera.agent.mps.state import DaemonRecord, ExclusiveCards, RecordFile
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError

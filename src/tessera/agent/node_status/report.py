@@ -13,7 +13,7 @@ from tessera.agent.base.node_conditions import (
     sharing_condition,
 )
 from tessera.agent.config.config_watcher import Following
-from tessera.agent.health.watch import HealthWatch
+from tessera.agent.health.monitor import HealthWatch
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import Sharing

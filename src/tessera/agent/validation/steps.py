@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.agent.base.marker_files import Markers
-from tessera.agent.validation.cuda import NO_DEVICE, Cuda, CudaError, load_cuda
-from tessera.agent.validation.vectoradd import COUNT, add_vectors
+from tessera.agent.validation.cuda import COUNT, NO_DEVICE, Cuda, CudaError, add_vectors, load_cuda
 from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
 from tessera.nvml.interface import GpuInfo, Nvml
 from tessera.nvml.real import RealNvml

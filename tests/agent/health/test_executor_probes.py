@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from tessera.agent.health.events import Probed, ProbeResult
+from tessera.agent.health.executor import Prober
 from tessera.agent.health.policy import RecoveryAction
-from tessera.agent.health.probing import Prober
 from tessera.clock import Clock, LoopClock
 from tessera.nvml.errors import NoPermission, ResetRequired
 from tessera.nvml.interface import GpuUuid

@@ -6,6 +6,7 @@ failed. Cordon and drain are not done here: whoever lets the node be rebooted de
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 
 from tessera.agent.mig_config.device_users import Tenants
@@ -16,7 +17,7 @@ from tessera.nvml.errors import NvmlError
 from tessera.nvml.worker import AsyncNvml
 
 #: Seconds after which a node that was asked to reboot and still runs is said not to reboot.
-PATIENCE = 600.0
+REBOOT_TIMEOUT = 600.0
 
 
 class Reboots:
@@ -93,8 +94,8 @@ class Reboots:
         now = self._clock.monotonic()
         if self._asked is None:
             self._asked = now
-        if now - self._asked > PATIENCE:
-            return _failed(f"{why}; the node was asked to reboot {PATIENCE:.0f} s ago and has not; reboot it")
+        if now - self._asked > REBOOT_TIMEOUT:
+            return _failed(f"{why}; the node was asked to reboot {REBOOT_TIMEOUT:.0f} s ago and has not; reboot it")
         return CardVerdict(LayoutState.REBOOTING, "Rebooting", why)
 
     async def _hindrance(self) -> str:
@@ -114,3 +115,57 @@ class Reboots:
 
 def _failed(text: str) -> CardVerdict:
     return CardVerdict(LayoutState.FAILED, "ResetRequired", text)
+
+
+_log = logging.getLogger(__name__)
+
+#: Enters the host and asks for the reboot; ``nsenter`` is of util-linux, which every Debian image has.
+ARGUMENTS = ("--target", "1", "--mount", "--uts", "--ipc", "--net", "--pid", "--", "systemctl", "reboot")
+#: Where programs are, in the container and on the host; nothing else of the container's environment holds there.
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+#: Seconds that systemd may take to accept it. A systemctl that gets no answer gives up by itself after 25 s.
+SYSTEMCTL_TIMEOUT = 30.0
+
+
+async def reboot_host(*, nsenter: str = "nsenter", patience: float = SYSTEMCTL_TIMEOUT) -> None:
+    """Asks the host to reboot. Returns when it has agreed; it goes down after that.
+
+    A host that does not answer in time counts as asked: the reboot may well come, and must not be asked for again.
+
+    Args:
+        nsenter: the program that enters the host.
+        patience: seconds for the answer.
+
+    Raises:
+        OSError: the host cannot be entered, or refuses.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            nsenter,
+            *ARGUMENTS,
+            env=ENVIRONMENT,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError as error:
+        raise OSError(f"{nsenter} cannot be run: {error.strerror}; it is part of util-linux") from error
+    try:
+        async with asyncio.timeout(patience):
+            said, _ = await process.communicate()
+    except TimeoutError:
+        _log.warning("`systemctl reboot` on the host has not answered within %g s; it counts as asked for", patience)
+        return
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise OSError(_refusal(said.decode(errors="replace").strip(), process.returncode))
+
+
+def _refusal(said: str, code: int) -> str:
+    text = f"`systemctl reboot` on the host ended with {code}: {said or 'no reason given'}"
+    if "systemctl" in said or "nsenter" in said:
+        text += "; it needs a privileged container with hostPID on a host with systemd"
+    return text

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tessera.agent.base.desired_config import SharingWish, TakenProfile
-from tessera.agent.config.sharing_profiles import Files, sharing_wish
+from tessera.agent.config.selection import Files, sharing_wish
 from tessera.api.sharing.grammar import parse_profile
 
 

@@ -2,7 +2,7 @@
 
 The verdicts are those of :mod:`tessera.agent.health.faults`; here are its inputs and outputs. Cards that nothing is
 wrong with are asked seldom, suspected ones often, and one that an event came from at once, since the driver may have
-more to say about it. They are asked one after the other (:mod:`tessera.agent.health.probing`).
+more to say about it. They are asked one after the other (:mod:`tessera.agent.health.executor`).
 
 Marks are kept over restarts of the agent, so their times are the wall clock's. That clock may be set while the agent
 runs, so it is read once, when the agent starts, and goes on with the monotonic one; a kept mark that seems to come from
@@ -33,11 +33,10 @@ from tessera.agent.health.events import (
     WatchBroken,
     WatchMended,
 )
+from tessera.agent.health.executor import PATIENCE, CardResets, Prober
 from tessera.agent.health.faults import EVENTS, Change, Health, Hysteresis, Mark, Scope, Verdict
 from tessera.agent.health.messages import Summary, named, said, summary
 from tessera.agent.health.policy import HealthPolicy, Reaction
-from tessera.agent.health.probing import PATIENCE, Prober
-from tessera.agent.health.resets import CardResets
 from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError

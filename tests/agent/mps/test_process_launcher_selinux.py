@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.mps.selinux import open_to_containers
+from tessera.agent.mps.process_launcher import open_to_containers
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.processes import ProcessTable
+from tessera.agent.memory.enforcement import Outcome, carry_out
+from tessera.agent.memory.monitor import CardReader
 from tessera.agent.memory.policy import Act, Judge, Mode, Rules, Sample, Tenant, agreed_share
-from tessera.agent.memory.process_ending import Outcome, carry_out
-from tessera.agent.memory.usage import CardReader
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
 from tessera.nvml.errors import GpuLost

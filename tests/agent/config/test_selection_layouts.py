@@ -3,8 +3,7 @@
 import msgspec
 import pytest
 
-from tessera.agent.config.mig_layouts import layout_wish
-from tessera.agent.config.sharing_profiles import Files
+from tessera.agent.config.selection import Files, layout_wish
 
 SOURCE = "ConfigMap kube-system/nvidia-mig-config"
 SEED = """

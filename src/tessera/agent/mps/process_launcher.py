@@ -23,12 +23,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.mps.child import END_TIMEOUT, ChildDaemon, end_session
-from tessera.agent.mps.control import QUIT
-from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.daemon_process import END_TIMEOUT, ChildDaemon, alive, boot_id, end_session, reap, send
+from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
 from tessera.agent.mps.plan import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
-from tessera.agent.mps.selinux import open_to_containers
-from tessera.agent.mps.sessions import alive, boot_id, reap, send
 
 BINARY = "nvidia-cuda-mps-control"
 #: Where the binary is in a driver's root and on a host.
@@ -246,3 +243,23 @@ def _parse(mark: DaemonMark) -> ProcessId | None:
         case (boot, pid, start) if boot == boot_id() and pid.isdigit() and start.isdigit():
             return ProcessId(int(pid), int(start))
     return None
+
+
+#: Where the kernel tells whether SELinux is enforced.
+ENFORCE = Path("/sys/fs/selinux/enforce")
+#: Of every container, whatever its categories: the level has none.
+CONTAINER_LABEL = "system_u:object_r:container_file_t:s0"
+
+
+def open_to_containers(folder: Path, enforce: Path = ENFORCE) -> None:
+    """Labels a folder as one of containers; does nothing where SELinux is not enforced.
+
+    Raises:
+        OSError: the label cannot be written.
+    """
+    try:
+        enforced = enforce.read_text(encoding="ascii").strip() == "1"
+    except FileNotFoundError:
+        return
+    if enforced:
+        os.setxattr(folder, "security.selinux", f"{CONTAINER_LABEL}\0".encode())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.mig_config.host_reboot import reboot_host
+from tessera.agent.mig_config.reboot import reboot_host
 
 ENDED = "`systemctl reboot` on the host ended with"
 NEEDS = "it needs a privileged container with hostPID on a host with systemd"

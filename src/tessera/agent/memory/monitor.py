@@ -2,7 +2,7 @@
 
 Sample by sample: which pods were given shares (kubelet), who uses how much (NVML and the kernel), what follows
 (:mod:`tessera.agent.memory.policy`). Then it is told or done, each deed only after everything was looked at again
-(:mod:`tessera.agent.memory.process_ending`).
+(:mod:`tessera.agent.memory.enforcement`).
 
 Rules:
 
@@ -28,12 +28,13 @@ from tessera.agent.inventory.device_users import Holder
 from tessera.agent.main.metrics import MemoryUse, Metrics
 from tessera.agent.memory.enforcement import Deeds, TellPod
 from tessera.agent.memory.grants import Shares, Tenants, cgroup_uid, shared_devices
-from tessera.agent.memory.policy import Act, Card, Judge, Mode, Rules, Sample, Tenant, plausible_total, used_by_pod
-from tessera.agent.memory.usage import CardReader
+from tessera.agent.memory.policy import Act, Card, Judge, Mode, Rules, Sample, Tenant, Use, plausible_total, used_by_pod
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.interface import GpuUuid, MigUuid, Process
 from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)
@@ -207,3 +208,38 @@ def _own_pod(processes: ProcessTable) -> PodUid | None:
     process = processes.identify(os.getpid())
     residence = None if process is None else processes.residence(process)
     return None if residence is None else residence.pod
+
+
+class CardReader:
+    """Reads cards.
+
+    Args:
+        hardware: the node's cards.
+        processes: the machine's processes, in the PID namespace that NVML reports (the host's).
+    """
+
+    def __init__(self, hardware: AsyncNvml, processes: ProcessTable) -> None:
+        self._hardware = hardware
+        self._processes = processes
+
+    async def __call__(self, device: str) -> Card | None:
+        """A card or MIG device as it is now; ``None`` if it cannot be read.
+
+        Args:
+            device: UUID, ``GPU-`` or ``MIG-``.
+        """
+        name = MigUuid(device) if device.startswith("MIG-") else GpuUuid(device)
+        try:
+            processes = await self._hardware.processes(name)
+            memory = await self._hardware.memory(name)
+        except NvmlError:
+            return None
+        uses = tuple(use for each in processes if (use := self._use(each)) is not None)
+        return Card(device=device, total=memory.total, used=memory.used, uses=uses)
+
+    def _use(self, told: Process) -> Use | None:
+        process = self._processes.identify(told.pid)
+        if process is None:
+            return None
+        residence = self._processes.residence(process)
+        return Use(process=process, bytes=told.memory_bytes, pod=None if residence is None else residence.pod)

@@ -11,8 +11,8 @@ from tests.agent.health.conftest import EPOCH, Agent, Node, play
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.health.device_health import verdicts
 from tessera.agent.health.faults import Scope
+from tessera.agent.health.monitor import HealthWatch
 from tessera.agent.health.policy import Reaction, RecoveryAction
-from tessera.agent.health.watch import HealthWatch
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
 from tessera.agent.main.metrics import Metrics
 from tessera.api.sharing.config import SharingKind

@@ -12,10 +12,9 @@ import pytest
 from tests.agent.mps.host import RESOURCE, SOON, Host
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.mps.child import ChildDaemon
-from tessera.agent.mps.children import BINARY, ChildLauncher, find_binary
-from tessera.agent.mps.launcher import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
-from tessera.agent.mps.sessions import alive, wait_end
+from tessera.agent.mps.daemon_process import ChildDaemon, alive, wait_end
+from tessera.agent.mps.interfaces import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.process_launcher import BINARY, ChildLauncher, find_binary
 from tessera.agent.mps.state import RecordFile
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
+from tessera.agent.memory.enforcement import Outcome, carry_out, still_holds
 from tessera.agent.memory.policy import Act, Card, Decision, Use
-from tessera.agent.memory.process_ending import Outcome, carry_out, still_holds
 from tessera.api.names import PodUid
 
 GIB = 2**30

@@ -1,0 +1,161 @@
+"""Which sharing profile a node shall follow, from its label, the cluster's default and the files there are. Pure.
+
+The rules of the choice are those of :mod:`tessera.api.sharing.profiles`. What is added here: a choice that cannot be
+followed, because the name is unknown, the file has mistakes or the ConfigMap cannot be read, leaves the node with what
+was in force before, and says why.
+"""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+
+import msgspec
+
+from tessera.agent.base.desired_config import LayoutWish, SharingWish, TakenProfile
+from tessera.api.documents import FileRefused
+from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
+from tessera.api.sharing.config import SharingProfile
+from tessera.api.sharing.grammar import parse_profile
+from tessera.api.sharing.profiles import NoSuchProfile, choose_profile
+
+PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
+
+
+class Files(msgspec.Struct, frozen=True, kw_only=True):
+    """The files of a ConfigMap.
+
+    Attributes:
+        source: how messages call it, ``ConfigMap kube-system/profiles``; empty if none is configured.
+        texts: by key; empty if the ConfigMap is not there.
+        trouble: why the ConfigMap cannot be read; ``None`` if it can, or if none is configured.
+    """
+
+    source: str = ""
+    texts: Mapping[str, str] = {}
+    trouble: str | None = None
+
+
+#: A profile, or why the file is none.
+ReadProfile = Callable[[str], SharingProfile | FileRefused]
+
+
+def read_profile(text: str) -> SharingProfile | FileRefused:
+    """The profile in a file, or its mistakes."""
+    try:
+        return parse_profile(text)
+    except FileRefused as refusal:
+        return refusal
+
+
+def sharing_wish(
+    files: Files, label: str, default: str, last: TakenProfile | None, read: ReadProfile = read_profile
+) -> SharingWish:
+    """The profile that a node shall follow.
+
+    Args:
+        files: the profiles.
+        label: value of the node's label; empty if it has none.
+        default: the cluster's default; empty if it has none.
+        last: what was in force before.
+        read: reads a file; may remember what it has read.
+    """
+    if files.trouble is not None:
+        return _kept(last, f"{files.source}: {files.trouble}", PROFILES_UNREADABLE)
+    try:
+        chosen = choose_profile(files.texts, label, default)
+    except NoSuchProfile as error:
+        where = f" in {files.source}" if files.source else "; no ConfigMap of profiles is configured (--sharing-config)"
+        meant = f'; did you mean "{error.closest}"?' if error.closest else ""
+        return _kept(last, f"{error}{where}{meant}", PROFILE_MISSING)
+    if not chosen.name:
+        return SharingWish(reason=chosen.reason, last=last)
+    profile = read(chosen.text)
+    if isinstance(profile, FileRefused):
+        return _kept(last, f'profile "{chosen.name}" of {files.source}: {profile}', PROFILE_REFUSED)
+    return SharingWish(name=chosen.name, text=chosen.text, profile=profile, reason=chosen.reason, last=last)
+
+
+def _kept(last: TakenProfile | None, problem: str, reason: str) -> SharingWish:
+    kept = last or TakenProfile()
+    return SharingWish(
+        name=kept.name,
+        text=kept.text,
+        profile=kept.profile,
+        reason="nothing was in force before" if last is None else "it was in force before",
+        problem=problem,
+        problem_reason=reason,
+        last=last,
+    )
+
+
+LAYOUTS_REFUSED, LAYOUT_AMBIGUOUS, LAYOUTS_UNREADABLE = "LayoutsRefused", "LayoutAmbiguous", "LayoutsUnreadable"
+
+#: Characters that the value of a label has at most (Kubernetes, labels and selectors).
+LABEL_LENGTH = 63
+
+#: Layouts, or why the file has none.
+ReadLayouts = Callable[[str], MigLayouts | FileRefused]
+
+
+def read_layouts(text: str) -> MigLayouts | FileRefused:
+    """The layouts in a file, or its mistakes."""
+    try:
+        return parse_layouts(text)
+    except FileRefused as refusal:
+        return refusal
+
+
+def layout_wish(files: Files, label: str, default: str, read: ReadLayouts = read_layouts) -> LayoutWish:
+    """The layout that a node shall have.
+
+    Args:
+        files: the files of layouts.
+        label: value of the node's label; empty if it has none.
+        default: the cluster's default; empty if it has none.
+        read: reads a file; may remember what it has read.
+    """
+    name = label or default
+    if not name:
+        return LayoutWish(reason="no label and no default")
+    reason = f"the node's label {MIG_CONFIG_LABEL}" if label else "the cluster's default"
+    if name == MIG_CONFIG_DYNAMIC:
+        return LayoutWish(name=name, reason=reason, default=not label)
+    entries, problem, problem_reason = _found(files, name, read)
+    absent = entries is None and problem is None
+    return LayoutWish(
+        name=name,
+        entries=entries,
+        reason=reason,
+        default=not label,
+        problem=problem,
+        problem_reason=problem_reason,
+        closest=_closest(files, name, read) if absent else "",
+    )
+
+
+def _closest(files: Files, name: str, read: ReadLayouts) -> str:
+    """The layout of the files whose name is most like this one; empty if none is."""
+    every = [read(text) for text in files.texts.values()]
+    names = [each for layouts in every if isinstance(layouts, MigLayouts) for each in layouts.layouts]
+    close = get_close_matches(name[:LABEL_LENGTH], [each for each in names if len(each) <= LABEL_LENGTH], n=1)
+    return close[0] if close else ""
+
+
+def _found(files: Files, name: str, read: ReadLayouts) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
+    """The layout of that name; else what is wrong, in words and in one word; nothing at all if it is merely absent."""
+    if files.trouble is not None:
+        return None, f"{files.source}: {files.trouble}", LAYOUTS_UNREADABLE
+    found: dict[str, tuple[LayoutEntry, ...]] = {}
+    refused: list[str] = []
+    for key, text in sorted(files.texts.items()):
+        layouts = read(text)
+        if isinstance(layouts, FileRefused):
+            refused.append(f"{files.source}, file {key}: {layouts}")
+        elif name in layouts.layouts:
+            found[key] = layouts.layouts[name]
+    if len(found) > 1:
+        text = f'{files.source}: the layout "{name}" stands in the files {", ".join(found)}; keep it in one of them'
+        return None, text, LAYOUT_AMBIGUOUS
+    if found:
+        return next(iter(found.values())), None, None
+    return (None, "; ".join(refused), LAYOUTS_REFUSED) if refused else (None, None, None)
