@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from tests.cli.test_why import NOW, cards
+from tests.explain.test_pods import NOW, cards
 
 from tessera.clock import rfc3339
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.cli.objects import Objects, encoded, objects, serving
-from tests.cli.test_why import NOW
+from tests.explain.test_pods import NOW
 
 from tessera.cli.main import COMMANDS, main
 from tessera.cli.process import EscapingFormatter
@@ -173,7 +173,7 @@ def test_a_log_line_is_one_line() -> None:
 
 
 def test_a_fact_is_cut() -> None:
-    from tessera.cli.verdicts.answer import Answer, Report, lines
+    from tessera.explain.explanation import Answer, Report, lines
 
     report = Report(kind="pod", namespace="n", name="p", answers=(Answer(case="c", verdict="v", facts=("x" * 10**6,)),))
     assert max(map(len, lines(report))) <= FACT_SHOWN + 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.objects import Objects, serving
-from tests.cli.test_why import answer, node, pod
+from tests.explain.test_pods import answer, node, pod
 
 from tessera.cli.main import main
 

@@ -9,8 +9,8 @@ from typing import Any
 from tests.cluster.conftest import COMMANDS, Lab
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.cli.verdicts.reading import asked, report
 from tessera.clock import LoopClock
+from tessera.explain.query import asked, report
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record

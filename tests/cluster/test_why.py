@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.api.names import DEVICE_ACCESS_LABEL
-from tessera.cli.verdicts.answer import Report
-from tessera.cli.verdicts.reading import asked, report
+from tessera.explain.explanation import Report
+from tessera.explain.query import asked, report
 from tessera.kube.meta import Resource
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.nvml.errors import Unknown

@@ -10,7 +10,7 @@ from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
-    from tessera.cli.verdicts.answer import Report
+    from tessera.explain.explanation import Report
 
 
 @click.command()
@@ -35,7 +35,7 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
       tessera why node/gpu-1
       tessera why job/train -o json | jq -r '.answers[].case'
     """
-    from tessera.cli.verdicts.answer import lines
+    from tessera.explain.explanation import lines
 
     found = asyncio.run(_report(what, namespace, kubeconfig, context))
     if output == "json":
@@ -45,8 +45,8 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
 
 
 async def _report(what: str, namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Report":
-    from tessera.cli.verdicts.reading import asked, report
     from tessera.clock import SystemClock
+    from tessera.explain.query import asked, report
     from tessera.kube.config import load_config
     from tessera.kube.errors import NotFound
 

@@ -3,13 +3,13 @@
 from typing import Any
 
 import msgspec
-from tests.cli.test_why import OF_AGENTS
+from tests.explain.test_pods import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
 from tessera.api.driver.status import Phase, Strategy
-from tessera.cli.verdicts.answer import Answer
-from tessera.cli.verdicts.nodes import answer_about_node
-from tessera.cli.verdicts.sight import Sight, View
+from tessera.explain.explanation import Answer
+from tessera.explain.nodes import answer_about_node
+from tessera.explain.snapshot import Sight, View
 from tessera.kube.resources import Pod
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.records import encode_record

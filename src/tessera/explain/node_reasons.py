@@ -3,7 +3,7 @@
 Reasons are those that the agent writes. One that is not listed gets the help of its condition.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -13,7 +13,9 @@ from tessera.api.driver.status import WAITING_FOR_KUBELET
 from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
-from tessera.kube.resources import Node, Pod
+from tessera.clock import parse_rfc3339
+from tessera.explain.snapshot import when
+from tessera.kube.resources import Condition, CoreEvent, Node, Pod
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_product
 
@@ -171,3 +173,36 @@ def help_about_nothing(node: str) -> tuple[str, ...]:
         f"cards in MIG mode without instances offer nothing, as those that were cut on demand before; {whole}",
         f"see the cards: nvidia-smi on {node}",
     )
+
+
+# Warnings that have passed
+
+#: Seconds after which a warning of no condition is not told any more; as long as an API server keeps one by default
+#: (``kube-apiserver --event-ttl``).
+RECENT = 3600.0
+
+
+def still_telling(events: Iterable[CoreEvent], told: Mapping[str, Condition], now: float) -> Iterator[CoreEvent]:
+    """Those that add to what the node's conditions say.
+
+    Args:
+        events: warnings about the node.
+        told: the agent's conditions on it, by type; without any, warnings are all that there is to know.
+        now: seconds since 1970.
+    """
+    said = {each.message for each in told.values()}
+    for event in events:
+        reasons_of = conditions_of(event.reason) if told else frozenset()
+        if event.message in said or when(event) < now - RECENT:
+            continue
+        if not reasons_of or any(not _passed(event, told.get(each)) for each in reasons_of):
+            yield event
+
+
+def _passed(event: CoreEvent, condition: Condition | None) -> bool:
+    if condition is None or condition.status == "True":
+        return True
+    try:
+        return when(event) < parse_rfc3339(condition.last_transition_time or "")
+    except ValueError:
+        return False

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, profile_of, resource_of
-from tessera.cli.verdicts.answer import Answer, age, counted, listed
-from tessera.cli.verdicts.sight import AGENT_LABEL, View
-from tessera.cli.verdicts.ways import Way, ends, missing, ways
 from tessera.clock import parse_rfc3339
 from tessera.controller.facts import PodFacts
 from tessera.controller.inventory import FOREIGN
 from tessera.controller.machine import Slicer
 from tessera.controller.placing import Placed
 from tessera.controller.wording import wanted_text
+from tessera.explain.counterfactuals import Way, ends, missing, ways
+from tessera.explain.explanation import Answer, age, counted, listed
+from tessera.explain.snapshot import AGENT_LABEL, View
 from tessera.placement.cards import Allocation
 from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
 

@@ -13,10 +13,10 @@ from tessera.api.agents import AGENT_DAEMON_SET, is_agent, is_ready
 from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
-from tessera.cli.verdicts.answer import age
 from tessera.clock import parse_rfc3339
 from tessera.controller.machine import Slicer
 from tessera.controller.stored import state_of
+from tessera.explain.explanation import age
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits import EVENT_SHOWN, LEASE_DURATION
 from tessera.provisioning.milestones import Record

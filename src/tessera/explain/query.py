@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
-from tessera.cli.verdicts.answer import Report
-from tessera.cli.verdicts.nodes import answer_about_node
-from tessera.cli.verdicts.pods import answer_about
-from tessera.cli.verdicts.sight import LEASE, Sight, View
-from tessera.cli.verdicts.workloads import Workload, report_about, slice_quotas
 from tessera.clock import Clock
+from tessera.explain.explanation import Report
+from tessera.explain.nodes import answer_about_node
+from tessera.explain.pods import answer_about
+from tessera.explain.snapshot import LEASE, Sight, View
+from tessera.explain.workloads import Workload, report_about, slice_quotas
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.meta import Resource

@@ -6,14 +6,14 @@ everything that holds up any container (images, configuration).
 
 from collections.abc import Iterator
 
-from tessera.cli.verdicts.answer import Answer
-from tessera.cli.verdicts.fixed import answer_about_fixed, fixed_requests, offered_fixed
-from tessera.cli.verdicts.room import no_room
-from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.controller.allocation import Allocation
 from tessera.controller.facts import PodFacts
 from tessera.controller.machine import Slicer
 from tessera.controller.wording import wanted_text
+from tessera.explain.capacity import no_room
+from tessera.explain.explanation import Answer
+from tessera.explain.fixed_resources import answer_about_fixed, fixed_requests, offered_fixed
+from tessera.explain.snapshot import AGENT_LABEL, View
 from tessera.kube.resources import CoreEvent, Pod
 
 #: Events with which the agent says that a slice cannot be made (:mod:`tessera.agent.slices.state_machine`).

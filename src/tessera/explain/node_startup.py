@@ -6,8 +6,8 @@ nodes for what is to be expected.
 
 from collections.abc import Iterator, Mapping
 
-from tessera.cli.verdicts.answer import Answer, age, counted
-from tessera.cli.verdicts.sight import View
+from tessera.explain.explanation import Answer, age, counted
+from tessera.explain.snapshot import View
 from tessera.kube.resources import Condition, Node
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span

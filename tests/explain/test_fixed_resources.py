@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
-from tessera.cli.verdicts.answer import Answer
-from tessera.cli.verdicts.pods import answer_about
-from tessera.cli.verdicts.sight import Sight, View
+from tessera.explain.explanation import Answer
+from tessera.explain.pods import answer_about
+from tessera.explain.snapshot import Sight, View
 from tessera.kube.resources import Node, Pod
 
 SHARED = "nvidia.com/gpu.shared"

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
-from tessera.cli.verdicts.answer import Answer, counted, listed
-from tessera.cli.verdicts.sight import View
+from tessera.explain.explanation import Answer, counted, listed
+from tessera.explain.snapshot import View
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Node, Pod
 

@@ -2,7 +2,7 @@
 
 The order is request, other operators' gates, our gate (controller, room), kube-scheduler, node (agent, kubelet), then
 running. Each case is in one place here or in the room that it names. A pod that asks for what nodes have at all times
-(whole cards, shares, fixed slices) meets kube-scheduler alone: :mod:`tessera.cli.verdicts.fixed`.
+(whole cards, shares, fixed slices) meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
 import re
@@ -11,15 +11,15 @@ from difflib import get_close_matches
 
 from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, meant_resource
 from tessera.api.requirements import CHOSEN_REASON
-from tessera.cli.verdicts.answer import Answer, listed
-from tessera.cli.verdicts.fixed import answer_about_fixed, asked_text, fixed_requests
-from tessera.cli.verdicts.room import no_room
-from tessera.cli.verdicts.sight import View
-from tessera.cli.verdicts.startup import at_node, unscheduled
 from tessera.controller.allocation import Allocation
 from tessera.controller.facts import PodFacts, pod_facts
 from tessera.controller.machine import Slicer
 from tessera.controller.wording import wanted_text
+from tessera.explain.capacity import no_room
+from tessera.explain.explanation import Answer, listed
+from tessera.explain.fixed_resources import answer_about_fixed, asked_text, fixed_requests
+from tessera.explain.pod_startup import at_node, unscheduled
+from tessera.explain.snapshot import View
 from tessera.kube.resources import Pod
 from tessera.text import one_line
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cli.test_why import NOW, cards, lease, node, pod
+from tests.explain.test_pods import NOW, cards, lease, node, pod
 
-from tessera.cli.verdicts.answer import Answer
-from tessera.cli.verdicts.pods import answer_about
-from tessera.cli.verdicts.sight import Sight, View
-from tessera.cli.verdicts.ways import ends, ways
+from tessera.explain.counterfactuals import ends, ways
+from tessera.explain.explanation import Answer
+from tessera.explain.pods import answer_about
+from tessera.explain.snapshot import Sight, View
 from tessera.mig.layout import plan_layout
 from tessera.mig.models import model_by_short_name
 from tessera.placement.reasons import Fragmented, Full, NoNode

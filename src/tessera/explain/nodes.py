@@ -17,13 +17,12 @@ from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_demand
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
-from tessera.cli.verdicts.answer import Answer, listed
-from tessera.cli.verdicts.coming_up import came_up, coming_up
-from tessera.cli.verdicts.fixed import dynamic_resources
-from tessera.cli.verdicts.node_events import still_telling
-from tessera.cli.verdicts.node_help import blanks_of, help_about, help_about_nothing
-from tessera.cli.verdicts.sight import AGENT_LABEL, View
 from tessera.driver.nodes.node_status import read_status
+from tessera.explain.explanation import Answer, listed
+from tessera.explain.fixed_resources import dynamic_resources
+from tessera.explain.node_reasons import blanks_of, help_about, help_about_nothing, still_telling
+from tessera.explain.node_startup import came_up, coming_up
+from tessera.explain.snapshot import AGENT_LABEL, View
 from tessera.kube.resources import Condition, Node
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.

@@ -23,12 +23,12 @@ from tessera.api.instaslice import (
 )
 from tessera.api.names import GATE, resource_of
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
-from tessera.cli.verdicts.answer import Answer, Report, age, lines
-from tessera.cli.verdicts.pods import answer_about
-from tessera.cli.verdicts.reading import Asked, asked
-from tessera.cli.verdicts.sight import Sight, View
-from tessera.cli.verdicts.workloads import Workload, report_about
 from tessera.clock import rfc3339
+from tessera.explain.explanation import Answer, Report, age, lines
+from tessera.explain.pods import answer_about
+from tessera.explain.query import Asked, asked
+from tessera.explain.snapshot import Sight, View
+from tessera.explain.workloads import Workload, report_about
 from tessera.kube.resources import (
     Condition,
     CoreEvent,

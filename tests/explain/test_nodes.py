@@ -5,16 +5,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.cli.test_why import OF_AGENTS
+from tests.explain.test_pods import OF_AGENTS
 
 from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, Strategy
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
-from tessera.cli.verdicts.answer import Answer, Report, lines
-from tessera.cli.verdicts.nodes import AGENT_COMES, answer_about_node
-from tessera.cli.verdicts.reading import Asked, asked
-from tessera.cli.verdicts.sight import Sight, View
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import status_text
+from tessera.explain.explanation import Answer, Report, lines
+from tessera.explain.nodes import AGENT_COMES, answer_about_node
+from tessera.explain.query import Asked, asked
+from tessera.explain.snapshot import Sight, View
 from tessera.kube.resources import CoreEvent, Node, Pod
 from tessera.manifests import install_manifests
 

@@ -16,9 +16,9 @@ from tessera.api.names import (
     MIG_RESOURCE_PREFIX,
     QUOTA_RESOURCE,
 )
-from tessera.cli.verdicts.answer import Answer, Report, counted
-from tessera.cli.verdicts.pods import answer_about
-from tessera.cli.verdicts.sight import View
+from tessera.explain.explanation import Answer, Report, counted
+from tessera.explain.pods import answer_about
+from tessera.explain.snapshot import View
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
 
