@@ -27,9 +27,9 @@ from tessera.kube.cache import Event, EventKind
 from tessera.kube.resources import Node, Pod
 from tessera.kube.wire import Change, Codec
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
-from tessera.provisioning.sightings import node_sighting, pod_sighting
-from tessera.provisioning.startup import Patience, judge
-from tessera.provisioning.tracker import Tracker
+from tessera.provisioning.startup.deadline import Patience, judge
+from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
+from tessera.provisioning.tracking.tracker import Tracker
 from tessera.webhook.capabilities import Capabilities
 from tessera.webhook.gpu_nodes import GpuNodes
 from tessera.webhook.review import Reviewer, ReviewError

@@ -32,7 +32,7 @@ from tessera.driver.policies.followed_policies import followed_in
 from tessera.driver.policies.policy_selection import Objects, govern
 from tessera.kube.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
-from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, Book
+from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, Book
 from tessera.text import one_line
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

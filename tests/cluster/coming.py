@@ -13,9 +13,9 @@ from tessera.clock import LoopClock
 from tessera.explain.query import asked, report
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
+from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
-from tessera.provisioning.records import RECORDS_KEY, decode_record
-from tessera.provisioning.startup import STARTUP_TAINT
+from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cluster import Cluster, ClusterOptions
 from tessera_lab.costs import CostModel
 from tessera_lab.drivers.world import builder_image, catalogue, driver_image

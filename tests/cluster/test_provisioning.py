@@ -15,8 +15,8 @@ from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.kube.resources import NODES
 from tessera.nvml.errors import Unknown
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.phases import Span, phases_of, span
-from tessera.provisioning.startup import STARTUP_TAINT
 
 M = Milestone
 Play = Callable[..., None]

@@ -16,8 +16,9 @@ from tessera.driver.resolution import Outcome
 from tessera.kube.resources import DEPLOYMENTS, EVENTS, JOBS
 from tessera.manifests import deploy_folder
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone
+from tessera.provisioning.options import DEADLINE, STARTUP_TAINT
 from tessera.provisioning.phases import phases_of
-from tessera.provisioning.startup import DEADLINE, EXTENDED, STARTUP_TAINT
+from tessera.provisioning.startup.deadline import EXTENDED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import Kind, Timers
 from tessera_lab.cloud.cloud import Cloud

@@ -19,7 +19,7 @@ from tessera.driver.images.persistent_resolver import CONFIG_MAP as IMAGES_CONFI
 from tessera.driver.manifests.proxy import CLUSTER_PROXY
 from tessera.driver.policies.followed_policies import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
-from tessera.provisioning.store import RECORDS_NAME
+from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.webhook.options import REVIEW_PATH, WebhookOptions
 
 PARSERS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], Any]] = {

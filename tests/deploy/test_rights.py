@@ -35,7 +35,7 @@ MADE_OF = {
 #: Granted by deploy/options/evict.yaml only.
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
-REPLACES_BY_OPTION = "provisioning/replacing.py"
+REPLACES_BY_OPTION = "provisioning/startup/replacer.py"
 #: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
 VERBS = {
     "get": ("get",),

@@ -21,7 +21,8 @@ from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
-from tessera.provisioning.startup import BLOCKING, STARTUP_TAINT
+from tessera.provisioning.options import STARTUP_TAINT
+from tessera.provisioning.startup.deadline import BLOCKING
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -6,8 +6,8 @@ import pytest
 import yaml
 from tests.e2e.conftest import Cluster
 
+from tessera.provisioning.history import Book
 from tessera.provisioning.milestones import Milestone, Record
-from tessera.provisioning.records import Book
 
 SCALER = {
     "apiVersion": "autoscaling.openshift.io/v1",

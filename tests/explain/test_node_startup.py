@@ -11,9 +11,9 @@ from tessera.explain.explanation import Answer
 from tessera.explain.nodes import answer_about_node
 from tessera.explain.snapshot import Sight, View
 from tessera.kube.resources import Pod
+from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
-from tessera.provisioning.records import encode_record
-from tessera.provisioning.startup import EXTENDED
+from tessera.provisioning.startup.deadline import EXTENDED
 
 M = Milestone
 READY = condition("Ready")

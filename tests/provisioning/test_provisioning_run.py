@@ -17,12 +17,12 @@ from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
 from tessera.kube.until import Watched
+from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.records import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
+from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.provisioning.run import Provisioning
-from tessera.provisioning.store import RECORDS_NAME
 from tessera_lab.apiserver.inprocess import InProcessTransport
 from tessera_lab.apiserver.seams import UserInfo
 from tessera_lab.apiserver.server import ApiServer

@@ -150,8 +150,8 @@ async def _kept(
 ) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
     from tessera.kube.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
-    from tessera.provisioning.records import Book
-    from tessera.provisioning.store import RECORDS_NAME
+    from tessera.provisioning.history import Book
+    from tessera.provisioning.recording.history_store import RECORDS_NAME
 
     async with connected("tessera-provisioning", kubeconfig, context) as client:
         try:

@@ -10,10 +10,11 @@ from tessera.explain.explanation import Answer, age, counted
 from tessera.explain.snapshot import View
 from tessera.kube.resources import Condition, Node
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.node_readiness import driver_status, lack
 from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span
-from tessera.provisioning.sightings import record_on
-from tessera.provisioning.startup import EXTENDED, driver_status, lack
-from tessera.provisioning.tracker import FRESH
+from tessera.provisioning.startup.deadline import EXTENDED
+from tessera.provisioning.tracking.timestamps import record_on
+from tessera.provisioning.tracking.tracker import FRESH
 
 #: What each phase waits for.
 _AWAITED: Mapping[Milestone, str] = {

@@ -39,9 +39,9 @@ from tessera.kube.resources import (
     ReplicaSet,
 )
 from tessera.limits import NAMES_COMPARED
+from tessera.provisioning.history import RECORDS_KEY, Book
 from tessera.provisioning.milestones import Record
-from tessera.provisioning.records import RECORDS_KEY, Book
-from tessera.provisioning.store import RECORDS_NAME
+from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.text import one_line
 
 T = TypeVar("T")

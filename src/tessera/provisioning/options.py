@@ -1,8 +1,13 @@
-"""What the part of the controller that looks after provisioning is told at start."""
+"""Options of provisioning, and their defaults."""
 
 from dataclasses import dataclass
 
-from tessera.provisioning.startup import DEADLINE, STARTUP_TAINT
+#: Taints of these prefixes mean "not started yet" to cluster autoscalers; the second is the older one.
+PREFIXES = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
+#: The taint that is taken off unless others are named.
+STARTUP_TAINT = f"{PREFIXES[0]}tessera-gpu"
+#: Seconds from registration; what authors of the cluster autoscaler plan for a GPU to become allocatable.
+DEADLINE = 900.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,17 +25,17 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
-from tessera.provisioning.annotating import Annotating
-from tessera.provisioning.gate import StartupGate
-from tessera.provisioning.machines import request_of
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.replacing import Replacer
-from tessera.provisioning.sightings import moment, node_sighting, pod_sighting
-from tessera.provisioning.store import BookStore
-from tessera.provisioning.tracker import Keep, Tracker
-from tessera.provisioning.watching import Followed
-from tessera.provisioning.workloads import Workloads
+from tessera.provisioning.recording.history_store import BookStore
+from tessera.provisioning.recording.node_annotations import Annotating
+from tessera.provisioning.recording.workload_records import Workloads
+from tessera.provisioning.startup.replacer import Replacer
+from tessera.provisioning.startup.startup_taints import StartupGate
+from tessera.provisioning.tracking.machines import request_of
+from tessera.provisioning.tracking.optional_kind import Followed
+from tessera.provisioning.tracking.timestamps import moment, node_sighting, pod_sighting
+from tessera.provisioning.tracking.tracker import Keep, Tracker
 
 
 class Provisioning:

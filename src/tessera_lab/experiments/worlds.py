@@ -15,7 +15,7 @@ from typing import Any
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.manifests import install_manifests
-from tessera.provisioning.startup import STARTUP_TAINT
+from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import Timers
 from tessera_lab.cloud.cloud import Cloud

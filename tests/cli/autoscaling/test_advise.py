@@ -11,8 +11,8 @@ import yaml
 from tessera.cli.autoscaling.tables import lines
 from tessera.cli.main import main
 from tessera.provisioning.advise.findings import unmanaged
+from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, Record
-from tessera.provisioning.records import encode_record
 
 ROWS = "group,provision,startup,ready\n" + "".join(f"gpu,{540 + n},{390 + n},{360 + n}\n" for n in range(20))
 FIVE = ["--max-node-provision-time", "5m", "--unneeded-time", "300"]

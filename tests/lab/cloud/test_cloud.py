@@ -9,7 +9,7 @@ from tessera.clock import LoopClock, parse_rfc3339
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
-from tessera.provisioning.machines import request_of
+from tessera.provisioning.tracking.machines import request_of
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.groups import Delay, InstanceState, NodeGroup
 from tessera_lab.cloud.machineobjects import NAMESPACE

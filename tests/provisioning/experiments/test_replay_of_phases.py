@@ -13,11 +13,11 @@ from tests.provisioning.conftest import T0, condition, driver, make_node, make_p
 from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP
 from tessera.clock import rfc3339
 from tessera.kube.resources import CAPI_MACHINES, Machine, Pod
-from tessera.provisioning.machines import request_of
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.phases import Span, phases_of, span
-from tessera.provisioning.sightings import node_sighting, pod_sighting
-from tessera.provisioning.tracker import Tracker
+from tessera.provisioning.tracking.machines import request_of
+from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
+from tessera.provisioning.tracking.tracker import Tracker
 
 M = Milestone
 GPU = {"nvidia.com/gpu": "1"}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
+from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.phases import ORDER, Span
-from tessera.provisioning.records import encode_record
 from tessera.provisioning.report.charts import NARROW, PHASES, bars, stacked
 from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.page import page

@@ -13,7 +13,7 @@ from tessera.cli.autoscaling.tables import OPTIONS, SIMULATED, TIMERS, GroupAdvi
 from tessera.cli.console import say, say_document
 from tessera.provisioning.advise import emit
 from tessera.provisioning.advise.findings import Finding
-from tessera.provisioning.startup import STARTUP_TAINT
+from tessera.provisioning.options import STARTUP_TAINT
 
 
 def told(groups: Sequence[GroupAdvice], cluster: Sequence[Finding], facts: ClusterFacts, form: str) -> None:

@@ -26,10 +26,10 @@ from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels
 from tessera.provisioning.advise.samples import GroupTimes, from_records
 from tessera.provisioning.advise.timers import Timers
-from tessera.provisioning.groups import KARPENTER_LABEL
+from tessera.provisioning.history import Book
 from tessera.provisioning.milestones import Record
-from tessera.provisioning.records import Book
-from tessera.provisioning.store import RECORDS_NAME
+from tessera.provisioning.recording.history_store import RECORDS_NAME
+from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL
 
 NODE_POOLS = Resource("karpenter.sh", "v1", "nodepools", "NodePool", False, dict[str, Any])
 

@@ -12,7 +12,7 @@ from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
 from tessera.cli.autoscaling.sets import SetFacts
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Node
-from tessera.provisioning.groups import group_of
+from tessera.provisioning.tracking.node_groups import group_of
 
 #: Annotations of nodes that Cluster API or OpenShift made: there the autoscaler is Cluster API's.
 _MACHINE_ANNOTATIONS = ("cluster.x-k8s.io/machine", "machine.openshift.io/machine")

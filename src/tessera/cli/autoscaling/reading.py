@@ -10,7 +10,7 @@ import msgspec
 
 from tessera.provisioning.advise.samples import GroupTimes, from_file, from_records
 from tessera.provisioning.experiments.results import AUTOSCALE, Samples
-from tessera.provisioning.records import RECORDS_KEY
+from tessera.provisioning.history import RECORDS_KEY
 from tessera.provisioning.report.reading import read_experiments, read_records
 
 

@@ -15,7 +15,7 @@ import msgspec
 from tessera.provisioning.advise.loop import ReplaceLoop, empty_loop, provision_loop
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera.provisioning.advise.timers import WANTED, Advice, Bound, Timers
-from tessera.provisioning.startup import STARTUP_TAINT
+from tessera.provisioning.options import STARTUP_TAINT
 from tessera.provisioning.statistics import needed
 
 

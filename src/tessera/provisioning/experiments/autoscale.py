@@ -15,7 +15,7 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
-from tessera.provisioning.sightings import node_sighting
+from tessera.provisioning.tracking.timestamps import node_sighting
 
 #: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.
 PATIENCE = 4 * 3600.0

@@ -21,7 +21,7 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
-from tessera.provisioning.sightings import node_sighting
+from tessera.provisioning.tracking.timestamps import node_sighting
 
 #: Seconds that one step may take; kubelet forgets the devices of a plugin that is gone after 5 minutes.
 PATIENCE = 3600.0

@@ -16,8 +16,8 @@ import msgspec
 from tessera.api.documents import FileRefused, load
 from tessera.limits import REPORT_RECORD, REPORT_TEXT
 from tessera.provisioning.experiments.results import Samples, read_results
+from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.milestones import Record, WorkloadRecord
-from tessera.provisioning.records import RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 
 _TOO_DEEP = "is nested too deeply to be records or results"
 

@@ -14,15 +14,8 @@ import msgspec
 from tessera.clock import rfc3339
 from tessera.kube.resources import Node
 from tessera.provisioning.milestones import Record
-from tessera.provisioning.startup import (
-    DRIVER_REASONS,
-    Patience,
-    Told,
-    begun,
-    driver_status,
-    driver_text,
-    kept_back,
-)
+from tessera.provisioning.node_readiness import driver_status, driver_text
+from tessera.provisioning.startup.deadline import DRIVER_REASONS, Patience, Told, begun, kept_back
 
 #: Seconds in which replacements of a group are counted.
 HOUR = 3600.0

@@ -13,7 +13,7 @@ from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.keptmap import KeptMap
 from tessera.kube.resources import CONFIGMAPS
-from tessera.provisioning.records import BROKEN_KEY, Book
+from tessera.provisioning.history import BROKEN_KEY, Book
 
 _log = logging.getLogger(__name__)
 

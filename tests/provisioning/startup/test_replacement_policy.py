@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.provisioning.milestones import Milestone, Record
-from tessera.provisioning.replacement import HOUR, Answer, Decision, decide
+from tessera.provisioning.startup.replacement_policy import HOUR, Answer, Decision, decide
 
 NOW = 1_800_000_000.0
 LATE = Record(node="n", uid="u", group="a", at={Milestone.REGISTERED: NOW - 900})

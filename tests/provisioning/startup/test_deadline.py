@@ -11,7 +11,9 @@ from tests.provisioning.conftest import T0, WHOLE, condition, driver, make_node,
 from tessera.api.driver.status import Strategy
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
-from tessera.provisioning.startup import PREFIXES, STARTUP_TAINT, Patience, judge, lack, startup_taints
+from tessera.provisioning.node_readiness import lack
+from tessera.provisioning.options import PREFIXES, STARTUP_TAINT
+from tessera.provisioning.startup.deadline import Patience, judge, startup_taints
 
 M = Milestone
 READY = condition("Ready")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.provisioning.groups import group_of
+from tessera.provisioning.tracking.node_groups import group_of
 
 
 @pytest.mark.parametrize(

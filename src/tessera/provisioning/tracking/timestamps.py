@@ -18,10 +18,10 @@ from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339
 from tessera.kube.resources import Condition, Node, Pod
 from tessera.limits import RECORD_TEXT
-from tessera.provisioning.groups import group_of
+from tessera.provisioning.history import decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Record
-from tessera.provisioning.records import decode_record
-from tessera.provisioning.startup import SHARING_CONDITION, driver_status, gives_cards, lack
+from tessera.provisioning.node_readiness import SHARING_CONDITION, driver_status, gives_cards, lack
+from tessera.provisioning.tracking.node_groups import group_of
 
 #: What a driver of NVIDIA's operator waits for.
 _NFD_KERNEL = "feature.node.kubernetes.io/kernel-version.full"

@@ -14,30 +14,25 @@ counts the node as coming, not as useless. Somebody has to take it off:
 - only the keys that were named are touched. Startup taints of others wait for something else.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Literal
 
 import msgspec
 
-from tessera.api.driver.status import ADVERTISED_CONDITION, BUILD_PATIENCE, DRIVER_ANNOTATION, DriverStatus, Phase
-from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
-from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.api.driver.status import BUILD_PATIENCE, DriverStatus
+from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.quantity import whole
-from tessera.kube.resources import Condition, Node, Taint
+from tessera.kube.resources import Node, Taint
 from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
+from tessera.provisioning.node_readiness import (
+    condition_of,
+    driver_status,
+    driver_text,
+    given_text,
+    lack,
+)
 from tessera.provisioning.phases import now_in
-
-#: Taints of these prefixes mean "not started yet" to cluster autoscalers; the second is the older one.
-PREFIXES = ("startup-taint.cluster-autoscaler.kubernetes.io/", "ignore-taint.cluster-autoscaler.kubernetes.io/")
-#: The taint that is taken off unless others are named.
-STARTUP_TAINT = f"{PREFIXES[0]}tessera-gpu"
-#: Seconds from registration; what authors of the cluster autoscaler plan for a GPU to become allocatable.
-DEADLINE = 900.0
-
-#: The agent's conditions that say whether what was asked for is in force.
-LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
 
 #: By the phase that blocks: reason of the condition, and what is awaited.
 BLOCKING = {
@@ -119,74 +114,6 @@ def startup_taints(node: Node, keys: Collection[str]) -> tuple[Taint, ...]:
     return tuple(each for each in node.spec.taints if each.key in keys)
 
 
-def lack(node: Node) -> str:
-    """What keeps a node from being used as it should be, in a sentence; empty if it offers all that it should."""
-    return next(_lacks(node), "")
-
-
-def gives_cards(node: Node) -> bool:
-    """Whether kubelet gives any card out, whoever runs the device plugin."""
-    return any(name.startswith("nvidia.com/") and _count(n) > 0 for name, n in node.status.allocatable.items())
-
-
-def _lacks(node: Node) -> Iterator[str]:
-    ready = _condition(node, "Ready")
-    if ready is None or ready.status != "True":
-        yield "the node is not Ready"
-    advertised = _condition(node, ADVERTISED_CONDITION)
-    if advertised is not None and advertised.status != "True":
-        yield f"{advertised.message or 'its agent waits'} ({advertised.reason})"
-    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
-    if text is None:
-        yield f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"
-        return
-    try:
-        offers = decode_offers(text)
-    except ValueError as error:
-        yield str(error)
-        return
-    yield from _not_in_force(node)
-    if not offers:
-        yield "its cards offer nothing"
-    yield from _not_given(node, offers)
-
-
-def _not_in_force(node: Node) -> Iterator[str]:
-    """Of what administrators asked for."""
-    sharing, layout = _condition(node, SHARING_CONDITION), _condition(node, LAYOUT_CONDITION)
-    asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
-    if layout is None and asked and not is_on_demand(asked):
-        yield f"its MIG layout {asked[:63]} is asked for, and the agent says nothing of it"
-    for each in (layout, sharing):
-        if each is not None and each.status != "True":
-            yield f"condition {each.type} is {each.status} ({each.reason}): {each.message}"
-    if sharing is None:
-        yield f"its agent has not said how its cards are shared (condition {SHARING_CONDITION})"
-
-
-def _not_given(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
-    """Of slices on demand one of each suffices: how many there can be depends on the others."""
-    for resource in sorted({each.resource for each in offers}):
-        fixed = [
-            each.count for each in offers if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
-        ]
-        wanted = sum(fixed) if fixed else 1
-        given = _count(node.status.allocatable.get(resource, "0"))
-        if given < wanted:
-            yield f"kubelet gives {given} of {wanted} {resource}"
-
-
-def _count(text: str) -> int:
-    try:
-        return whole(text)
-    except ValueError:
-        return 0
-
-
-def _condition(node: Node, kind: str) -> Condition | None:
-    return next((each for each in node.status.conditions if each.type == kind), None)
-
-
 # The deadline
 
 
@@ -202,7 +129,7 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
     """
     tainted = bool(startup_taints(node, keys))
     came = record is not None and record.usable
-    shown = _condition(node, PROVISIONED_CONDITION)
+    shown = condition_of(node, PROVISIONED_CONDITION)
     untold = came and shown is None
     if not (tainted or untold or (record is not None and not came) or (shown is not None and shown.status != "True")):
         return Judgement()
@@ -211,7 +138,7 @@ def judge(node: Node, record: Record | None, *, keys: Collection[str], patience:
     foreign = came and not tainted and OFFERS_ANNOTATION not in node.metadata.annotations
     if not missing or foreign:
         told = Told(
-            well=True, reason=PROVISIONED, text=f"{_elapsed(node, record, now)}, {_given(node)}"[:CONDITION_MESSAGE]
+            well=True, reason=PROVISIONED, text=f"{_elapsed(node, record, now)}, {given_text(node)}"[:CONDITION_MESSAGE]
         )
         return Judgement(free=tainted, told=None if record is None and shown is None else told)
     began, status = begun(node, record, now), driver_status(node)
@@ -270,11 +197,6 @@ def _registered(node: Node, now: float) -> float:
         return now
 
 
-def _given(node: Node) -> str:
-    found = [f"{n} {name}" for name, n in sorted(node.status.allocatable.items()) if name.startswith("nvidia.com/")]
-    return f"kubelet gives {', '.join(each for each in found if not each.startswith('0 '))}"
-
-
 def _overdue(node: Node, record: Record | None, missing: str, now: float) -> Told:
     phase = now_in(record) if record is not None else Milestone.ALLOCATABLE
     # The moments may all be there while a card is missing again.
@@ -282,23 +204,3 @@ def _overdue(node: Node, record: Record | None, missing: str, now: float) -> Tol
     told = driver_text(node) if phase in _DRIVERS else missing if reason == "NotAllocatable" else ""
     more = f": {told}" if told else ""
     return Told(well=False, reason=reason, text=f"{_elapsed(node, record, now)}, {text}{more}"[:CONDITION_MESSAGE])
-
-
-def driver_status(node: Node) -> DriverStatus | None:
-    """What the controller said of a node's driver; None if nothing, or nothing that can be read."""
-    text = node.metadata.annotations.get(DRIVER_ANNOTATION)
-    if text is None or len(text) > 64 * 1024:
-        return None
-    try:
-        return msgspec.json.decode(text, type=DriverStatus)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return None
-
-
-def driver_text(node: Node) -> str:
-    """What is said of a node's driver, in a sentence; empty if nothing is."""
-    told = driver_status(node)
-    if told is None:
-        return ""
-    word = "" if told.phase in {Phase.STARTING, Phase.PULLING} else f"{told.phase.value}: "
-    return f"{word}{told.reason}" if told.reason else told.phase.value

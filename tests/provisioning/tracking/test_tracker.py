@@ -10,12 +10,12 @@ from tests.provisioning.conftest import T0, condition, driver, make_node, make_p
 from tessera.api.driver.status import DRIVER_APP, TOOLKIT_APP, VALIDATION_APP, Phase, Strategy
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, OPENSHIFT_MACHINES, Machine, Node, Pod
 from tessera.provisioning.advise.samples import from_records
-from tessera.provisioning.machines import request_of
+from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record, Step
 from tessera.provisioning.phases import Span, phases_of, span
-from tessera.provisioning.records import encode_record
-from tessera.provisioning.sightings import node_sighting, pod_sighting
-from tessera.provisioning.tracker import Keep, KeepWorkload, Tracker
+from tessera.provisioning.tracking.machines import request_of
+from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
+from tessera.provisioning.tracking.tracker import Keep, KeepWorkload, Tracker
 
 M = Milestone
 GPU = {"nvidia.com/gpu": "1"}

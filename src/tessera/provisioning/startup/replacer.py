@@ -15,10 +15,10 @@ from tessera.kube.cache import Cache
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
-from tessera.provisioning.machines import Request
-from tessera.provisioning.sightings import own_app
-from tessera.provisioning.store import BookStore
-from tessera.provisioning.tracker import Tracker
+from tessera.provisioning.recording.history_store import BookStore
+from tessera.provisioning.tracking.machines import Request
+from tessera.provisioning.tracking.timestamps import own_app
+from tessera.provisioning.tracking.tracker import Tracker
 
 _MIRROR = "kubernetes.io/config.mirror"
 #: Type, status and reason of the condition of a policy that is not followed.
@@ -35,7 +35,7 @@ class Replacer:
         tracker: the nodes' ways.
         store: where replacements are counted.
         served: a kind of machine at the version at which it is served; see
-            :class:`~tessera.provisioning.watching.Followed`.
+            :class:`~tessera.provisioning.tracking.optional_kind.Followed`.
     """
 
     def __init__(

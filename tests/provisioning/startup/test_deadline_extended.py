@@ -11,8 +11,8 @@ from tests.provisioning.conftest import GPU_TAINT, T0, condition, driver, make_n
 from tessera.api.driver.status import BUILD_PATIENCE, Phase, Strategy
 from tessera.clock import rfc3339
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
-from tessera.provisioning.replacement import elsewhere, nothing_said
-from tessera.provisioning.startup import EXTENDED, Judgement, Patience, Told, judge
+from tessera.provisioning.startup.deadline import EXTENDED, Judgement, Patience, Told, judge
+from tessera.provisioning.startup.replacement_policy import elsewhere, nothing_said
 
 M = Milestone
 READY = condition("Ready")

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 import msgspec
 
 from tessera.kube.resources import Machine, Resource
-from tessera.provisioning.groups import KARPENTER_LABEL
-from tessera.provisioning.sightings import moment, since
+from tessera.provisioning.tracking.node_groups import KARPENTER_LABEL
+from tessera.provisioning.tracking.timestamps import moment, since
 
-#: Labels of machines that name their group, in the words of :mod:`tessera.provisioning.groups`: Karpenter's, Cluster
-#: API's, OpenShift's.
+#: Labels of machines that name their node group: Karpenter, Cluster API (two), OpenShift.
 _GROUPS = (
     KARPENTER_LABEL,
     "topology.cluster.x-k8s.io/deployment-name",

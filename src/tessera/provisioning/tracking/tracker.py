@@ -1,14 +1,15 @@
-"""Observations in, records out: which moment of which node is known by now. Pure.
+"""Keeps one provisioning record per node: observations in, records out. Pure.
 
 Rules:
 
-1. What follows from objects is decided in :mod:`tessera.provisioning.evidence`; here is what is remembered of them.
-2. Most moments stand in objects, so it does not matter who looks when. Two do not: when a node's facts were known, and
-   when its cards were given out. They are known only to the one who saw it happen, or of a node so new that it was so
-   from the beginning; otherwise they stay unknown.
-3. Only new nodes have a way: one that was registered long before it was first seen has none, unless its annotation
-   holds one that is not over. Of a node that stood there before anybody asked for its driver, that way begins later.
-4. A record goes on where the node's annotation says that it stood.
+1. :mod:`tessera.provisioning.tracking.milestone_inference` derives milestones from objects. The tracker keeps what it
+   observed of those objects.
+2. Most milestones are timestamps in objects, so it does not matter when the tracker reads them. Two are not: LABELLED
+   (the node's facts are known) and ALLOCATABLE (kubelet offers its cards). The tracker knows them only if it saw the
+   change, or if the node is at most :data:`AT_ONCE` old; otherwise they stay unknown.
+3. Only new nodes get a record: none for a node registered more than :data:`FRESH` ago, unless its annotation holds an
+   unfinished record. For a node that was there before anybody asked for its driver, the record begins at the request.
+4. A record continues from the state in the node's annotation.
 """
 
 from collections.abc import Mapping
@@ -16,10 +17,10 @@ from types import MappingProxyType
 
 import msgspec
 
-from tessera.provisioning.evidence import AT_ONCE, Evidence, advanced, asked_for
-from tessera.provisioning.machines import Request
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
-from tessera.provisioning.sightings import NodeSighting, PodSighting, Role
+from tessera.provisioning.tracking.machines import Request
+from tessera.provisioning.tracking.milestone_inference import AT_ONCE, Evidence, advanced, asked_for
+from tessera.provisioning.tracking.timestamps import NodeSighting, PodSighting, Role
 
 #: Seconds from its registration after which a node is not new any more.
 FRESH = 3600.0

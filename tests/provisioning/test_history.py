@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.limits import PROVISIONING_BOOK, PROVISIONING_RECORD
-from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
-from tessera.provisioning.records import (
+from tessera.provisioning.history import (
     BROKEN_KEY,
     RECORDS_KEY,
     Book,
@@ -15,6 +14,7 @@ from tessera.provisioning.records import (
     decode_workload,
     encode_record,
 )
+from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 
 RECORD = Record(
     node="gpu-1",

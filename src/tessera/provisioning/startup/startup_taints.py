@@ -23,18 +23,11 @@ from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Record
 from tessera.provisioning.options import ProvisioningOptions
-from tessera.provisioning.replacement import Answer, decide, elsewhere, nothing_said
-from tessera.provisioning.replacing import Replacer
-from tessera.provisioning.startup import (
-    EXTENDED,
-    Judgement,
-    Patience,
-    Told,
-    judge,
-    startup_taints,
-)
-from tessera.provisioning.store import BookStore
-from tessera.provisioning.tracker import Tracker
+from tessera.provisioning.recording.history_store import BookStore
+from tessera.provisioning.startup.deadline import EXTENDED, Judgement, Patience, Told, judge, startup_taints
+from tessera.provisioning.startup.replacement_policy import Answer, decide, elsewhere, nothing_said
+from tessera.provisioning.startup.replacer import Replacer
+from tessera.provisioning.tracking.tracker import Tracker
 from tessera.text import one_line
 
 _log = logging.getLogger(__name__)

@@ -14,10 +14,10 @@ from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import NODES
+from tessera.provisioning.history import encode_record
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
-from tessera.provisioning.records import encode_record
-from tessera.provisioning.tracker import Tracker
+from tessera.provisioning.tracking.tracker import Tracker
 
 _log = logging.getLogger(__name__)
 

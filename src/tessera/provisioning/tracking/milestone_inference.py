@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.provisioning.machines import Request
 from tessera.provisioning.milestones import Milestone, Record
 from tessera.provisioning.phases import ROUNDED
-from tessera.provisioning.sightings import NodeSighting, PodSighting
+from tessera.provisioning.tracking.machines import Request
+from tessera.provisioning.tracking.timestamps import NodeSighting, PodSighting
 
 #: Seconds within which two moments may be taken for one; times in objects are whole seconds.
 AT_ONCE = 5.0

@@ -17,8 +17,8 @@ from tessera.limits import WAITING_RECORDS
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Step, WorkloadRecord
 from tessera.provisioning.phases import ROUNDED
-from tessera.provisioning.sightings import moment
-from tessera.provisioning.store import BookStore
+from tessera.provisioning.recording.history_store import BookStore
+from tessera.provisioning.tracking.timestamps import moment
 
 
 class Workloads:

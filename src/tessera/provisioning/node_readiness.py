@@ -1,0 +1,109 @@
+"""What a Node says about its GPUs: whether it offers all that it should, and the status of its driver. Pure."""
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from tessera.api.driver.status import ADVERTISED_CONDITION, DRIVER_ANNOTATION, DriverStatus, Phase
+from tessera.api.names import MIG_CONFIG_LABEL, is_on_demand
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
+from tessera.kube.quantity import whole
+from tessera.kube.resources import Condition, Node
+
+#: The agent's conditions that say whether what was asked for is in force.
+LAYOUT_CONDITION, SHARING_CONDITION = "GpuMigLayoutApplied", "GpuSharingApplied"
+
+
+def lack(node: Node) -> str:
+    """What keeps a node from being used as it should be, in a sentence; empty if it offers all that it should."""
+    return next(_lacks(node), "")
+
+
+def gives_cards(node: Node) -> bool:
+    """Whether kubelet gives any card out, whoever runs the device plugin."""
+    return any(name.startswith("nvidia.com/") and _count(n) > 0 for name, n in node.status.allocatable.items())
+
+
+def _lacks(node: Node) -> Iterator[str]:
+    ready = condition_of(node, "Ready")
+    if ready is None or ready.status != "True":
+        yield "the node is not Ready"
+    advertised = condition_of(node, ADVERTISED_CONDITION)
+    if advertised is not None and advertised.status != "True":
+        yield f"{advertised.message or 'its agent waits'} ({advertised.reason})"
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION)
+    if text is None:
+        yield f"its agent has not said what its cards offer (annotation {OFFERS_ANNOTATION})"
+        return
+    try:
+        offers = decode_offers(text)
+    except ValueError as error:
+        yield str(error)
+        return
+    yield from _not_in_force(node)
+    if not offers:
+        yield "its cards offer nothing"
+    yield from _not_given(node, offers)
+
+
+def _not_in_force(node: Node) -> Iterator[str]:
+    """Of what administrators asked for."""
+    sharing, layout = condition_of(node, SHARING_CONDITION), condition_of(node, LAYOUT_CONDITION)
+    asked = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
+    if layout is None and asked and not is_on_demand(asked):
+        yield f"its MIG layout {asked[:63]} is asked for, and the agent says nothing of it"
+    for each in (layout, sharing):
+        if each is not None and each.status != "True":
+            yield f"condition {each.type} is {each.status} ({each.reason}): {each.message}"
+    if sharing is None:
+        yield f"its agent has not said how its cards are shared (condition {SHARING_CONDITION})"
+
+
+def _not_given(node: Node, offers: Collection[NodeOffer]) -> Iterator[str]:
+    """Of slices on demand one of each suffices: how many there can be depends on the others."""
+    for resource in sorted({each.resource for each in offers}):
+        fixed = [
+            each.count for each in offers if each.resource == resource and each.kind is not OfferKind.DYNAMIC_SLICE
+        ]
+        wanted = sum(fixed) if fixed else 1
+        given = _count(node.status.allocatable.get(resource, "0"))
+        if given < wanted:
+            yield f"kubelet gives {given} of {wanted} {resource}"
+
+
+def _count(text: str) -> int:
+    try:
+        return whole(text)
+    except ValueError:
+        return 0
+
+
+def condition_of(node: Node, kind: str) -> Condition | None:
+    """The node's condition of a type; None if it has none."""
+    return next((each for each in node.status.conditions if each.type == kind), None)
+
+
+def given_text(node: Node) -> str:
+    """Text that lists the GPU resources in ``status.allocatable``."""
+    found = [f"{n} {name}" for name, n in sorted(node.status.allocatable.items()) if name.startswith("nvidia.com/")]
+    return f"kubelet gives {', '.join(each for each in found if not each.startswith('0 '))}"
+
+
+def driver_status(node: Node) -> DriverStatus | None:
+    """What the controller said of a node's driver; None if nothing, or nothing that can be read."""
+    text = node.metadata.annotations.get(DRIVER_ANNOTATION)
+    if text is None or len(text) > 64 * 1024:
+        return None
+    try:
+        return msgspec.json.decode(text, type=DriverStatus)
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return None
+
+
+def driver_text(node: Node) -> str:
+    """What is said of a node's driver, in a sentence; empty if nothing is."""
+    told = driver_status(node)
+    if told is None:
+        return ""
+    word = "" if told.phase in {Phase.STARTING, Phase.PULLING} else f"{told.phase.value}: "
+    return f"{word}{told.reason}" if told.reason else told.phase.value

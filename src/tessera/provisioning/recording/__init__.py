@@ -1,0 +1,1 @@
+"""Writes provisioning records: to the ConfigMap history and to node annotations."""

@@ -1,0 +1,1 @@
+"""Infers the milestones of each node from Nodes, Pods, Machines and Events."""
