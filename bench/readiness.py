@@ -26,10 +26,7 @@ from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.resources import NODES
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.kubelet.plugin_client import PluginClient
-from tessera.kubelet.pod_resources_server import PodResourcesServer
-from tessera.kubelet.registration_server import RegistrationServer
-from tessera.kubelet.seam import PluginOptions
+from tessera.kubelet.interfaces import PluginOptions
 from tessera.manifests import install_manifests
 from tessera.nvml.hardware import DRIVER_VERSION
 from tessera.nvml.simulated import SimulatedMachine
@@ -38,6 +35,9 @@ from tessera_lab.apiserver.seams import UserInfo
 from tessera_lab.apiserver.server import ApiServer
 from tessera_lab.install import apply
 from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
+from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
+from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 from tessera_lab.kubelet.plugins import DeviceManager
 
 NODE, CARDS = "node-1", "8xA100-80GB"

@@ -20,7 +20,7 @@ from tessera.controller.run import run as run_controller
 from tessera.kube.client import Client
 from tessera.kube.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook

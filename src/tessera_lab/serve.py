@@ -25,7 +25,6 @@ from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, No
 from tessera.kube.transport import Transport
 from tessera.kube.until import Watched
 from tessera.manifests import images, install_manifests
-from tessera.nvml.listing import listing
 from tessera_lab.apiserver.certificates import Authority
 from tessera_lab.apiserver.http import HttpFront
 from tessera_lab.apiserver.plugins import DEFAULT_CLASS
@@ -38,6 +37,7 @@ from tessera_lab.install import Commands, entrypoint, install
 from tessera_lab.kubelet.node import SHUTDOWN, SimulatedNode
 from tessera_lab.network import taken_block
 from tessera_lab.nodespec import parse_nodes
+from tessera_lab.nvidia_smi_list import format_gpu_list
 from tessera_lab.registry import SimulatedRegistry
 from tessera_lab.systems import running
 from tessera_lab.virtualtime import VirtualTimeLoop
@@ -199,7 +199,7 @@ class Lab:
 
     def _smi(self, node: str) -> str:
         machine = self._node(node).machine
-        return "No devices were found" if machine is None else listing(machine)
+        return "No devices were found" if machine is None else format_gpu_list(machine)
 
     def _reboot(self, argument: str) -> str:
         name, _, kernel = argument.partition(" ")

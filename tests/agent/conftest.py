@@ -22,8 +22,7 @@ from tessera.clock import Clock, LoopClock
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
-from tessera.kubelet.direct import DirectBus
-from tessera.kubelet.seam import Kubelet, PluginError
+from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Instance, Nvml
 from tessera.nvml.simulated import SimulatedMachine
@@ -34,6 +33,7 @@ from tessera_lab.apiserver.seams import GroupResource, UserInfo
 from tessera_lab.apiserver.server import ApiServer
 from tessera_lab.kubelet.cdi import CdiRegistry
 from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices import DeviceRefusal, PodUid
 from tessera_lab.kubelet.plugins import DeviceManager
 from tessera_lab.virtualtime import run_virtual
@@ -107,7 +107,7 @@ class Scene:
         )
         self.client = self.user("admin")
         self.machine = SimulatedMachine(cards, seed=NODE, mig=mig, **machine)
-        self.bus = DirectBus()
+        self.bus = InProcessKubelet()
         self.seam: Kubelet = seam or self.bus
         #: Pods by name: all that were made, and those on the node.
         self.made: dict[str, dict[str, Any]] = {}

@@ -12,9 +12,7 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import REGISTERED, GrpcKubelet
-from tessera.kubelet.pod_resources_server import PodResourcesServer
-from tessera.kubelet.registration_server import RegistrationServer
-from tessera.kubelet.seam import (
+from tessera.kubelet.interfaces import (
     Allocation,
     ContainerDevices,
     ContainerResources,
@@ -25,6 +23,8 @@ from tessera.kubelet.seam import (
     PreferredRequest,
 )
 from tessera.kubelet.sockets import KUBELET_SOCKET
+from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
+from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 
 RESOURCE = "nvidia.com/mig-3g.20gb"
 

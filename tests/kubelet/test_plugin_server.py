@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
 from tessera.kubelet.methods import LIST_AND_WATCH
-from tessera.kubelet.plugin_server import PluginServer, until
+from tessera.kubelet.plugin_server import PluginServer, iterate_until
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
 
 
 @pytest.mark.parametrize("cancels", [1, 2, 3])
@@ -31,7 +31,7 @@ def test_a_stream_that_is_cancelled_again_while_it_ends_closes_its_list(cancels:
             closed.append(True)
 
     async def stream() -> None:
-        async for _ in until(asyncio.Event(), lists()):
+        async for _ in iterate_until(asyncio.Event(), lists()):
             pass
 
     async def story() -> None:

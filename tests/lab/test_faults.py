@@ -31,7 +31,7 @@ from tessera.kube.resources import (
     SERVICES,
     STATEFULSETS,
 )
-from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
 from tessera_lab.cluster import Cluster, ClusterOptions
 from tessera_lab.nodespec import parse_nodes
 from tessera_lab.virtualtime import run_virtual

@@ -17,7 +17,7 @@ is polled. Only a registration that failed while ``kubelet.sock`` exists is trie
 will report that kubelet has begun to listen.
 
 Kubelet's limits on pod-resources (100 calls a second, 10 at once, then ResourceExhausted) are kept by sharing: callers
-that come while a call is running share the next one (:mod:`tessera.kubelet.sharing`).
+that come while a call is running share the next one (:mod:`tessera.kubelet.coalesced`).
 """
 
 import asyncio
@@ -32,13 +32,13 @@ import grpc
 import grpc.aio
 
 from tessera.clock import Clock
+from tessera.kubelet.coalesced import Coalesced
 from tessera.kubelet.inotify import FolderWatch
+from tessera.kubelet.interfaces import PRE_START_TIMEOUT, DevicePlugin, PodResources
 from tessera.kubelet.methods import LIST, OPTIONS, REGISTER
 from tessera.kubelet.plugin_server import PluginServer
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
 from tessera.kubelet.proto import podresources_pb2 as pr
-from tessera.kubelet.seam import PRE_START_TIMEOUT, DevicePlugin, PodResources
-from tessera.kubelet.sharing import Shared
 from tessera.kubelet.sockets import (
     KUBELET_SOCKET,
     PLUGIN_DIR,
@@ -83,7 +83,7 @@ class _Registration(NamedTuple):
 
 
 class GrpcKubelet:
-    """A kubelet behind its sockets; see :class:`~tessera.kubelet.seam.Kubelet`.
+    """A kubelet behind its sockets; see :class:`~tessera.kubelet.interfaces.Kubelet`.
 
     Args:
         plugin_dir: kubelet's plugin folder.
@@ -99,7 +99,7 @@ class GrpcKubelet:
         self._pod_resources = pod_resources_socket.absolute()
         self._clock = clock
         self._watch = FolderWatch(self._folder)
-        self._list = Shared(self._list_within_limits)
+        self._list = Coalesced(self._list_within_limits)
         self._states: dict[str, str] = {}
         self._cleaned = False
 

@@ -1,4 +1,4 @@
-"""One device plugin on one unix socket: what kubelet calls, answered by a :class:`~tessera.kubelet.seam.DevicePlugin`.
+"""Serves one :class:`~tessera.kubelet.interfaces.DevicePlugin` to kubelet on one unix socket.
 
 :mod:`tessera.kubelet.grpc` decides when a server is replaced by another.
 """
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
+from tessera.kubelet.interfaces import Device, DevicePlugin, PluginError
 from tessera.kubelet.methods import (
     ALLOCATE,
     DEVICE_PLUGIN,
@@ -22,7 +23,6 @@ from tessera.kubelet.methods import (
     service,
 )
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.seam import Device, DevicePlugin, PluginError
 from tessera.kubelet.wire import (
     allocations_to_wire,
     devices_to_wire,
@@ -100,7 +100,7 @@ class PluginServer:
         self._streams += 1
         self.abandoned = False
         try:
-            async for devices in until(self._closing, self._plugin.list_and_watch()):
+            async for devices in iterate_until(self._closing, self._plugin.list_and_watch()):
                 yield devices_to_wire(devices)
         except asyncio.CancelledError:
             if not self._closing.is_set():
@@ -127,7 +127,9 @@ class PluginServer:
         return dp.PreStartContainerResponse()
 
 
-async def until(closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]) -> AsyncIterator[Sequence[Device]]:
+async def iterate_until(
+    closing: asyncio.Event, lists: AsyncIterator[Sequence[Device]]
+) -> AsyncIterator[Sequence[Device]]:
     """The items of ``lists`` until ``closing`` is set, also in the middle of waiting for the next one."""
     closed = asyncio.ensure_future(closing.wait())
     try:

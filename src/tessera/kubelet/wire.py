@@ -2,9 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.proto import podresources_pb2 as pr
-from tessera.kubelet.seam import (
+from tessera.kubelet.interfaces import (
     Allocation,
     ContainerDevices,
     ContainerResources,
@@ -15,6 +13,8 @@ from tessera.kubelet.seam import (
     PodResources,
     PreferredRequest,
 )
+from tessera.kubelet.proto import deviceplugin_pb2 as dp
+from tessera.kubelet.proto import podresources_pb2 as pr
 
 #: ``Version`` of kubelet's device plugin API.
 VERSION = "v1beta1"

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tessera.kubelet.seam import Allocation
+from tessera.kubelet.interfaces import Allocation
 from tessera_lab.kubelet.devices import DeviceLedger, Holding, PodUid
 
 FILE_NAME = "kubelet_internal_checkpoint"

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.clock import Clock
-from tessera.kubelet.seam import Allocation, PluginError
+from tessera.kubelet.interfaces import Allocation, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera_lab.kubelet.backoffs import CREATE_RETRY, CrashBackoff
 from tessera_lab.kubelet.cdi import CdiError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kubelet.direct import DirectBus
 from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Direct:
         validations: the folder of the driver stack's markers, likewise.
     """
 
-    bus: DirectBus = field(default_factory=DirectBus)
+    bus: InProcessKubelet = field(default_factory=InProcessKubelet)
     cdi: Path | None = None
     validations: Path | None = None
 

@@ -19,7 +19,7 @@ from typing import Any, NewType
 
 import msgspec
 
-from tessera.kubelet.seam import Allocation, ContainerDevices, ContainerResources, Device, PodResources
+from tessera.kubelet.interfaces import Allocation, ContainerDevices, ContainerResources, Device, PodResources
 
 #: ``metadata.uid`` of a pod.
 PodUid = NewType("PodUid", str)

@@ -21,8 +21,8 @@ from tessera.clock import Clock, rfc3339, rfc3339_micro
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, NotFound
 from tessera.kube.resources import LEASES, NODES
-from tessera.kubelet.registration import extended_resource_name
 from tessera_lab.kubelet.context import KubeletOptions
+from tessera_lab.kubelet.device_plugins.registration import is_extended_resource_name
 
 Json = Mapping[str, Any]
 
@@ -309,7 +309,7 @@ class NodeObject:
 def _extended(node: Json | None) -> dict[str, str]:
     """The extended resources in the object's capacity."""
     capacity = ((node or {}).get("status") or {}).get("capacity") or {}
-    return {name: value for name, value in capacity.items() if extended_resource_name(name)}
+    return {name: value for name, value in capacity.items() if is_extended_resource_name(name)}
 
 
 def _difference(old: Json, new: Json) -> dict[str, Any]:

@@ -12,9 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kubelet.plugin_client import PluginClient
-from tessera.kubelet.registration import RegistrationError, extended_resource_name
-from tessera.kubelet.seam import (
+from tessera.kubelet.interfaces import (
     Allocation,
     ContainerDevices,
     PluginError,
@@ -23,6 +21,8 @@ from tessera.kubelet.seam import (
     PreferredRequest,
 )
 from tessera_lab.kubelet.checkpoint import Checkpoint
+from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
+from tessera_lab.kubelet.device_plugins.registration import RegistrationError, is_extended_resource_name
 from tessera_lab.kubelet.devices import (
     Choice,
     DeviceLedger,
@@ -84,12 +84,12 @@ class DeviceManager:
     # What plugins do
 
     async def registered(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
-        """A plugin registered; see :class:`tessera.kubelet.registration.Registered`.
+        """A plugin registered; see :class:`tessera_lab.kubelet.device_plugins.registration.Registered`.
 
         Raises:
             RegistrationError: not the name of an extended resource.
         """
-        if not extended_resource_name(resource_name):
+        if not is_extended_resource_name(resource_name):
             raise RegistrationError(
                 f"invalid name of device plugin socket: invalid extended resource {resource_name!r}"
             )
@@ -240,7 +240,7 @@ class DeviceManager:
             if pod.uid not in uids:
                 self.release(pod.uid)
 
-    # Pod-resources (tessera.kubelet.registration.PodResourcesSource)
+    # Pod-resources (tessera_lab.kubelet.device_plugins.registration.PodResourcesSource)
 
     async def list(self) -> Sequence[PodResources]:
         """Every pod that is not finished, with its devices."""

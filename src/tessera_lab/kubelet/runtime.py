@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tessera.kubelet.seam import Allocation
+from tessera.kubelet.interfaces import Allocation
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.hardware import SimulatedHardware
 from tessera.nvml.interface import MigUuid

@@ -17,7 +17,7 @@ from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.meta import key_of, uid_of
 from tessera.kube.resources import PODS
-from tessera.kubelet.seam import Allocation
+from tessera.kubelet.interfaces import Allocation
 from tessera_lab.kubelet.admission import Rejection
 from tessera_lab.kubelet.afterboot import gone_down
 from tessera_lab.kubelet.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers

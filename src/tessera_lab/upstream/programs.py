@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from tessera.agent.base.marker_files import Markers
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
-from tessera.kubelet.seam import Allocation, Device, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
 from tessera_lab.costs import CostModel
 from tessera_lab.drivers.containers import Draw, exact
 from tessera_lab.kubelet.context import Direct

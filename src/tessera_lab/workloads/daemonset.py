@@ -11,7 +11,6 @@ from typing import Any
 
 from tessera.kube.meta import key_of
 from tessera.kube.resources import DAEMONSETS, PODS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.scheduler.affinity import pinned_names, selector_matches
 from tessera_lab.scheduler.taints import untolerated
 from tessera_lab.workloads.expectations import Expectations
@@ -20,6 +19,7 @@ from tessera_lab.workloads.ownership import Claims, Json, deleting, labels_of
 from tessera_lab.workloads.pods import PodMaker, available_in, created_at, from_template, is_ready, phase
 from tessera_lab.workloads.rollout import template_hash
 from tessera_lab.workloads.watching import queue_controller, queue_itself
+from tessera_lab.workqueue import WorkQueue
 
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"

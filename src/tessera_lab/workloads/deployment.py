@@ -7,12 +7,12 @@ from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.errors import AlreadyExists, NotFound
 from tessera.kube.meta import key_of
 from tessera.kube.resources import DEPLOYMENTS, REPLICASETS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads import rollout
 from tessera_lab.workloads.mirrors import ORPHANS, OWNER, Mirrors
 from tessera_lab.workloads.ownership import Claims, Json, controlled_by, controller_of, deleting, owner_reference
 from tessera_lab.workloads.pods import condition, is_active
 from tessera_lab.workloads.watching import queue_controller, queue_itself
+from tessera_lab.workqueue import WorkQueue
 
 #: ``progressDeadlineSeconds`` if it is left out.
 DEADLINE = 600

@@ -11,10 +11,10 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Event
 from tessera.kube.meta import Resource, key_of
 from tessera.kube.resources import SERVICES
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.mirrors import Mirrors
 from tessera_lab.workloads.ownership import Json, deleting, labels_of, owner_reference
 from tessera_lab.workloads.pods import is_ready, phase
+from tessera_lab.workqueue import WorkQueue
 
 ENDPOINTS: Resource[dict[str, Any]] = Resource("", "v1", "endpoints", "Endpoints", True, dict)
 ENDPOINT_SLICES: Resource[dict[str, Any]] = Resource(

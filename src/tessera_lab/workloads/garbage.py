@@ -17,9 +17,9 @@ from tessera.kube.client import Propagation
 from tessera.kube.errors import ApiError, Conflict, NotFound
 from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import OwnerReference, PartialObject
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.inventory import Inventory, Kind
 from tessera_lab.workloads.mirrors import Mirrors
+from tessera_lab.workqueue import WorkQueue
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

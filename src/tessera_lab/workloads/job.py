@@ -11,12 +11,12 @@ from typing import Any
 from tessera.clock import parse_rfc3339, rfc3339
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.expectations import Expectations
 from tessera_lab.workloads.mirrors import ORPHANS, OWNER, Mirrors
 from tessera_lab.workloads.ownership import Claims, Json, deleting
 from tessera_lab.workloads.pods import PodMaker, condition, deletion_rank, from_template, is_active, is_ready, phase
 from tessera_lab.workloads.watching import queue_controller, queue_itself
+from tessera_lab.workqueue import WorkQueue
 
 #: Seconds: first and longest pause before failed pods are replaced (``DefaultJobPodFailureBackOff``, ``Max...``).
 FIRST_PAUSE = 10.0

@@ -10,10 +10,10 @@ from tessera.kube.errors import AlreadyExists, Conflict, Forbidden, MethodNotAll
 from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import PartialObject
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.inventory import Inventory, Kind
 from tessera_lab.workloads.mirrors import Mirrors
 from tessera_lab.workloads.ownership import Json, deleting
+from tessera_lab.workqueue import WorkQueue
 
 ROOT_CA = "kube-root-ca.crt"
 

@@ -12,11 +12,11 @@ from tessera.clock import rfc3339
 from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.informer import EventKind
 from tessera.kube.resources import NODES, PODS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.scheduler.taints import untolerated
 from tessera_lab.workloads.mirrors import NODE, Mirrors
 from tessera_lab.workloads.nodetaints import UNREACHABLE_TAINT
 from tessera_lab.workloads.ownership import Json, deleting
+from tessera_lab.workqueue import WorkQueue
 
 #: Seconds without a renewal until a node is Unknown (``--node-monitor-grace-period`` since Kubernetes 1.32).
 GRACE = 50.0

@@ -13,10 +13,10 @@ from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.informer import EventKind
 from tessera.kube.meta import key_of
 from tessera.kube.resources import NODES
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.kubelet.nodeobject import NOT_READY_TAINT
 from tessera_lab.workloads.mirrors import Mirrors
 from tessera_lab.workloads.ownership import Json
+from tessera_lab.workqueue import WorkQueue
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 

@@ -10,10 +10,10 @@ from tessera.kube.errors import Conflict, NotFound
 from tessera.kube.informer import EventKind
 from tessera.kube.meta import key_of
 from tessera.kube.resources import PODS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.mirrors import NODE, Mirrors
 from tessera_lab.workloads.ownership import Json, deleting
 from tessera_lab.workloads.pods import phase
+from tessera_lab.workqueue import WorkQueue
 
 #: Seconds that a missing node may take to come (back) before its pods are ended (``quarantineTime``).
 QUARANTINE = 40.0

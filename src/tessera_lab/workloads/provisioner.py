@@ -18,11 +18,11 @@ from tessera.kube.errors import AlreadyExists
 from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import key_of
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.scheduler.storage import SELECTED_NODE, annotations
 from tessera_lab.workloads.mirrors import Mirrors
 from tessera_lab.workloads.ownership import Json, deleting, owner_reference
 from tessera_lab.workloads.volumes import PROVISIONED_BY
+from tessera_lab.workqueue import WorkQueue
 
 PROVISIONER = "disk.lab.tessera.dev"
 

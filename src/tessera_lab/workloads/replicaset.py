@@ -9,12 +9,12 @@ from typing import Any
 from tessera.clock import rfc3339
 from tessera.kube.errors import ApiError
 from tessera.kube.resources import PODS, REPLICASETS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.expectations import Expectations
 from tessera_lab.workloads.mirrors import ORPHANS, OWNER, Mirrors
 from tessera_lab.workloads.ownership import Claims, Json, deleting, labels_of
 from tessera_lab.workloads.pods import PodMaker, available_in, deletion_rank, from_template, is_active, is_ready
 from tessera_lab.workloads.watching import queue_controller, queue_itself
+from tessera_lab.workqueue import WorkQueue
 
 #: Pods created or deleted at most in one go (``BurstReplicas``).
 BURST = 500

@@ -12,13 +12,13 @@ from typing import Any
 
 from tessera.kube.errors import AlreadyExists, ApiError
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.expectations import Expectations
 from tessera_lab.workloads.mirrors import ORPHANS, OWNER, Mirrors
 from tessera_lab.workloads.ownership import Claims, Json, deleting, labels_of, owner_reference
 from tessera_lab.workloads.pods import PodMaker, available_in, from_template, is_ready, phase
 from tessera_lab.workloads.rollout import replicas, template_hash
 from tessera_lab.workloads.watching import queue_controller, queue_itself
+from tessera_lab.workqueue import WorkQueue
 
 HASH_LABEL = "controller-revision-hash"
 NAME_LABEL = "statefulset.kubernetes.io/pod-name"

@@ -12,12 +12,12 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import Resource, key_of
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.scheduler.storage import BIND_COMPLETED, SELECTED_NODE, annotations, claims_of
 from tessera_lab.scheduler.volumes import fitting_volume
 from tessera_lab.workloads.mirrors import Mirrors
 from tessera_lab.workloads.ownership import Json, deleting
 from tessera_lab.workloads.pods import phase
+from tessera_lab.workqueue import WorkQueue
 
 #: Annotation of a volume that a provisioner made.
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"

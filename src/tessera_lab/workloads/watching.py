@@ -5,9 +5,9 @@ from typing import Any
 
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.meta import Resource, key_of
-from tessera.kube.workqueue import WorkQueue
 from tessera_lab.workloads.expectations import Expectations
 from tessera_lab.workloads.ownership import Json, controller_of, deleting, labels_of, selector_of
+from tessera_lab.workqueue import WorkQueue
 
 Handler = Callable[[Event[dict[str, Any]]], None]
 

@@ -13,11 +13,11 @@ import pytest
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.driver.kubelet_gate import PATIENCE, Advertising
 from tessera.clock import Clock, LoopClock, SystemClock
-from tessera.kubelet.direct import DirectBus
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.kubelet.registration_server import RegistrationServer
-from tessera.kubelet.seam import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
 from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
+from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 from tessera_lab.kubelet.plugins import DeviceManager
 from tessera_lab.virtualtime import run_virtual
 
@@ -96,7 +96,7 @@ class Node:
 
 def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
     async def story() -> None:
-        bus = DirectBus()
+        bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))
         bus.start(node.manager.registered, node.manager)
         assert node.advertising.taken
@@ -117,7 +117,7 @@ def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
 
 def test_nothing_is_taken_before_kubelet_listens() -> None:
     async def story() -> None:
-        node = Node(DirectBus(), LoopClock(0.0))
+        node = Node(InProcessKubelet(), LoopClock(0.0))
         node.start()
         await asyncio.sleep(1.0)
         assert not node.advertising.taken
@@ -131,7 +131,7 @@ def test_nothing_is_taken_before_kubelet_listens() -> None:
 
 def test_a_closed_offer_lists_nothing_and_gives_nothing_whatever_its_plugin_says() -> None:
     async def story() -> None:
-        bus = DirectBus()
+        bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))
         bus.start(node.manager.registered, node.manager)
         node.start()

@@ -9,9 +9,9 @@ from tessera.agent.inventory.device_users import Holder, Holders, is_static
 from tessera.api.names import PodUid
 from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
-from tessera.kubelet.direct import DirectBus
-from tessera.kubelet.plugin_client import PluginClient
-from tessera.kubelet.seam import ContainerDevices, ContainerResources, PluginOptions, PodResources
+from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, PluginOptions, PodResources
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
+from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 
@@ -30,7 +30,7 @@ def holder(name: str, uid: str, resource: str, *ids: str) -> Holder:
 
 
 class Listing:
-    """A kubelet that lists what it is told to; see :class:`tessera.kubelet.registration.PodResourcesSource`."""
+    """A kubelet whose pod list the test sets; implements ``PodResourcesSource``."""
 
     def __init__(self, *pods: PodResources) -> None:
         self._pods = pods
@@ -50,7 +50,7 @@ async def accepted(resource_name: str, options: PluginOptions, client: PluginCli
 
 
 def holders(listing: Listing, *live: Pod) -> dict[str, tuple[Holder, ...]]:
-    bus = DirectBus()
+    bus = InProcessKubelet()
     bus.start(accepted, listing)
     return dict(asyncio.run(Holders(bus, lambda: live).now()))
 
@@ -97,4 +97,4 @@ def test_the_ids_of_the_static_side(entry: str, static: bool) -> None:
 
 def test_a_kubelet_that_is_down_is_an_error() -> None:
     with pytest.raises(ConnectionError, match="kubelet is down"):
-        asyncio.run(Holders(DirectBus(), lambda: ()).now())
+        asyncio.run(Holders(InProcessKubelet(), lambda: ()).now())

@@ -11,7 +11,7 @@ import pytest
 from tessera.api.instaslice import INSTASLICES
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import EVENTS, NODES
-from tessera.kubelet.seam import PluginError, PodResources
+from tessera.kubelet.interfaces import PluginError, PodResources
 from tessera.nvml.errors import InUse, Unknown
 from tessera.nvml.interface import EventKind
 from tessera.nvml.machine import SimEvent

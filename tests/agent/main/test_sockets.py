@@ -11,9 +11,9 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera.kubelet.pod_resources_server import PodResourcesServer
-from tessera.kubelet.registration_server import RegistrationServer
-from tessera.kubelet.seam import PluginError
+from tessera.kubelet.interfaces import PluginError
+from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
+from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tessera.api.requests import container_slices, pod_slices
 from tessera.clock import rfc3339
-from tessera.kubelet.seam import PluginError
+from tessera.kubelet.interfaces import PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

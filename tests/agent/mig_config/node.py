@@ -21,7 +21,7 @@ from tessera.api.mig_layouts import parse_layouts
 from tessera.clock import LoopClock
 from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
-from tessera.kubelet.seam import ContainerDevices, ContainerResources, DevicePlugin, PodResources
+from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated import SimulatedMachine

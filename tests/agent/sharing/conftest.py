@@ -27,14 +27,14 @@ from tessera.api.sharing.grammar import parse_profile
 from tessera.clock import Clock, LoopClock
 from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Node, NodeStatus, Pod
-from tessera.kubelet.direct import DirectBus
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Event, EventKind
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
 from tessera_lab.kubelet.cdi import CdiRegistry
 from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.devices import DeviceRefusal, PodUid
 from tessera_lab.kubelet.plugins import DeviceManager
 from tessera_lab.virtualtime import run_virtual
@@ -73,7 +73,7 @@ class Scene:
         self.hardware = InlineNvml(self.machine, self.clock)
         self.changes = Changes()
         self.stocktaker = StockTaker(self.hardware, self.changes)
-        self.bus = DirectBus()
+        self.bus = InProcessKubelet()
         self.seam: Kubelet = seam or self.bus
         self.strategy = strategy
         self.options = options or AnswerOptions()

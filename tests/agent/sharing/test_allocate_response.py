@@ -10,7 +10,7 @@ from tessera.agent.mps.plan import MpsEdits
 from tessera.agent.sharing.allocate_response import CDI_KIND, AnswerOptions, answer, set_name
 from tessera.api.sharing.config import AllocationPolicy, Flags, SharingKind
 from tessera.api.sharing.devices import Device
-from tessera.kubelet.seam import Allocation, DeviceNode, Mount
+from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
 GPU, SHARED, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.5gb"

@@ -3,7 +3,7 @@
 from tessera.agent.sharing.preference import preferred
 from tessera.api.sharing.config import AllocationPolicy, SharingKind
 from tessera.api.sharing.devices import Device, Offered
-from tessera.kubelet.seam import PreferredRequest
+from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Pair, Path, Topology
 
 CARDS = [f"GPU-{number}" for number in range(4)]

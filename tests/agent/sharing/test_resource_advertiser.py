@@ -10,9 +10,9 @@ import pytest
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
 from tessera.agent.sharing.allocate_response import AnswerOptions
-from tessera.kubelet.registration import RegistrationError
-from tessera.kubelet.seam import PluginError
+from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NotSupported
+from tessera_lab.kubelet.device_plugins.registration import RegistrationError
 from tessera_lab.kubelet.devices import DeviceRefusal
 from tessera_lab.kubelet.plugins import STOP_GRACE
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from tests.agent.sharing.conftest import Scene
 
-    from tessera.kubelet.plugin_client import PluginClient
-    from tessera.kubelet.seam import PluginOptions
+    from tessera.kubelet.interfaces import PluginOptions
+    from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
 
 
 def test_four_cards_of_four_slices_each_replace_the_whole_cards(play: Callable[..., None]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tessera.agent.inventory.positions import Position, parse_device_id
 from tessera.agent.slices.device_binding import TooManyDevices, bind, preferred
-from tessera.kubelet.seam import PreferredRequest
+from tessera.kubelet.interfaces import PreferredRequest
 
 ONES = [Position("GPU-a", "1g.5gb", start) for start in range(7)]
 THREES = [Position("GPU-a", "3g.20gb", 0), Position("GPU-a", "3g.20gb", 4)]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from tessera.kubelet.seam import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
 
 RESOURCE = "nvidia.com/mig-1g.5gb"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.kubelet.seam import Allocation, Device
+from tessera.kubelet.interfaces import Allocation, Device
 from tessera_lab.kubelet.checkpoint import FILE_NAME, CheckpointError, FileCheckpoint
 from tessera_lab.kubelet.devices import DeviceLedger, Holding, PodUid
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kubelet.seam import ContainerDevices, Device
+from tessera.kubelet.interfaces import ContainerDevices, Device
 from tessera_lab.kubelet.devices import (
     DeviceLedger,
     DeviceRefusal,

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from tessera.kube.resources import PODS
-from tessera.kubelet.seam import Allocation
+from tessera.kubelet.interfaces import Allocation
 from tessera.nvml.errors import InUse
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.kubelet.context import Direct

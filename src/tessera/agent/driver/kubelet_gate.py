@@ -12,7 +12,7 @@ from contextlib import aclosing
 from tessera.agent.base.change_notifier import Changes
 from tessera.clock import Clock
 from tessera.kube.quantity import whole
-from tessera.kubelet.seam import (
+from tessera.kubelet.interfaces import (
     Allocation,
     Device,
     DevicePlugin,
@@ -30,7 +30,7 @@ HANDOVER = 0.1
 
 
 class Advertising:
-    """A :class:`~tessera.kubelet.seam.Kubelet` whose lists can be emptied all at once.
+    """A :class:`~tessera.kubelet.interfaces.Kubelet` whose lists can be emptied all at once.
 
     Args:
         kubelet: the node's.

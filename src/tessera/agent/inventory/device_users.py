@@ -13,7 +13,7 @@ import msgspec
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import device_of
 from tessera.kube.resources import Pod
-from tessera.kubelet.seam import ContainerDevices, Kubelet, PodResources
+from tessera.kubelet.interfaces import ContainerDevices, Kubelet, PodResources
 
 _KINDS = ("GPU-", "MIG-")
 

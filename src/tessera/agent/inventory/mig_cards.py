@@ -13,7 +13,7 @@ import msgspec
 from tessera.agent.inventory.positions import Position
 from tessera.api.instaslice import NodeGpu, ProfilePlacements
 from tessera.api.instaslice import Position as Placed
-from tessera.kubelet.seam import Device
+from tessera.kubelet.interfaces import Device
 from tessera.mig.geometry import Geometry, Profile
 from tessera.mig.layout import max_memory_gb_of_layout
 from tessera.mig.names import parse_profile_name

@@ -37,7 +37,7 @@ from tessera.kube.cache import Event, EventKind
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
 from tessera.kube.resources import Node
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)

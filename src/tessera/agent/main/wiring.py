@@ -44,7 +44,7 @@ from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.library import program_environment
 from tessera.nvml.worker import AsyncNvml

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.mig_config.events import Tenant
 from tessera.kube.resources import Pod
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Kubelet
 
 
 class Tenants:

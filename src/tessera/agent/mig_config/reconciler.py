@@ -28,7 +28,7 @@ from tessera.agent.mig_config.state_machine import CardMachine
 from tessera.agent.mig_config.status import APPLYING, CardVerdict, LayoutState, LayoutStatus, summed
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ import msgspec
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offer
 from tessera.api.sharing.mps import ClientShare, client_share, most_clients
-from tessera.kubelet.seam import Mount
+from tessera.kubelet.interfaces import Mount
 from tessera.nvml.interface import GpuInfo
 
 #: Where containers see the MPS root (k8s-device-plugin, ``mps.ContainerRoot``).

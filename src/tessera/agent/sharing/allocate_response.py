@@ -28,7 +28,7 @@ from tessera.agent.base.cdi_files import MOUNTED_DEVICES
 from tessera.api.names import VISIBLE_DEVICES
 from tessera.api.sharing.config import AllocationPolicy, Flags
 from tessera.api.sharing.devices import Device
-from tessera.kubelet.seam import Allocation, DeviceNode, Mount
+from tessera.kubelet.interfaces import Allocation, DeviceNode, Mount
 from tessera.nvml.interface import DeviceFile
 
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"

@@ -21,7 +21,7 @@ from tessera.agent.sharing.refusals import fence
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device as Entry
 from tessera.api.sharing.devices import Offered, RequestRefused, check_request
-from tessera.kubelet.seam import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
 from tessera.nvml.interface import DeviceFile
 from tessera.placement.topology import Topology
 
@@ -47,7 +47,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedPlugin:
-    """See :class:`tessera.kubelet.seam.DevicePlugin`.
+    """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
         resource: the extended resource.

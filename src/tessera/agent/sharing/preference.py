@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tessera.api.sharing.allocation import NotEnough, prefer
 from tessera.api.sharing.config import AllocationPolicy
 from tessera.api.sharing.devices import Device, Offered
-from tessera.kubelet.seam import PreferredRequest
+from tessera.kubelet.interfaces import PreferredRequest
 from tessera.placement.topology import Topology
 
 

@@ -38,8 +38,8 @@ from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.clock import Clock
 from tessera.kube.resources import Node
-from tessera.kubelet.seam import Device as ListedDevice
-from tessera.kubelet.seam import Kubelet
+from tessera.kubelet.interfaces import Device as ListedDevice
+from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.worker import AsyncNvml
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from tessera.agent.sharing.device_plugin import SharedPlugin
 from tessera.clock import Clock
-from tessera.kubelet.seam import Device, Kubelet, PluginError
+from tessera.kubelet.interfaces import Device, Kubelet, PluginError
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
 from tessera.kube.quantity import whole
 from tessera.kube.resources import Container, Pod
-from tessera.kubelet.seam import ContainerResources, Kubelet, PluginError, PodResources
+from tessera.kubelet.interfaces import ContainerResources, Kubelet, PluginError, PodResources
 
 #: Seconds in which pod-resources may begin to list a pod, and in which the watch may begin to show a listed one.
 _LISTED_WITHIN, _SHOWN_WITHIN = 0.5, 10.0

@@ -19,7 +19,7 @@ from tessera.agent.slices.events import Journal
 from tessera.agent.slices.state_machine import Book
 from tessera.api.names import MIG_RESOURCE_PREFIX, PodUid
 from tessera.clock import Clock
-from tessera.kubelet.seam import Kubelet, PluginError
+from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.worker import AsyncNvml

@@ -13,7 +13,7 @@ and the promise names positions; a *binding* ties them together per pod and last
 from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.inventory.positions import Position, parse_device_id
-from tessera.kubelet.seam import PreferredRequest
+from tessera.kubelet.interfaces import PreferredRequest
 
 
 class TooManyDevices(ValueError):  # noqa: N818 - the name says what is wrong

@@ -13,11 +13,11 @@ from tessera.agent.slices.cdi import qualified
 from tessera.agent.slices.claims import Claims
 from tessera.agent.slices.device_binding import preferred
 from tessera.api.names import resource_of
-from tessera.kubelet.seam import Allocation, Device, PluginError, PluginOptions, PreferredRequest
+from tessera.kubelet.interfaces import Allocation, Device, PluginError, PluginOptions, PreferredRequest
 
 
 class MigPlugin:
-    """See :class:`tessera.kubelet.seam.DevicePlugin`.
+    """See :class:`tessera.kubelet.interfaces.DevicePlugin`.
 
     Args:
         resource: ``nvidia.com/mig-<profile>``.

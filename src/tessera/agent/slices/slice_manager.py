@@ -38,7 +38,7 @@ from tessera.kube.client import Client
 from tessera.kube.errors import ApiError
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kubelet.seam import Device, Kubelet
+from tessera.kubelet.interfaces import Device, Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.worker import AsyncNvml
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tessera.kubelet.direct import DirectBus
-from tessera.kubelet.seam import Kubelet, PluginError, PodResources
+from tessera.kubelet.interfaces import Kubelet, PluginError, PodResources
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 
 RESOURCE = "nvidia.com/mig-3g.20gb"
 
@@ -18,7 +18,7 @@ async def ended(task: "asyncio.Task[None]") -> None:
 
 
 async def test_a_plugin_registers_as_soon_as_kubelet_is_up(plugin: Any, manager: Any, pods: Any) -> None:
-    bus = DirectBus()
+    bus = InProcessKubelet()
     kubelet: Kubelet = bus
     serving = asyncio.create_task(kubelet.serve(plugin))
     with pytest.raises(ConnectionError, match="kubelet is down"):
@@ -33,7 +33,7 @@ async def test_a_plugin_registers_as_soon_as_kubelet_is_up(plugin: Any, manager:
 
 
 async def test_a_restarted_kubelet_gets_every_plugin_again(make_plugin: Any, manager: Any, pods: Any) -> None:
-    bus = DirectBus()
+    bus = InProcessKubelet()
     names = [RESOURCE, "nvidia.com/mig-1g.5gb"]
     tasks = [asyncio.create_task(bus.serve(make_plugin(name))) for name in names]
     bus.start(manager, pods)
@@ -51,7 +51,7 @@ async def test_a_restarted_kubelet_gets_every_plugin_again(make_plugin: Any, man
 
 
 async def test_a_plugin_that_ends_hangs_up(plugin: Any, manager: Any, pods: Any) -> None:
-    bus = DirectBus()
+    bus = InProcessKubelet()
     bus.start(manager, pods)
     serving = asyncio.create_task(bus.serve(plugin))
     client = await manager.registered()
@@ -63,7 +63,7 @@ async def test_a_plugin_that_ends_hangs_up(plugin: Any, manager: Any, pods: Any)
 
 
 async def test_a_refused_plugin_is_told(plugin: Any, manager: Any, pods: Any) -> None:
-    bus = DirectBus()
+    bus = InProcessKubelet()
     manager.refuse = "not today"
     bus.start(manager, pods)
     with pytest.raises(PluginError, match=r"kubelet refused nvidia\.com/mig-3g\.20gb: not today"):
@@ -73,9 +73,9 @@ async def test_a_refused_plugin_is_told(plugin: Any, manager: Any, pods: Any) ->
 async def test_a_plugin_has_kubelets_thirty_seconds(
     plugin: Any, manager: Any, pods: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tessera.kubelet.direct.PRE_START_TIMEOUT", 0.01)
+    monkeypatch.setattr("tessera_lab.kubelet.device_plugins.inprocess.PRE_START_TIMEOUT", 0.01)
     plugin.ready.clear()
-    bus = DirectBus()
+    bus = InProcessKubelet()
     bus.start(manager, pods)
     serving = asyncio.create_task(bus.serve(plugin))
     client = await manager.registered()

@@ -1,7 +1,7 @@
-"""Keys to be worked on: each by one worker at a time, each at most once in the queue, failures again after a pause.
+"""A work queue of keys: one worker per key at a time, each key queued at most once, failures retried after a pause.
 
-A handler is told only *that* something about a key changed and looks at the newest state itself; that is why a key may
-be dropped when it waits already, and why a key that is added while it is worked on is worked on once more.
+A handler learns only *that* something about a key changed and reads the newest state itself. So a key that is queued
+already is not queued again, and a key that is added while a worker handles it is handled once more.
 Timers are the event loop's, so they follow virtual time where the loop does.
 """
 

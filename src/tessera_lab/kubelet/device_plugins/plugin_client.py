@@ -1,8 +1,8 @@
-"""Kubelet's end of a device plugin.
+"""Calls device plugins as kubelet does.
 
-Whoever plays kubelet (the lab, tests) drives plugins through :class:`PluginClient`. :class:`GrpcPluginClient` reaches a
-plugin as kubelet does, over its unix socket; :class:`tessera.kubelet.direct.DirectPluginClient` reaches one in the same
-process. Both answer alike, so a simulated kubelet has one code path.
+The simulated kubelet and tests call plugins through :class:`PluginClient`. :class:`GrpcPluginClient` reaches a plugin
+over its unix socket; ``InProcessPluginClient`` (in ``inprocess``) reaches one in the same process. Both answer alike,
+so the simulated kubelet has one code path.
 """
 
 import asyncio
@@ -13,6 +13,14 @@ from typing import Protocol
 import grpc
 import grpc.aio
 
+from tessera.kubelet.interfaces import (
+    PRE_START_TIMEOUT,
+    Allocation,
+    Device,
+    PluginError,
+    PluginOptions,
+    PreferredRequest,
+)
 from tessera.kubelet.methods import (
     ALLOCATE,
     GET_OPTIONS,
@@ -25,14 +33,6 @@ from tessera.kubelet.methods import (
     Response,
 )
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.seam import (
-    PRE_START_TIMEOUT,
-    Allocation,
-    Device,
-    PluginError,
-    PluginOptions,
-    PreferredRequest,
-)
 from tessera.kubelet.wire import (
     allocate_to_wire,
     allocations_from_wire,
@@ -80,7 +80,7 @@ class PluginClient(Protocol):
         ...
 
     async def pre_start_container(self, device_ids: Sequence[str]) -> None:
-        """Returns when the container may start, within :data:`~tessera.kubelet.seam.PRE_START_TIMEOUT` seconds.
+        """Returns when the container may start, within :data:`~tessera.kubelet.interfaces.PRE_START_TIMEOUT` seconds.
 
         Raises:
             PluginError: the plugin refused, or the time is over.

@@ -1,8 +1,8 @@
-"""One answer for everybody who asks at the same time.
+"""Coalesces concurrent calls: callers that ask at the same time share one answer.
 
-Kubelet limits how often it may be asked, and pods that start together ask together. A caller must not get an answer
-that was gathered before it asked, since its own pod might not be in it; so callers never join a call that is running,
-they share the one after it.
+Kubelet limits the rate of pod-resources calls, and pods that start together cause calls at the same time. An answer
+that was gathered before a caller asked might lack that caller's pod. So callers never join a running call; they share
+the next one.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
+class Coalesced(Generic[T]):
     """Makes ``call`` at most once at a time; every caller gets an answer that began after it called."""
 
     def __init__(self, call: Callable[[], Awaitable[T]]) -> None:
@@ -24,7 +24,7 @@ class Shared(Generic[T]):
         """The answer, or the error, of the next call."""
         if self._next is None:
             self._next = asyncio.create_task(self._run())
-            self._next.add_done_callback(_seen)
+            self._next.add_done_callback(_consume_error)
         return await asyncio.shield(self._next)
 
     async def _run(self) -> T:
@@ -33,7 +33,7 @@ class Shared(Generic[T]):
             return await self._call()
 
 
-def _seen(task: "asyncio.Task[T]") -> None:
+def _consume_error(task: "asyncio.Task[T]") -> None:
     """An error that no caller is left to take is no news."""
     if not task.cancelled():
         task.exception()

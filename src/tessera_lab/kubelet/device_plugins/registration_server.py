@@ -1,4 +1,4 @@
-"""Kubelet's registration socket, for whoever plays kubelet: a simulated kubelet, tests."""
+"""Kubelet's registration socket, for the simulated kubelet and tests."""
 
 import asyncio
 from pathlib import Path
@@ -8,11 +8,15 @@ import grpc
 import grpc.aio
 
 from tessera.kubelet.methods import OPTIONS, REGISTER, REGISTRATION, service
-from tessera.kubelet.plugin_client import GrpcPluginClient
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.registration import Registered, RegistrationError, extended_resource_name
 from tessera.kubelet.sockets import KUBELET_SOCKET
 from tessera.kubelet.wire import VERSION
+from tessera_lab.kubelet.device_plugins.plugin_client import GrpcPluginClient
+from tessera_lab.kubelet.device_plugins.registration import (
+    RegistrationError,
+    RegistrationHandler,
+    is_extended_resource_name,
+)
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -31,7 +35,7 @@ class RegistrationServer:
         registered: takes each plugin.
     """
 
-    def __init__(self, plugin_dir: Path, registered: Registered) -> None:
+    def __init__(self, plugin_dir: Path, registered: RegistrationHandler) -> None:
         self._folder = plugin_dir.absolute()
         self._registered = registered
         self._server = grpc.aio.server(options=OPTIONS)
@@ -73,5 +77,5 @@ def _check(request: dp.RegisterRequest) -> None:
         raise RegistrationError(
             f'device plugin API version "{request.version}" is not supported; kubelet has {VERSION}'
         )
-    if not extended_resource_name(request.resource_name):
+    if not is_extended_resource_name(request.resource_name):
         raise RegistrationError(f'resource name "{request.resource_name}" is not a fully qualified extended resource')

@@ -9,8 +9,8 @@ import pytest
 
 from tessera.kubelet.methods import REGISTER
 from tessera.kubelet.proto import deviceplugin_pb2 as dp
-from tessera.kubelet.registration import extended_resource_name
-from tessera.kubelet.registration_server import RegistrationServer
+from tessera_lab.kubelet.device_plugins.registration import is_extended_resource_name
+from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from tessera.kubelet.registration_server import RegistrationServer
     ],
 )
 def test_a_plugin_offers_an_extended_resource(name: str, legal: bool) -> None:
-    assert extended_resource_name(name) is legal
+    assert is_extended_resource_name(name) is legal
 
 
 def names(folder: Path) -> list[str]:

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from tessera.kubelet.direct import DirectPluginClient
-from tessera.kubelet.plugin_client import GrpcPluginClient, PluginClient
+from tessera.kubelet.interfaces import Allocation, Device, DeviceNode, Mount, PluginError, PreferredRequest
 from tessera.kubelet.plugin_server import PluginServer
-from tessera.kubelet.seam import Allocation, Device, DeviceNode, Mount, PluginError, PreferredRequest
+from tessera_lab.kubelet.device_plugins.inprocess import InProcessPluginClient
+from tessera_lab.kubelet.device_plugins.plugin_client import GrpcPluginClient, PluginClient
 
 
 @pytest.fixture(params=["grpc", "direct"])
 async def client(request: pytest.FixtureRequest, folder: Path, plugin: Any) -> AsyncIterator[PluginClient]:
     if request.param == "direct":
-        direct = DirectPluginClient(plugin)
+        direct = InProcessPluginClient(plugin)
         yield direct
         await direct.close()
         return

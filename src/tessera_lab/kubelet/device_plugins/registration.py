@@ -1,15 +1,14 @@
-"""What a kubelet does for its plugins, in plain values: the part that a simulated kubelet supplies.
+"""The protocols that a simulated kubelet implements for device plugins, in plain values.
 
-The sockets (:mod:`tessera.kubelet.registration_server`, :mod:`tessera.kubelet.pod_resources_server`) and the bus
-without sockets (:mod:`tessera.kubelet.direct`) both call it.
+The socket servers (``registration_server``, ``pod_resources_server``) and the in-process bus (``inprocess``) call them.
 """
 
 import re
 from collections.abc import Sequence
 from typing import Protocol
 
-from tessera.kubelet.plugin_client import PluginClient
-from tessera.kubelet.seam import ContainerDevices, PluginOptions, PodResources
+from tessera.kubelet.interfaces import ContainerDevices, PluginOptions, PodResources
+from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
 
 _QUALIFIED_NAME = re.compile(
     r"(?=.{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -20,7 +19,7 @@ class RegistrationError(Exception):
     """Kubelet refuses a registration; the text goes back to the plugin."""
 
 
-class Registered(Protocol):
+class RegistrationHandler(Protocol):
     """Called for every registration. The newest client of a resource replaces the older one, which it may close."""
 
     async def __call__(self, resource_name: str, options: PluginOptions, client: PluginClient) -> None:
@@ -33,14 +32,14 @@ class Registered(Protocol):
 
 
 class PodResourcesSource(Protocol):
-    """What the pod-resources API tells."""
+    """Answers the calls of the pod-resources API."""
 
     async def list(self) -> Sequence[PodResources]:
         """Every pod of the node with the devices of its containers."""
         ...
 
     async def allocatable(self) -> Sequence[ContainerDevices]:
-        """Every device that may be given out, free or not."""
+        """Every device that can be allocated, free or not."""
         ...
 
     async def get(self, name: str, namespace: str) -> PodResources | None:
@@ -48,7 +47,7 @@ class PodResourcesSource(Protocol):
         ...
 
 
-def extended_resource_name(name: str) -> bool:
+def is_extended_resource_name(name: str) -> bool:
     """Whether kubelet takes ``name`` as an extended resource: fully qualified and not of ``kubernetes.io``.
 
     Kubernetes' ``IsExtendedResourceName``: a name whose quota form ``requests.<name>`` is a qualified name too.

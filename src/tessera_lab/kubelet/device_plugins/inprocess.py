@@ -1,8 +1,8 @@
-"""The seam without sockets: agent and simulated kubelet in one process.
+"""Joins the agent and a simulated kubelet in one process, without sockets.
 
-:class:`DirectBus` is the node's plugin folder in memory. To the agent it is a
-:class:`~tessera.kubelet.seam.Kubelet`; to whoever plays kubelet it delivers registrations, each with a
-:class:`DirectPluginClient`. Nothing is copied or encoded and nothing depends on the operating system, so it
+:class:`InProcessKubelet` is the node's plugin folder in memory. The agent uses it as a
+:class:`~tessera.kubelet.interfaces.Kubelet`; the simulated kubelet gets each registration from it with a
+:class:`InProcessPluginClient`. It copies and encodes nothing and needs nothing of the operating system, so it
 runs on virtual time and thousands of nodes fit into a process.
 
 Rules, as over the sockets: a kubelet that starts again gets every registration again; a plugin that ends, or a kubelet
@@ -13,8 +13,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tessera.kubelet.registration import PodResourcesSource, Registered, RegistrationError
-from tessera.kubelet.seam import (
+from tessera.kubelet.interfaces import (
     PRE_START_TIMEOUT,
     Allocation,
     Device,
@@ -24,12 +23,13 @@ from tessera.kubelet.seam import (
     PodResources,
     PreferredRequest,
 )
+from tessera_lab.kubelet.device_plugins.registration import PodResourcesSource, RegistrationError, RegistrationHandler
 
 T = TypeVar("T")
 
 
-class DirectPluginClient:
-    """A plugin in the same process: a :class:`~tessera.kubelet.plugin_client.PluginClient` without a socket."""
+class InProcessPluginClient:
+    """Calls a plugin in the same process, as ``GrpcPluginClient`` does over a socket."""
 
     def __init__(self, plugin: DevicePlugin) -> None:
         self._plugin = plugin
@@ -38,7 +38,7 @@ class DirectPluginClient:
 
     async def options(self) -> PluginOptions:
         """The plugin's options."""
-        self._must_be_open("GetDevicePluginOptions")
+        self._check_open("GetDevicePluginOptions")
         return self._plugin.options
 
     async def list_and_watch(self) -> AsyncIterator[tuple[Device, ...]]:
@@ -78,7 +78,7 @@ class DirectPluginClient:
     async def _call(self, name: str, call: Coroutine[Any, Any, T]) -> T:
         if self._closed.is_set():
             call.close()
-        self._must_be_open(name)
+        self._check_open(name)
         task = asyncio.ensure_future(call)
         self._calls.add(task)
         try:
@@ -87,7 +87,7 @@ class DirectPluginClient:
             current = asyncio.current_task()
             if current is None or current.cancelling():
                 raise
-            raise self._gone(name) from None
+            raise self._connection_error(name) from None
         except (PluginError, ConnectionError, TimeoutError):
             raise
         except Exception as error:
@@ -97,11 +97,11 @@ class DirectPluginClient:
             self._calls.discard(task)
             task.cancel()
 
-    def _must_be_open(self, name: str) -> None:
+    def _check_open(self, name: str) -> None:
         if self._closed.is_set():
-            raise self._gone(name)
+            raise self._connection_error(name)
 
-    def _gone(self, call: str) -> ConnectionError:
+    def _connection_error(self, call: str) -> ConnectionError:
         return ConnectionResetError(f"device plugin of {self._plugin.resource_name} does not answer {call}: it ended")
 
 
@@ -112,15 +112,15 @@ async def _next(devices: AsyncIterator[Sequence[Device]]) -> Sequence[Device]:
         raise ConnectionResetError("the device plugin's list ended") from None
 
 
-class DirectBus:
+class InProcessKubelet:
     """One node's meeting point of device plugins and kubelet, in memory."""
 
     def __init__(self) -> None:
-        self._registered: Registered | None = None
+        self._registered: RegistrationHandler | None = None
         self._source: PodResourcesSource | None = None
         self._changed = asyncio.Event()
 
-    def start(self, registered: Registered, source: PodResourcesSource) -> None:
+    def start(self, registered: RegistrationHandler, source: PodResourcesSource) -> None:
         """Kubelet is up: every plugin registers with ``registered``, now or as soon as it is served.
 
         Called again, it is a kubelet that was restarted.
@@ -142,7 +142,7 @@ class DirectBus:
         while True:
             changed = self._changed
             if self._registered is not None:
-                await self._connected(plugin, self._registered, changed)
+                await self._keep_registered(plugin, self._registered, changed)
             else:
                 await changed.wait()
 
@@ -156,8 +156,10 @@ class DirectBus:
             raise ConnectionRefusedError("pod-resources: kubelet is down")
         return await self._source.list()
 
-    async def _connected(self, plugin: DevicePlugin, registered: Registered, changed: asyncio.Event) -> None:
-        client = DirectPluginClient(plugin)
+    async def _keep_registered(
+        self, plugin: DevicePlugin, registered: RegistrationHandler, changed: asyncio.Event
+    ) -> None:
+        client = InProcessPluginClient(plugin)
         try:
             await registered(plugin.resource_name, plugin.options, client)
             await changed.wait()

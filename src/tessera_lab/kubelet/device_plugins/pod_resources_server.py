@@ -1,4 +1,4 @@
-"""Kubelet's pod-resources socket, for whoever plays kubelet: a simulated kubelet, tests."""
+"""Kubelet's pod-resources socket, for the simulated kubelet and tests."""
 
 from pathlib import Path
 from typing import Any, Self
@@ -8,8 +8,8 @@ import grpc.aio
 
 from tessera.kubelet.methods import GET, GET_ALLOCATABLE, LIST, OPTIONS, POD_RESOURCES, service
 from tessera.kubelet.proto import podresources_pb2 as pr
-from tessera.kubelet.registration import PodResourcesSource
 from tessera.kubelet.wire import held_to_wire, pod_to_wire
+from tessera_lab.kubelet.device_plugins.registration import PodResourcesSource
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

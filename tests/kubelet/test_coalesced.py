@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tessera.kubelet.sharing import Shared
+from tessera.kubelet.coalesced import Coalesced
 
 
 class Calls:
@@ -23,7 +23,7 @@ class Calls:
 
 async def test_callers_share_the_call_that_begins_after_them() -> None:
     calls = Calls()
-    shared = Shared(calls)
+    shared = Coalesced(calls)
     first = asyncio.create_task(shared())
     while calls.count == 0:  # noqa: ASYNC110 - two steps of the loop
         await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_callers_share_the_call_that_begins_after_them() -> None:
 async def test_an_error_reaches_everybody_and_the_next_call_is_new() -> None:
     calls = Calls()
     calls.go.set()
-    shared = Shared(calls)
+    shared = Coalesced(calls)
     assert [await shared(), await shared()] == [1, 2]
     answers = await asyncio.gather(shared(), shared(), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["third", "third"]
@@ -46,7 +46,7 @@ async def test_an_error_reaches_everybody_and_the_next_call_is_new() -> None:
 
 async def test_a_caller_that_gives_up_does_not_take_the_answer_from_others() -> None:
     calls = Calls()
-    shared = Shared(calls)
+    shared = Coalesced(calls)
     one, two = asyncio.create_task(shared()), asyncio.create_task(shared())
     await asyncio.sleep(0)
     one.cancel()

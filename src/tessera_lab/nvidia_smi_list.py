@@ -1,4 +1,4 @@
-"""The cards as ``nvidia-smi -L`` prints them, for people who know that listing."""
+"""Prints the cards as ``nvidia-smi -L`` does."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ from tessera.mig.names import ci_profile_index, parse_profile_name
 from tessera.nvml.interface import Instance, Nvml
 
 
-def listing(nvml: Nvml) -> str:
+def format_gpu_list(nvml: Nvml) -> str:
     """One line per card and, below it, one per MIG device; without a final line break.
 
     Raises:
@@ -21,11 +21,11 @@ def listing(nvml: Nvml) -> str:
             )
             continue
         lines.append(f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})")
-        lines += _mig_lines(nvml.instances(gpu.uuid) if gpu.mig_enabled else [])
+        lines += _format_mig_lines(nvml.instances(gpu.uuid) if gpu.mig_enabled else [])
     return "\n".join(lines)
 
 
-def _mig_lines(instances: Iterable[Instance]) -> Iterator[str]:
+def _format_mig_lines(instances: Iterable[Instance]) -> Iterator[str]:
     devices = [
         (_device_name(instance.profile, compute.profile_index), compute.mig_uuid)
         for instance in sorted(instances, key=lambda one: one.gi_id)
