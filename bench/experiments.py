@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tessera.cli import agent, controller, webhook
-from tessera_lab.experiments.measure import OURS, UPSTREAM, autoscale, policy_reset
+from tessera_lab.experiments.runs import OURS, UPSTREAM, autoscale, policy_reset
 from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC
-from tessera_lab.install import Commands, entrypoint
+from tessera_lab.installation.install import Commands, entrypoint
 
 RUNS = ((policy_reset, BUILT), (policy_reset, PUBLIC), (autoscale, BUILT), (autoscale, PUBLIC), (autoscale, INTERNAL))
 #: Seconds that a run of 30 repetitions may take.

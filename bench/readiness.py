@@ -30,15 +30,15 @@ from tessera.kubelet.interfaces import PluginOptions
 from tessera.manifests import install_manifests
 from tessera.nvml.hardware import DRIVER_VERSION
 from tessera.nvml.simulated import SimulatedMachine
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.install import apply
-from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.installation.install import apply
 from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
 from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
 from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
-from tessera_lab.kubelet.plugins import DeviceManager
+from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
 
 NODE, CARDS = "node-1", "8xA100-80GB"
 ROWS = ("driver marker to driver-ready", "validation to registration", "validation to devices counted")

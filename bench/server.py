@@ -51,8 +51,8 @@ from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Po
 from tessera.kube.until import Watched
 from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
-from tessera_lab.fakenodes import Access, run_nodes
-from tessera_lab.install import apply
+from tessera_lab.cluster.remote_nodes import Access, run_nodes
+from tessera_lab.installation.install import apply
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.

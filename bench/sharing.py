@@ -38,7 +38,7 @@ from tessera.kube.informer import Informer
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
 from tessera.manifests import install_manifests
-from tessera_lab import daemon
+from tessera_lab.daemon import lab_folder
 
 NODE = "node-1"
 NAMESPACE = "kube-system"
@@ -74,7 +74,7 @@ LAYOUTS = yaml.safe_dump(
 class Bench:
     """One lab, one agent, one watch on the node."""
 
-    def __init__(self, state: daemon.LabState, client: Client, cards: int) -> None:
+    def __init__(self, state: lab_folder.LabState, client: Client, cards: int) -> None:
         self.client = client
         self.cards = cards
         self._env = {**os.environ, "KUBECONFIG": state.kubeconfig}
@@ -156,7 +156,7 @@ async def bench_lab(cards: int) -> AsyncIterator[Bench]:
     """A lab without Tessera and an agent beside it; the cards belong to nobody yet."""
     top = Path(tempfile.mkdtemp(prefix="tb-", dir="/tmp"))
     nodes = f"{cards}xA100-40GB"
-    state = daemon.start(top / "lab", ["--nodes", nodes, "--no-tessera", "--mig-config", ""])
+    state = lab_folder.start(top / "lab", ["--nodes", nodes, "--no-tessera", "--mig-config", ""])
     clock = SystemClock()
     client = Client(
         HttpTransport(load_config(clock=clock, kubeconfig=state.kubeconfig)), field_manager="bench", clock=clock
@@ -177,7 +177,7 @@ async def bench_lab(cards: int) -> AsyncIterator[Bench]:
         watch.cancel()
         bench.stop()
         await client.close()
-        daemon.stop(top / "lab")
+        lab_folder.stop(top / "lab")
         shutil.rmtree(top, ignore_errors=True)
 
 

@@ -48,11 +48,11 @@ from tessera.kube.cache import Event
 from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.until import Watched
-from tessera_lab.apiserver.certificates import Authority
-from tessera_lab.apiserver.http import HttpFront
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.install import Commands, entrypoint, install
-from tessera_lab.nodespec import parse_nodes
+from tessera_lab.apiserver.authz.certificates import Authority
+from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.installation.install import Commands, entrypoint, install
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}
 #: How many creations are under way at once, as a workload controller's burst would have.

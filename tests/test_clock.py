@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tessera.clock import LoopClock, parse_rfc3339, rfc3339, rfc3339_micro, until_set
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 
 def test_time_is_written_in_whole_seconds_utc() -> None:

@@ -27,16 +27,16 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Instance, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.registry import ResourceType, Subresource
-from tessera_lab.apiserver.seams import GroupResource, UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.kubelet.cdi import CdiRegistry
-from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.apiserver.resource_types import ResourceType, Subresource
+from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
-from tessera_lab.kubelet.devices import DeviceRefusal, PodUid
-from tessera_lab.kubelet.plugins import DeviceManager
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.simulation.virtual_time import run_virtual
 
 T = TypeVar("T")
 

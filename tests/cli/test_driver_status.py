@@ -11,9 +11,9 @@ from tessera.driver.nodes.node_status import status_text
 from tessera.kube.client import Client
 from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 NOW = 1_800_000_300.0
 STATUS = DriverStatus(

@@ -16,13 +16,13 @@ from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.options import STARTUP_TAINT
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.costs import CostModel
-from tessera_lab.drivers.world import builder_image, catalogue, driver_image
-from tessera_lab.install import entrypoint, install
-from tessera_lab.kubelet.images import Catalogue
-from tessera_lab.nodespec import NodeSpec
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
+from tessera_lab.installation.install import entrypoint, install
+from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
 
 COSTS = CostModel()
 #: Kernels: of the first there is a precompiled driver.

@@ -25,10 +25,10 @@ from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
 from tessera.kube.until import Watched
 from tessera.nvml.interface import GpuUuid
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.install import Commands, entrypoint, install
-from tessera_lab.nodespec import parse_nodes
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.installation.install import Commands, entrypoint, install
+from tessera_lab.simulation.virtual_time import run_virtual
 
 COMMANDS = Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed)
 #: Simulated seconds that anything may take; an hour of them costs milliseconds.

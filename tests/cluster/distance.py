@@ -13,10 +13,10 @@ import msgspec
 
 from tessera.kube.client import Client
 from tessera.kube.transport import Request, Response, Stream
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.cluster import Cluster
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.cluster.cluster import Cluster
 
 
 class Network(msgspec.Struct, frozen=True):

@@ -16,14 +16,14 @@ from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.costs import CostModel
-from tessera_lab.drivers.world import builder_image, catalogue, driver_image
-from tessera_lab.install import entrypoint, install
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
+from tessera_lab.installation.install import entrypoint, install
 from tessera_lab.kubelet.context import Entrypoint
-from tessera_lab.kubelet.images import Catalogue, SimulatedImage
-from tessera_lab.nodespec import NodeSpec
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
 
 COSTS = CostModel()
 JAMMY = "Ubuntu 22.04.4 LTS"

@@ -18,14 +18,14 @@ from tessera.driver.rollout.node_view_reader import PULL_APP
 from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.until import Watched
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.costs import CostModel
-from tessera_lab.drivers.containers import broken
-from tessera_lab.drivers.world import catalogue, driver_image
-from tessera_lab.install import entrypoint, install
-from tessera_lab.kubelet.images import SimulatedImage
-from tessera_lab.nodespec import parse_nodes
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.drivers.driver_catalogue import catalogue, driver_image
+from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.installation.install import entrypoint, install
+from tessera_lab.kubelet.images.catalogue import SimulatedImage
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
 
 KERNEL, SECOND_KERNEL = "5.15.0-69-generic", "6.8.0-31-generic"
 COSTS = CostModel()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.kube.resources import REPLICASETS
-from tessera_lab.cluster import Cluster
+from tessera_lab.cluster.cluster import Cluster
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 MIG = "nvidia.com/mig-1g.5gb"

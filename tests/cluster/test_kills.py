@@ -17,7 +17,7 @@ from tessera.kube.client import Client
 from tessera.kube.transport import Request, Response, Stream, Transport
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated import SimulatedMachine
-from tessera_lab.cluster import Cluster
+from tessera_lab.cluster.cluster import Cluster
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 #: More writes of the controller than a pod's whole life has; the test proves that it is.

@@ -22,12 +22,12 @@ from tessera.provisioning.startup.deadline import EXTENDED
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import Kind, Timers
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.groups import Delay, NodeGroup
-from tessera_lab.costs import CostModel
-from tessera_lab.drivers.containers import broken
-from tessera_lab.drivers.world import INTERNAL_REGISTRY
-from tessera_lab.install import apply
-from tessera_lab.kubelet.images import SimulatedImage
+from tessera_lab.cloud.node_groups import Delay, NodeGroup
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
+from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.installation.install import apply
+from tessera_lab.kubelet.images.catalogue import SimulatedImage
+from tessera_lab.simulation.cost_model import CostModel
 
 M = Milestone
 Play = Callable[..., None]

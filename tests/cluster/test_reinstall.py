@@ -12,7 +12,7 @@ from tessera.kube.errors import NotFound
 from tessera.kube.meta import resource_for
 from tessera.kube.resources import PODS
 from tessera.manifests import install_manifests
-from tessera_lab.install import install
+from tessera_lab.installation.install import install
 
 PLACE = ("namespace", "name")
 

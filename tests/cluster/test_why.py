@@ -9,7 +9,7 @@ from tessera.explain.query import asked, report
 from tessera.kube.meta import Resource
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.nvml.errors import Unknown
-from tessera_lab.apiserver.seams import UserInfo
+from tessera_lab.apiserver.interfaces import UserInfo
 
 InLab = Callable[..., None]
 

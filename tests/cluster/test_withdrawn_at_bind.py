@@ -15,7 +15,7 @@ from tests.cluster.test_neighbours import replicas, run, template, unjudged
 from tessera.kube.client import Client
 from tessera.kube.resources import PODS
 from tessera.kube.transport import Request, Response, Stream, Transport
-from tessera_lab.cluster import Cluster
+from tessera_lab.cluster.cluster import Cluster
 from tessera_lab.kubelet.context import ContainerContext
 
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}

@@ -25,10 +25,10 @@ from tessera.kube.config import load_config
 from tessera.kube.credentials import Credential, StaticCredentials
 from tessera.kube.http import HttpTransport
 from tessera.kube.transport import Request, Response
-from tessera_lab.apiserver.certificates import Authority
-from tessera_lab.apiserver.http import HttpFront
-from tessera_lab.cluster import Cluster
-from tessera_lab.serve import kubeconfig as lab_kubeconfig
+from tessera_lab.apiserver.authz.certificates import Authority
+from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.daemon.serve import kubeconfig as lab_kubeconfig
 
 #: Seconds in which a controller of a real cluster does its part.
 PATIENCE = 60.0

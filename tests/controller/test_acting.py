@@ -17,7 +17,7 @@ from tessera.controller.metrics import Metrics
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
 from tessera.kube.transport import Request, Response, Stream
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 

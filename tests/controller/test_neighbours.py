@@ -14,10 +14,10 @@ from tessera.controller.node_index import NodeIndex
 from tessera.controller.pod_index import PodIndex
 from tessera.kube.resources import Node, Pod
 from tessera.placement.work import Work
-from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
 from tessera_lab.scheduler.decision import refusals
-from tessera_lab.scheduler.neighbours import affinity_filter
-from tessera_lab.scheduler.spread import spread_filter
+from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
+from tessera_lab.scheduler.filters.topology_spread import spread_filter
+from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
 
 ZONE, HOST = "zone", "kubernetes.io/hostname"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

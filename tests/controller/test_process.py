@@ -24,10 +24,10 @@ from tessera.kube.informer import Informer
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
 from tessera.kube.transport import Request, Response, Stream, Transport
 from tessera.mig.models import model_by_short_name
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 CRD = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "crds" / "instaslices.yaml").read_text())

@@ -9,10 +9,10 @@ from tests.deploy.conftest import ROOT, rendered
 
 from tessera.clock import SystemClock
 from tessera.limits import POLICY_ENTRIES
-from tessera_lab.apiserver.seams import AdmissionRequest, Attributes, GroupResource, UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, UserInfo
+from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.apiserver.status import StatusError
-from tessera_lab.apiserver.storage import Store
+from tessera_lab.apiserver.storage.store import Store
 
 Obj = dict[str, Any]
 GROUP = "admissionregistration.k8s.io"

@@ -19,10 +19,10 @@ from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.errors import Invalid
 from tessera.kube.meta import Resource
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.install import apply
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.installation.install import apply
 
 FOLDER = ROOT / "deploy" / "crds"
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))

@@ -22,10 +22,10 @@ from tessera.kube.informer import Informer
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
 from tessera.kube.transport import Request, Response, Stream, Transport
 from tessera.manifests import install_manifests
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 KERNELS = {"a": "5.15.0-69-generic", "b": "5.15.0-70-generic"}

@@ -26,10 +26,10 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
 from tessera.kube.transport import Request, Response
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 #: Seconds that an answer takes to come.

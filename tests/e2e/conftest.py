@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab import daemon
+from tessera_lab.daemon.lab_folder import LabState, start, stop
 
 #: Seconds that anything in the lab may take on a loaded machine of two cores.
 PATIENCE = 60.0
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 class Cluster:
     """A running lab and the two programs that look at it."""
 
-    def __init__(self, state: daemon.LabState) -> None:
+    def __init__(self, state: LabState) -> None:
         self.state = state
         self.folder = Path(state.kubeconfig).parent
         self.env = {**os.environ, "KUBECONFIG": state.kubeconfig}
@@ -91,7 +91,7 @@ def lab_folder() -> Iterator[Path]:
     try:
         yield top / "lab"
     finally:
-        daemon.stop(top / "lab")
+        stop(top / "lab")
         shutil.rmtree(top, ignore_errors=True)
 
 
@@ -104,4 +104,4 @@ def lab_arguments() -> list[str]:
 @pytest.fixture(scope="module")
 def cluster(lab_folder: Path, lab_arguments: list[str]) -> Cluster:
     """The module's lab with Tessera installed and its nodes joined."""
-    return Cluster(daemon.start(lab_folder, lab_arguments))
+    return Cluster(start(lab_folder, lab_arguments))

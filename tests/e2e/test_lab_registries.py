@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tessera.cli.driver.labs import LabRegistries, lab_registries
-from tessera_lab.drivers.published import NEWER
+from tessera_lab.experiments.article_images import NEWER
 from tessera_lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
 
 ROOT = Path(__file__).parents[2]

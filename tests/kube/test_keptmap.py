@@ -9,11 +9,11 @@ from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.keptmap import SETTLE, KeptMap
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
-from tessera_lab.apiserver.identity import service_account
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 

@@ -18,11 +18,11 @@ from tests.kube import paused_leader
 from tessera.clock import SystemClock
 from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS
-from tessera_lab.apiserver.http import HttpFront
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import GroupResource, UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.apiserver.storage import Change
+from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
+from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.apiserver.storage.store import Change
 
 PAUSES = 4
 ADMIN = UserInfo(name="admin", groups=("system:masters",))

@@ -13,13 +13,13 @@ from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.meta import Resource
 from tessera.kube.resources import EVENTS, PODS
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.kubelet.context import Direct, KubeletOptions
-from tessera_lab.kubelet.node import SimulatedNode
+from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 from tessera_lab.workloads.suite import Workloads
 
 Object = dict[str, Any]

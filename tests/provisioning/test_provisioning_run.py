@@ -23,10 +23,10 @@ from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.provisioning.run import Provisioning
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 M = Milestone
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))

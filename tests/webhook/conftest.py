@@ -14,12 +14,12 @@ from tessera.kube.client import Client
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
 from tessera.webhook.options import WebhookOptions
 from tessera.webhook.run import Webhook
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.apiserver.webhook_call import InProcessCaller
-from tessera_lab.apiserver.webhooks import AdmissionWebhooks
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
+from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CRD = yaml.safe_load((DEPLOY / "crds" / "instaslices.yaml").read_text())

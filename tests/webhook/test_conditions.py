@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_lab.apiserver.cel import compile_expression
+from tessera_lab.apiserver.cel.evaluator import compile_expression
 
 CONFIGURATION = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "admission.yaml").read_text())
 CONDITIONS = {

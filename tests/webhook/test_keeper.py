@@ -15,7 +15,7 @@ from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.certificates import Certificate, in_force, issue
 from tessera.webhook.keeper import Keeper
 from tessera.webhook.options import WebhookOptions
-from tessera_lab.apiserver.inprocess import InProcessTransport
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 
 NAMES = [f"{NAME}.{NAMESPACE}.svc", f"{NAME}.{NAMESPACE}.svc.cluster.local"]
 

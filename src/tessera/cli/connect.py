@@ -91,7 +91,7 @@ def _said(error: BaseException) -> str | None:
     from tessera.kube.errors import ApiError, Forbidden
     from tessera.nvml.errors import NvmlError
     from tessera.nvml.statefile import StateFileError
-    from tessera_lab.daemon import LabError
+    from tessera_lab.daemon.lab_folder import LabError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [_said(each) for each in error.exceptions]

@@ -29,7 +29,7 @@ from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
 from tessera.kube.until import Watched
-from tessera_lab import control, daemon
+from tessera_lab.daemon import control_socket, lab_folder
 
 NODE = "node-1"
 CARDS = "4xA100-40GB"
@@ -136,16 +136,16 @@ def _path() -> str:
 
 
 @contextmanager
-def _lab(progress: Progress, *, keep: bool) -> Iterator[daemon.LabState]:
+def _lab(progress: Progress, *, keep: bool) -> Iterator[lab_folder.LabState]:
     """A lab that is gone afterwards, or the default one that stays."""
     arguments = ["--nodes", CARDS, "--image-pull", str(PULL), "--slice-latency", str(SLICE)]
     if keep:
-        folder = daemon.default_folder()
+        folder = lab_folder.default_folder()
         with progress.step(
             "starting a simulated cluster, installing Tessera (deploy/)",
             f"simulated cluster is up, Tessera installed: 1 node, {CARDS}",
         ):
-            lab = daemon.start(folder, arguments)
+            lab = lab_folder.start(folder, arguments)
         yield lab
         return
     with tempfile.TemporaryDirectory(prefix="tessera-demo-", ignore_cleanup_errors=True) as top:
@@ -155,13 +155,13 @@ def _lab(progress: Progress, *, keep: bool) -> Iterator[daemon.LabState]:
                 "starting a simulated cluster, installing Tessera (deploy/)",
                 f"simulated cluster is up, Tessera installed: 1 node, {CARDS}",
             ):
-                lab = daemon.start(folder, arguments)
+                lab = lab_folder.start(folder, arguments)
             yield lab
         finally:
-            daemon.stop(folder)
+            lab_folder.stop(folder)
 
 
-async def _play(lab: daemon.LabState, progress: Progress, clock: Clock, *, keep: bool) -> None:
+async def _play(lab: lab_folder.LabState, progress: Progress, clock: Clock, *, keep: bool) -> None:
     async with connected("tessera-demo", Path(lab.kubeconfig)) as client:
         rng = random.Random(0)
         nodes = Informer(client, NODES, clock=clock, rng=rng)
@@ -230,7 +230,7 @@ def _empty(slices: Informer[Instaslice]) -> bool:
     return node is not None and not node.status.pod_allocation_results and not node.spec.pod_allocation_requests
 
 
-def _show(lab: daemon.LabState, slices: Informer[Instaslice], progress: Progress) -> None:
+def _show(lab: lab_folder.LabState, slices: Informer[Instaslice], progress: Progress) -> None:
     """The object, the card listing and the map, as a user of the cluster would see them."""
     node = slices.cache.get(f"{INSTASLICE_NAMESPACE}/{NODE}")
     if node is None:
@@ -240,7 +240,7 @@ def _show(lab: daemon.LabState, slices: Informer[Instaslice], progress: Progress
     progress.command(asked)
     say_json_text(results)
     progress.command("nvidia-smi -L      (simulated cards)")
-    say_document(control.ask(Path(lab.kubeconfig).parent, "smi", NODE))
+    say_document(control_socket.ask(Path(lab.kubeconfig).parent, "smi", NODE))
     progress.command("tessera map")
     say_coloured(*draw(cards_of([node]), colour=progress.live), "")
 

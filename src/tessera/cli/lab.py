@@ -9,13 +9,13 @@ from tessera.cli.connect import reported
 from tessera.cli.console import say, say_document, say_json
 
 if TYPE_CHECKING:
-    from tessera_lab.daemon import LabState
+    from tessera_lab.daemon.lab_folder import LabState
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
 def _folder(value: Path | None) -> Path:
-    from tessera_lab.daemon import default_folder
+    from tessera_lab.daemon.lab_folder import default_folder
 
     return (value or default_folder()).absolute()
 
@@ -132,15 +132,15 @@ def up(folder: Path | None, **world: Any) -> None:
       tessera lab up --nodes 4xA30,4xA30@rhcos4.15 --os ubuntu22.04 --kernel 5.15.0-119-generic
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
-    from tessera_lab import daemon
-    from tessera_lab.cloud.standing import parse_groups
-    from tessera_lab.nodespec import parse_nodes
-    from tessera_lab.systems import running
+    from tessera_lab.cloud.autoscaled_groups import parse_groups
+    from tessera_lab.cluster.node_spec import parse_nodes
+    from tessera_lab.daemon import lab_folder
+    from tessera_lab.simulation.operating_systems import running
 
     parse_nodes(world["nodes"])
     running(world["system"], world["kernel"])
     parse_groups(world["groups"])
-    state = daemon.start(_folder(folder), _arguments(world))
+    state = lab_folder.start(_folder(folder), _arguments(world))
     say(f"lab is up: {state.server}, {_simulated(state)}", f"export KUBECONFIG={state.kubeconfig}")
 
 
@@ -165,10 +165,10 @@ def _arguments(world: dict[str, Any]) -> list[str]:
 @reported
 def down(folder: Path | None) -> None:
     """End the lab and remove its folder."""
-    from tessera_lab import daemon
+    from tessera_lab.daemon import lab_folder
 
     where = _folder(folder)
-    say("lab is down" if daemon.stop(where) else f"no lab runs in {where}")
+    say("lab is down" if lab_folder.stop(where) else f"no lab runs in {where}")
 
 
 @command.command()
@@ -177,10 +177,10 @@ def down(folder: Path | None) -> None:
 @reported
 def status(folder: Path | None, output: str) -> int:
     """Say whether a lab runs, and where its kubeconfig is. Exit code 1 if none runs."""
-    from tessera_lab import daemon
+    from tessera_lab.daemon import lab_folder
 
     where = _folder(folder)
-    state = daemon.running(where)
+    state = lab_folder.running(where)
     if state is None:
         say(f"no lab runs in {where}; start one with: tessera lab up", err=True)
         return 1
@@ -202,7 +202,7 @@ def status(folder: Path | None, output: str) -> int:
 @reported
 def smi(folder: Path | None, node: str) -> None:
     """List a node's simulated cards and their MIG devices, as `nvidia-smi -L` would."""
-    from tessera_lab.control import ask
+    from tessera_lab.daemon.control_socket import ask
 
     say_document(ask(_lab_folder(folder), "smi", node))
 
@@ -226,7 +226,7 @@ def reboot(folder: Path | None, node: str, kernel: str) -> None:
       kubectl get events --field-selector reason=Rebooted
       kubectl get pods -A -o wide --watch
     """
-    from tessera_lab.control import ask
+    from tessera_lab.daemon.control_socket import ask
 
     say_document(ask(_lab_folder(folder), "reboot", f"{node} {kernel}".strip()))
 
@@ -237,7 +237,7 @@ def _lab_folder(folder: Path | None) -> Path:
     Raises:
         LabError: no lab runs where the caller says that there is one.
     """
-    from tessera_lab.daemon import meant_folder
+    from tessera_lab.daemon.lab_folder import meant_folder
 
     return meant_folder(folder).absolute()
 
@@ -250,8 +250,8 @@ def serve(folder: Path | None, **world: Any) -> None:
     """Run a lab in the foreground until it is told to end; `up` does this in the background."""
     from tessera.cli import agent, controller, webhook
     from tessera.cli.process import collect_seldom, start_log
-    from tessera_lab.install import Commands
-    from tessera_lab.serve import World, serve_lab
+    from tessera_lab.daemon.serve import World, serve_lab
+    from tessera_lab.installation.install import Commands
 
     start_log("info")
     collect_seldom()

@@ -6,7 +6,7 @@ Texts follow ``k8s.io/apimachinery/pkg/api/errors``; clients and people match on
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tessera_lab.apiserver.seams import Cause, Obj
+from tessera_lab.apiserver.interfaces import Cause, Obj
 
 
 class StatusError(Exception):

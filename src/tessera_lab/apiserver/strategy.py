@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.seams import Cause, Obj
+from tessera_lab.apiserver.interfaces import Cause, Obj
 
 Read = Mapping[str, Any]
 

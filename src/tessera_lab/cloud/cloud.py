@@ -22,8 +22,7 @@ from tessera.kube.errors import AlreadyExists, NotFound
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import CAPI_MACHINES, CRDS, NAMESPACES
 from tessera.kube.resources import Machine as MachineObject
-from tessera_lab.cloud.groups import Instance, InstanceState, NodeGroup
-from tessera_lab.cloud.machineobjects import (
+from tessera_lab.cloud.machine_objects import (
     NAMESPACE,
     definition,
     machine,
@@ -31,7 +30,8 @@ from tessera_lab.cloud.machineobjects import (
     provider_patch,
     status_patch,
 )
-from tessera_lab.cluster import Cluster
+from tessera_lab.cloud.node_groups import Instance, InstanceState, NodeGroup
+from tessera_lab.cluster.cluster import Cluster
 
 
 class Cloud:

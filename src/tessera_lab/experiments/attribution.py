@@ -14,8 +14,8 @@ from collections.abc import Callable
 import msgspec
 
 from tessera.provisioning.experiments.results import AUTOSCALE, Samples
-from tessera_lab.experiments.measure import OURS, UPSTREAM
-from tessera_lab.upstream.waits import PUBLISHED_AT_ONCE, REFERENCE, Waits, without
+from tessera_lab.experiments.runs import OURS, UPSTREAM
+from tessera_lab.reference_operator.waits import PUBLISHED_AT_ONCE, REFERENCE, Waits, without
 
 REST = "left over: what no wait and no overlap explains"
 PERIOD = "nobody's: kubelet publishes every 10 s, which rounds both means up"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.drivers.world import INTERNAL_REGISTRY
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
 
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"
 OSTREE = "413.92.202307260246-0"

@@ -1,6 +1,9 @@
 """A simulated kubelet: real admission, device manager and pod life cycle over containers that are only simulated.
 
-:mod:`node` assembles one node. Pure rooms: :mod:`devices` (who holds which device), :mod:`program` (what a command
-does), :mod:`podstatus` (what a pod's status says), :mod:`admission` (whether the node takes a pod). The rest does I/O:
-:mod:`plugins` drives device plugins, :mod:`worker` lives one pod's life, :mod:`nodeobject` keeps the Node object.
+Folders from bottom to top:
+
+* :mod:`context` (options of a node), :mod:`pod_status` (a pod's status from its containers' records);
+* :mod:`devices` device plugins and the ledger of their devices; :mod:`images` registries, pulled images, programs;
+* :mod:`containers` the containers of one pod; :mod:`pods` admission, and one worker for each pod;
+* :mod:`node` the Node object, and the whole node.
 """

@@ -1,7 +1,6 @@
-"""The lab's scheduler: kube-scheduler's filters and words, preemption, and the binding of volumes.
+"""The lab's scheduler: kube-scheduler's filters and messages, preemption, and the binding of volumes.
 
-Pure rooms: :mod:`requests` (what a pod needs), :mod:`affinity` and :mod:`taints` (where it may go), :mod:`cluster` (who
-holds what), :mod:`neighbours` and :mod:`spread` (what other pods allow), :mod:`volumes` (what its claims allow),
-:mod:`decision` (one pod, one answer), :mod:`preemption` (who ends for it). :mod:`scheduler` does the I/O, with
-:mod:`victims` and :mod:`volumebinding`.
+From bottom to top: :mod:`state` (nodes, placed pods, volumes), :mod:`filters` (which nodes a pod may not have, and
+why), :mod:`decision` (the node of one pod), :mod:`preemption` (which pods end for it). These do no I/O.
+:mod:`scheduler` does, with :mod:`queue`, :mod:`victims` and :mod:`volume_binding`.
 """

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.scheduler.affinity import pinned_names, preferred_weight, selector_matches
-from tessera_lab.scheduler.cluster import HOSTNAME, Cluster, Node, PodNeeds
-from tessera_lab.scheduler.neighbours import affinity_filter
-from tessera_lab.scheduler.refusal import Refusal
-from tessera_lab.scheduler.spread import spread_filter
-from tessera_lab.scheduler.taints import untolerated
-from tessera_lab.scheduler.volumes import Plan, volume_filter
+from tessera_lab.scheduler.filters.node_affinity import pinned_names, preferred_weight, selector_matches
+from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
+from tessera_lab.scheduler.filters.refusal import Refusal
+from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.scheduler.filters.topology_spread import spread_filter
+from tessera_lab.scheduler.filters.volumes import Plan, volume_filter
+from tessera_lab.scheduler.state.node_cache import HOSTNAME, Cluster, Node, PodNeeds
 
 Json = Mapping[str, Any]
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.apiserver.pod_subresources import selects
-from tessera_lab.scheduler.cluster import Cluster, Node, PodNeeds
+from tessera_lab.apiserver.pods.binding_and_eviction import selects
 from tessera_lab.scheduler.decision import Filters, Unschedulable
+from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 
 Json = Mapping[str, Any]
 

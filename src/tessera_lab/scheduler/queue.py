@@ -6,7 +6,7 @@ changes, a pod leaves, the pod itself changes. Time alone brings nothing back. N
 
 import heapq
 
-from tessera_lab.scheduler.cluster import PodNeeds
+from tessera_lab.scheduler.state.node_cache import PodNeeds
 
 
 class SchedulingQueue:

@@ -1,8 +1,8 @@
 """Binds pods to nodes: events in, bindings, conditions and events out.
 
-Nothing here polls. A change of a node or pod updates the memory of :mod:`cluster` and wakes the loop, which decides
-every waiting pod in one go; a decided pod counts on its node at once, and its binding is written beside the next
-decisions. A binding that fails is taken back and the pod is decided again after a pause.
+Nothing here polls. A change of a node or pod updates the memory of :mod:`state.node_cache` and wakes the loop, which
+decides every waiting pod in one go; a decided pod counts on its node at once, and its binding is written beside the
+next decisions. A binding that fails is taken back and the pod is decided again after a pause.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Event, EventKind
 from tessera.kube.meta import key_of, split_key, uid_of
 from tessera.kube.resources import NAMESPACES, NODES, PODS
-from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
 from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue
+from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
 from tessera_lab.scheduler.victims import Victims
-from tessera_lab.scheduler.volumebinding import VolumeBinder
-from tessera_lab.supervision import LabInformer, one_line_of
+from tessera_lab.scheduler.volume_binding import VolumeBinder
+from tessera_lab.simulation.supervision import LabInformer, one_line_of
 
 Json = dict[str, Any]
 

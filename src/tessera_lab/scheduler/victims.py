@@ -11,8 +11,8 @@ from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.informer import Informer
 from tessera.kube.meta import split_key
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
-from tessera_lab.scheduler.cluster import PodNeeds
-from tessera_lab.supervision import LabInformer
+from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.simulation.supervision import LabInformer
 
 Json = dict[str, Any]
 

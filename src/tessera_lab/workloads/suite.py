@@ -6,21 +6,21 @@ from typing import Protocol
 
 from tessera.clock import Clock
 from tessera.kube.client import Client
-from tessera_lab.workloads.daemonset import DaemonSetController
-from tessera_lab.workloads.deployment import DeploymentController
-from tessera_lab.workloads.endpoints import EndpointsController
-from tessera_lab.workloads.garbage import GarbageCollector
-from tessera_lab.workloads.inventory import Inventory
-from tessera_lab.workloads.job import JobController
-from tessera_lab.workloads.mirrors import Mirrors
-from tessera_lab.workloads.namespaces import NamespaceContents, NamespaceDeletion
-from tessera_lab.workloads.nodelifecycle import NodeLifecycle
-from tessera_lab.workloads.nodetaints import NodeTaints
-from tessera_lab.workloads.podgarbage import PodGarbageCollector
-from tessera_lab.workloads.provisioner import EphemeralClaims, Provisioner
-from tessera_lab.workloads.replicaset import ReplicaSetController
-from tessera_lab.workloads.statefulset import StatefulSetController
-from tessera_lab.workloads.volumes import VolumeController
+from tessera_lab.workloads.apps.daemonset import DaemonSetController
+from tessera_lab.workloads.apps.deployment import DeploymentController
+from tessera_lab.workloads.apps.job import JobController
+from tessera_lab.workloads.apps.replicaset import ReplicaSetController
+from tessera_lab.workloads.apps.statefulset import StatefulSetController
+from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.network.endpoints import EndpointsController
+from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle
+from tessera_lab.workloads.nodes.node_taints import NodeTaints
+from tessera_lab.workloads.nodes.pod_garbage import PodGarbageCollector
+from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
+from tessera_lab.workloads.objects.metadata_mirror import Inventory
+from tessera_lab.workloads.objects.namespaces import NamespaceContents, NamespaceDeletion
+from tessera_lab.workloads.storage.provisioner import EphemeralClaims, Provisioner
+from tessera_lab.workloads.storage.volume_controller import VolumeController
 
 
 class _Controller(Protocol):

@@ -15,10 +15,10 @@ from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node, Resource
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 NODE, NAMESPACE = "node-1", "tessera-system"
 

@@ -19,10 +19,10 @@ from tessera.agent.main.lifecycle import live
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, PAUSE_LABEL, PAUSED, TOOLKIT_READY
 from tessera.kube.resources import NODES
-from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
-from tessera_lab.kubelet.devices import PodUid
-from tessera_lab.kubelet.plugins import DeviceManager
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices.device_ledger import PodUid
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.simulation.virtual_time import run_virtual
 
 VERSION = "595.58.03"
 

@@ -15,11 +15,11 @@ from tessera.agent.driver.kubelet_gate import PATIENCE, Advertising
 from tessera.clock import Clock, LoopClock, SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
-from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
-from tessera_lab.kubelet.plugins import DeviceManager
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.simulation.virtual_time import run_virtual
 
 RESOURCE = "nvidia.com/gpu"
 

@@ -19,7 +19,7 @@ from tessera.nvml.interface import EventKind, Nvml
 from tessera.nvml.machine import SimEvent
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 T = TypeVar("T")
 EPOCH = 1_700_000_000.0

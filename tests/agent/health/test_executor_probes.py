@@ -12,7 +12,7 @@ from tessera.nvml.errors import NoPermission, ResetRequired
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 
 @pytest.fixture

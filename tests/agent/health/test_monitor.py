@@ -22,7 +22,7 @@ from tessera.nvml.errors import Unknown
 from tessera.nvml.interface import EventKind
 from tessera.nvml.machine import SimEvent
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 
 def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tessera_lab.kubelet.devices import PodUid
+from tessera_lab.kubelet.devices.device_ledger import PodUid
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,10 +33,10 @@ from tessera.kube.resources import NAMESPACES, PODS, Pod
 from tessera.nvml.interface import Memory, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 T = TypeVar("T")
 GIB = 2**30

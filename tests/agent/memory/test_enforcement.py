@@ -17,7 +17,7 @@ from tessera.agent.base.processes import ProcessTable, parse_cgroup
 from tessera.agent.memory.policy import Mode
 from tessera.api.names import PodUid
 from tessera.kube.resources import PODS
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 
 def test_a_hog_is_ended_and_its_neighbour_lives(node: Node) -> None:

@@ -17,7 +17,7 @@ from tessera.agent.mig_config.reboot import REBOOT_TIMEOUT
 from tessera.agent.mig_config.status import LayoutState
 from tessera.nvml.errors import GpuLost, InUse
 from tessera.nvml.interface import MigUuid
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 SEED = "2x2g.10gb-3x1g.5gb"
 

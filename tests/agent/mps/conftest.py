@@ -19,7 +19,7 @@ from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 SHARED = "nvidia.com/gpu.shared"
 OTHER = "nvidia.com/a100.shared"

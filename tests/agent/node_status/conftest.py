@@ -24,10 +24,10 @@ from tessera.kube.resources import EVENTS, NODES, Node
 from tessera.mig.names import ci_profile_index
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 NODE = "node-1"
 #: A slice: profile and start.

@@ -32,12 +32,12 @@ from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Event, EventKind
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.kubelet.cdi import CdiRegistry
-from tessera_lab.kubelet.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
-from tessera_lab.kubelet.devices import DeviceRefusal, PodUid
-from tessera_lab.kubelet.plugins import DeviceManager
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
+from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.simulation.virtual_time import run_virtual
 
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 

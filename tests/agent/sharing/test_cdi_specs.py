@@ -9,7 +9,7 @@ import pytest
 from tessera.agent.sharing.allocate_response import qualified
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
 from tessera.nvml.interface import DeviceFile
-from tessera_lab.kubelet.cdi import CdiError, CdiRegistry
+from tessera_lab.kubelet.containers.cdi import CdiError, CdiRegistry
 
 A, B, M = "GPU-aaaa", "GPU-bbbb", "MIG-mmmm"
 CONTROL = DeviceFile(path="/dev/nvidiactl", major=195, minor=255)

@@ -11,7 +11,7 @@ from tessera.nvml.errors import NotSupported
 from tessera.nvml.interface import DeviceFile, GpuUuid, Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 
 class CardsWithFiles(SimulatedMachine):

@@ -13,8 +13,8 @@ from tessera.agent.sharing.allocate_response import AnswerOptions
 from tessera.kubelet.interfaces import PluginError
 from tessera.nvml.errors import NotSupported
 from tessera_lab.kubelet.device_plugins.registration import RegistrationError
-from tessera_lab.kubelet.devices import DeviceRefusal
-from tessera_lab.kubelet.plugins import STOP_GRACE
+from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
+from tessera_lab.kubelet.devices.device_manager import STOP_GRACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

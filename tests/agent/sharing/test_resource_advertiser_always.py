@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME, WHOLE
 
-from tessera_lab.kubelet.devices import DeviceRefusal
+from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable

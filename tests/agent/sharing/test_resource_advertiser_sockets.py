@@ -14,7 +14,7 @@ from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
 from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
-from tessera_lab.kubelet.devices import DeviceRefusal
+from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -11,7 +11,7 @@ from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, SLICE_4_SAME_NAME
 from tessera.agent.base.options import ConfigMapName
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 PROFILES = ConfigMapName("gpu", "sharing-profiles")
 TEXTS = {"default": "version: v1\n", "slice-4": SLICE_4, "same-name": SLICE_4_SAME_NAME}

@@ -8,7 +8,7 @@ import pytest
 from tessera.agent.sharing.withdrawn_resources import GRACE, OfferedNames, forget_patch, stale_resources
 from tessera.clock import LoopClock
 from tessera.kube.resources import Node, NodeStatus
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 OLD, NEW = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 

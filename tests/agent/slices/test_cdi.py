@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tessera.agent.slices.cdi import CdiFolder, environment, qualified
 from tessera.nvml.interface import DeviceFile
-from tessera_lab.kubelet.cdi import CdiRegistry
+from tessera_lab.kubelet.containers.cdi import CdiRegistry
 
 DEVICE = "GPU-a:3g.20gb:4"
 

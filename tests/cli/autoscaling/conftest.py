@@ -13,10 +13,10 @@ from tessera.kube.client import Client
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CRDS, DEPLOYMENTS, NAMESPACES, NODES, PODS
 from tessera.provisioning.advise.samples import GroupTimes
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 SERVED = (CLUSTER_AUTOSCALERS, NODE_POOLS, *SETS)
 KINDS: dict[str, Resource[Any]] = {

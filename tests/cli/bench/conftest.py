@@ -18,11 +18,11 @@ from tessera.kube.errors import NotFound
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.manifests import install_manifests
-from tessera_lab.apiserver.http import HttpFront, kubeconfig
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.install import apply
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.http_server import HttpFront, kubeconfig
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.installation.install import apply
 
 #: What a server is made with, and a kubeconfig of it.
 Serving = Callable[..., str]

@@ -11,8 +11,8 @@ import pytest
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
-from tessera_lab.costs import CALIBRATED
 from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, Saving
+from tessera_lab.simulation.cost_model import CALIBRATED
 
 Told = pytest.CaptureFixture[str]
 

@@ -23,13 +23,13 @@ from tessera.driver.build.orders import BuildOrder, order
 from tessera.driver.build.states import Retries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.costs import CostModel
-from tessera_lab.drivers.building import image_build
-from tessera_lab.drivers.world import catalogue
-from tessera_lab.kubelet.images import SimulatedImage
-from tessera_lab.nodespec import parse_nodes
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.drivers.driver_catalogue import catalogue
+from tessera_lab.drivers.image_builds import image_build
+from tessera_lab.kubelet.images.catalogue import SimulatedImage
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
 
 UBUNTU = shlex.split(
     "--kernel 5.15.0-119-generic --os ubuntu22.04 --version 535.183.06 --to registry.local/nvidia/driver"

@@ -18,9 +18,9 @@ from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
 from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
 from tessera.manifests import install_manifests
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 K, K1 = "5.15.0-118-generic", "5.15.0-119-generic"
 NAMESPACE = "tessera-system"

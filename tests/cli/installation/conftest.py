@@ -4,9 +4,9 @@ import pytest
 
 from tessera.clock import SystemClock
 from tessera.kube.client import Client
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 

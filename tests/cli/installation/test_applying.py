@@ -20,7 +20,7 @@ from tessera.kube.errors import Forbidden, Invalid, NotFound
 from tessera.kube.meta import resource_for
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
 from tessera.manifests import deploy_folder, install_manifests
-from tessera_lab.apiserver.identity import service_account
+from tessera_lab.apiserver.authz.identity import service_account
 
 ARTICLE = "{mig: {strategy: mixed}, migManager: {config: {name: layouts}}, devicePlugin: {config: {name: profiles}}}"
 HEALTH = 'devicePlugin: {env: [{name: DP_DISABLE_HEALTHCHECKS, value: "13"}]}'

@@ -43,8 +43,8 @@ from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
 from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, record_of
 from tessera.driver.rollout.limits import unavailable_limit
 from tessera.kube.meta import ObjectMeta
-from tessera_lab.apiserver.seams import GroupResource
-from tessera_lab.apiserver.storage import Change
+from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.apiserver.storage.store import Change
 
 #: Seconds in which a decision may still rest on what was there before.
 GRACE = 10.0

@@ -18,9 +18,9 @@ from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION
 from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, PODS
-from tessera_lab.apiserver.seams import GroupResource
-from tessera_lab.drivers.containers import broken
-from tessera_lab.kubelet.images import SimulatedImage
+from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.kubelet.images.catalogue import SimulatedImage
 
 #: More nodes, or fewer, are not made of it.
 MOST_NODES, FEWEST_NODES = 6, 3

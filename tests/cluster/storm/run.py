@@ -15,8 +15,8 @@ from tests.cluster.storm.scene import Scene
 from tests.cluster.storm.story import Story
 from tests.cluster.storm.world import Machines, Registries, images
 
-from tessera_lab.cluster import Cluster
-from tessera_lab.install import entrypoint
+from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.installation.install import entrypoint
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 
 #: How many of the images there are not at first: one in so many.

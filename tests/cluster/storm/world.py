@@ -11,10 +11,10 @@ from tests.cluster.driverlab import BEGAN, COSTS, NEWER, VERSION, builder, node,
 
 from tessera.clock import LoopClock
 from tessera.driver.resolution import Outcome
-from tessera_lab.drivers.drivertoolkit import driver_toolkit
-from tessera_lab.drivers.world import INTERNAL_REGISTRY
-from tessera_lab.kubelet.images import Catalogue, SimulatedImage
-from tessera_lab.nodespec import NodeSpec
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
+from tessera_lab.drivers.driver_toolkit import driver_toolkit
+from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
 
 BOTH = ("amd64", "arm64")
 VERSIONS = (VERSION, NEWER, "550.54.14")

@@ -21,8 +21,8 @@ from tessera.driver.pool import PoolKey
 from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
 from tessera.kube.transport import Request, Response, Stream, Transport
-from tessera_lab.cluster import Cluster
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cluster.cluster import Cluster
+from tessera_lab.simulation.virtual_time import run_virtual
 
 Ordered = Callable[..., BuildOrder]
 DIGEST = "sha256:" + "a" * 64

@@ -20,12 +20,12 @@ from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION,
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.costs import CostModel
-from tessera_lab.drivers.world import catalogue, driver_image
-from tessera_lab.nodespec import parse_nodes
-from tessera_lab.registry import SimulatedRegistry
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.drivers.driver_catalogue import catalogue, driver_image
+from tessera_lab.installation.image_resolver import SimulatedRegistry
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
 
 COSTS = CostModel()
 K = "5.15.0-118-generic"

@@ -9,7 +9,7 @@ from tessera.clock import LoopClock
 from tessera.driver.images.image_lookups import FOUND_FOR, MISSING_FOR, Asking
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 SOURCE = ImageSource(repository="nvcr.io/nvidia", image="driver", version="525")

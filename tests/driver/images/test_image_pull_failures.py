@@ -2,7 +2,7 @@
 
 from tessera.clock import LoopClock
 from tessera.driver.images.image_pull_failures import UNPULLABLE_FOR, Unpullable
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.simulation.virtual_time import run_virtual
 
 IMAGE = "registry.local/driver:1"
 

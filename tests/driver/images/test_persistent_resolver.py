@@ -14,9 +14,9 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 NAMESPACE = "tessera-system"
 POOL = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")

@@ -16,10 +16,10 @@ from tessera.driver.planning.build_requests import PUSH_PATIENCE, Building, buil
 from tessera.driver.planning.strategy import BuildState as Stands
 from tessera.driver.pool import PoolKey
 from tessera.kube.client import Client
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 

@@ -12,10 +12,10 @@ from tessera.driver.policies.policy_watcher import Policies
 from tessera.kube.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES
 from tessera.manifests import install_manifests
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 DRIVER = {"usePrecompiled": True, "repository": "nvcr.io/nvidia", "image": "driver", "version": "525.125.06"}

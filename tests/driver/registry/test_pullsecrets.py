@@ -12,9 +12,9 @@ from tessera.driver.registry.pull_secrets import PullSecrets
 from tessera.driver.registry.reference import parse
 from tessera.kube.client import Client
 from tessera.kube.resources import NAMESPACES, SECRETS
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 NAMESPACE = "tessera-system"
 ADMIN = ("system:masters", "system:authenticated")

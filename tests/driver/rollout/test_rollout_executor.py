@@ -33,9 +33,9 @@ from tessera.kube.errors import NotFound
 from tessera.kube.events import EventRecorder
 from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict)

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from tessera.kube.transport import Request, Response
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
 
 ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
 

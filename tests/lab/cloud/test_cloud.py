@@ -11,11 +11,11 @@ from tessera.kube.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODES
 from tessera.provisioning.tracking.machines import request_of
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.groups import Delay, InstanceState, NodeGroup
-from tessera_lab.cloud.machineobjects import NAMESPACE
-from tessera_lab.cluster import Cluster, ClusterOptions
-from tessera_lab.nodespec import NodeSpec
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.cloud.machine_objects import NAMESPACE
+from tessera_lab.cloud.node_groups import Delay, InstanceState, NodeGroup
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.simulation.virtual_time import run_virtual
 
 START = 1_800_000_000
 GPU = NodeGroup(

@@ -10,9 +10,9 @@ import pytest
 from tessera.clock import LoopClock
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.kubelet.context import Direct
-from tessera_lab.kubelet.images import ImageProgram
-from tessera_lab.kubelet.programs import ProgramContext, RunClock, exit_code
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.kubelet.images.catalogue import ImageProgram
+from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock, exit_code
+from tessera_lab.simulation.virtual_time import run_virtual
 
 KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
 

@@ -10,11 +10,11 @@ from tests.lab.experiments.conftest import MAKE
 
 from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples
-from tessera_lab.costs import CostModel
 from tessera_lab.experiments.attribution import PERIOD, REST, attribute
-from tessera_lab.experiments.measure import UPSTREAM, autoscale, policy_reset
+from tessera_lab.experiments.runs import UPSTREAM, autoscale, policy_reset
 from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, Scenario
-from tessera_lab.upstream.waits import Waits
+from tessera_lab.reference_operator.waits import Waits
+from tessera_lab.simulation.cost_model import CostModel
 
 Measure = Callable[..., Samples]
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
 from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
+from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
 
 
 def cluster(**nodes: dict[str, Any]) -> Cluster:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from tessera_lab.scheduler.cluster import Cluster, PodNeeds, pod_needs
 from tessera_lab.scheduler.decision import Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
+from tessera_lab.scheduler.state.node_cache import Cluster, PodNeeds, pod_needs
 
 
 def cluster(*names: str) -> Cluster:

@@ -1,7 +1,7 @@
 """The order of decisions."""
 
-from tessera_lab.scheduler.cluster import PodNeeds, pod_needs
 from tessera_lab.scheduler.queue import SchedulingQueue
+from tessera_lab.scheduler.state.node_cache import PodNeeds, pod_needs
 
 
 def pod(name: str, priority: int = 0, created: float = 0.0) -> PodNeeds:

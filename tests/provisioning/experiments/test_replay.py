@@ -21,11 +21,11 @@ from tessera.kube.resources import NODES, PODS, Pod, Resource
 from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import NAME, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
-from tessera_lab.apiserver.inprocess import InProcessTransport
-from tessera_lab.apiserver.seams import UserInfo
-from tessera_lab.apiserver.server import ApiServer
-from tessera_lab.install import apply
-from tessera_lab.virtualtime import run_virtual
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.installation.install import apply
+from tessera_lab.simulation.virtual_time import run_virtual
 
 Json = dict[str, Any]
 POLICY: Json = {

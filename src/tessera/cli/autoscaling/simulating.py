@@ -12,7 +12,7 @@ from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
     from tessera_lab.cloud.autoscaler.rules import Timers
-    from tessera_lab.experiments.scaling import Played, Setting
+    from tessera_lab.experiments.autoscaling import Played, Setting
 
 _DURATION = Duration()
 #: Names of drivers on the command line, and of the lab's scenarios.
@@ -76,9 +76,9 @@ def command(
       tessera autoscaler simulate --timer 5m --drivers precompiled --operator tessera
     """
     from tessera_lab.cloud.autoscaler.rules import Timers
-    from tessera_lab.costs import CostModel
-    from tessera_lab.experiments.scaling import Setting
+    from tessera_lab.experiments.autoscaling import Setting
     from tessera_lab.experiments.scenarios import SCENARIOS
+    from tessera_lab.simulation.cost_model import CostModel
 
     costs = CostModel() if vm_time is None else CostModel(vm_seconds=vm_time)
     setting = Setting(
@@ -106,8 +106,8 @@ def command(
 
 def _played(setting: "Setting") -> "Played":
     from tessera.cli import agent, controller, webhook
-    from tessera_lab.experiments.scaling import play
-    from tessera_lab.install import Commands, entrypoint
+    from tessera_lab.experiments.autoscaling import play
+    from tessera_lab.installation.install import Commands, entrypoint
 
     make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
     return play(setting, make)

@@ -15,7 +15,7 @@ def command(output: str) -> None:
     Numbers marked "calibrated" were chosen so that the reference operator's order of steps comes to Red Hat's means;
     nobody measured them. The others name their source.
     """
-    from tessera_lab.costs import CostModel, listed
+    from tessera_lab.simulation.cost_model import CostModel, listed
 
     costs = listed(CostModel())
     if output == "json":

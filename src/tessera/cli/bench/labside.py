@@ -9,12 +9,12 @@ from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.console import say
 from tessera.provisioning.experiments.published import RED_HAT
 from tessera.provisioning.experiments.results import Samples
-from tessera_lab.experiments import measure
+from tessera_lab.experiments import runs
 from tessera_lab.experiments.attribution import attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
-from tessera_lab.upstream.waits import REFERENCE, Waits
+from tessera_lab.reference_operator.waits import REFERENCE, Waits
 
-_EXPERIMENTS = {"policy-reset": measure.policy_reset, "autoscale": measure.autoscale}
+_EXPERIMENTS = {"policy-reset": runs.policy_reset, "autoscale": runs.autoscale}
 
 
 def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
@@ -44,7 +44,7 @@ def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
 
 def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Waits], Samples]:
     from tessera.cli import agent, controller, webhook
-    from tessera_lab.install import Commands, entrypoint
+    from tessera_lab.installation.install import Commands, entrypoint
 
     make = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
     played = _EXPERIMENTS[experiment]

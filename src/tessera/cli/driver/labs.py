@@ -49,7 +49,7 @@ class LabRegistries(msgspec.Struct, frozen=True):
     async def resolve(self, query: "ImageQuery", *, fresh: bool = False) -> "Resolution":  # noqa: ARG002 - always fresh
         """See :meth:`.Resolver.resolve`."""
         from tessera.driver.resolution import Resolution
-        from tessera_lab.control import ask
+        from tessera_lab.daemon.control_socket import ask
 
         text = await asyncio.to_thread(ask, self.folder, "resolve", msgspec.json.encode(query).decode())
         return msgspec.json.decode(text, type=Resolution)
@@ -62,7 +62,7 @@ def lab_registries(kubeconfig: Path | None, context: str | None) -> LabRegistrie
     """
     from tessera.clock import SystemClock
     from tessera.kube.config import load_config
-    from tessera_lab.daemon import running
+    from tessera_lab.daemon.lab_folder import running
 
     path = None if kubeconfig is None else str(kubeconfig)
     server = load_config(clock=SystemClock(), kubeconfig=path, context=context).server
@@ -75,7 +75,7 @@ def lab_registries(kubeconfig: Path | None, context: str | None) -> LabRegistrie
 
 def _folders(kubeconfig: Path | None) -> Iterator[Path]:
     """Where the lab may be: beside its kubeconfig, or where labs are."""
-    from tessera_lab.daemon import default_folder
+    from tessera_lab.daemon.lab_folder import default_folder
 
     paths = [str(kubeconfig)] if kubeconfig else os.environ.get("KUBECONFIG", "").split(os.pathsep)
     yield from (Path(each).parent for each in paths if each)
@@ -95,7 +95,7 @@ async def leaps(client: Client, nodes: Iterable[Node]) -> bool:
     """
     if not simulated(nodes):
         return False
-    from tessera_lab.apiserver.discovery import LEAPING_VERSION
+    from tessera_lab.apiserver.discovery.discovery import LEAPING_VERSION
 
     try:
         answer = await client.request("GET", "/version")

@@ -23,8 +23,8 @@ from tessera_lab.cloud.autoscaler.rules import (
     scan,
 )
 from tessera_lab.cloud.cloud import Cloud
-from tessera_lab.cloud.groups import InstanceState
-from tessera_lab.waits import CountedClock
+from tessera_lab.cloud.node_groups import InstanceState
+from tessera_lab.simulation.counted_clock import CountedClock
 
 #: By this label the Cluster API provider knows nodes that will have cards.
 GPU_LABEL = "cluster-api/accelerator"

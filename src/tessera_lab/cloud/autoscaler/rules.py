@@ -24,7 +24,7 @@ from enum import Enum
 
 import msgspec
 
-from tessera_lab.cloud.groups import NodeGroup
+from tessera_lab.cloud.node_groups import NodeGroup
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,88 @@
+"""What stands between a decoded write and the store: built-in admission, then webhooks.
+
+The order is kube-apiserver's: namespace life cycle, the plugins that fill things in, mutating webhooks; after
+validation the admission policies, then the validating webhooks; quota at the very end, without an await before the
+commit.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Admitted, Cause, QuotaUpdate
+from tessera_lab.apiserver.request.server_state import NAMESPACES, Core
+from tessera_lab.apiserver.status import StatusError, forbidden, not_found
+
+
+class Plugin(Protocol):
+    """One built-in admission plugin; changes ``request.obj`` in place."""
+
+    def __call__(self, request: AdmissionRequest, core: Core) -> None:
+        """Fills in or refuses.
+
+        Raises:
+            StatusError: refused.
+        """
+        ...
+
+
+class Admission:
+    """The chain. ``plugins`` run in order before the webhooks."""
+
+    def __init__(self, core: Core, plugins: Sequence[Plugin]) -> None:
+        self._core = core
+        self._plugins = plugins
+
+    async def mutate(self, request: AdmissionRequest) -> Admitted:
+        """The object as admission leaves it.
+
+        Raises:
+            StatusError: refused.
+        """
+        for plugin in self._plugins:
+            plugin(request, self._core)
+        webhooks = self._core.parts.webhooks
+        return await webhooks.mutate(request) if webhooks else Admitted(obj=request.obj)
+
+    async def validate(self, request: AdmissionRequest) -> Sequence[str]:
+        """Evaluates the policies, asks the validating webhooks, and returns the warnings of both.
+
+        Raises:
+            StatusError: refused.
+        """
+        policies, webhooks = self._core.parts.policies, self._core.parts.webhooks
+        warnings = policies.validate(request) if policies else ()
+        return [*warnings, *(await webhooks.validate(request) if webhooks else ())]
+
+    def quota(self, request: AdmissionRequest) -> Sequence[QuotaUpdate]:
+        """What the write adds to quotas; no await may stand between this and the commit.
+
+        Raises:
+            StatusError: 403, a quota is exceeded.
+        """
+        quota = self._core.parts.quota
+        if quota is None or not request.attributes.namespace:
+            return ()
+        return quota.admit(request, self._core.store)
+
+
+def namespace_lifecycle(request: AdmissionRequest, core: Core) -> None:
+    """Nothing is created in a namespace that does not exist or is going away."""
+    asked = request.attributes
+    if request.operation != "CREATE" or not asked.namespace:
+        return
+    namespace = core.store.get(NAMESPACES, "", asked.namespace)
+    if namespace is None:
+        raise not_found("", "namespaces", asked.namespace)
+    if namespace["metadata"].get("deletionTimestamp"):
+        name = asked.name or (request.obj or {}).get("metadata", {}).get("name", "")
+        raise _terminating(asked.group, asked.resource, name, asked.namespace)
+
+
+def _terminating(group: str, resource: str, name: str, namespace: str) -> StatusError:
+    why = f"unable to create new content in namespace {namespace} because it is being terminated"
+    error = forbidden(group, resource, name, why)
+    cause = Cause(
+        reason="NamespaceTerminating", message=f"namespace {namespace} is being terminated", field="metadata.namespace"
+    )
+    error.status["details"]["causes"] = [{"reason": cause.reason, "message": cause.message, "field": cause.field}]
+    return error

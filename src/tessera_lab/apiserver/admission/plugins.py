@@ -1,0 +1,172 @@
+"""Built-in admission: what a cluster fills in or refuses before webhooks see an object.
+
+Each plugin is named after kube-apiserver's. Not played: LimitRanger, PodSecurity and the projected token volume of
+ServiceAccount; the simulated kubelet gives a container its account's token without it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.admission.chain import Plugin, namespace_lifecycle
+from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj
+from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.status import forbidden
+
+CLASSES = GroupResource("scheduling.k8s.io", "priorityclasses")
+STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
+#: Annotation of the class that claims without one get.
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_PROTECTION = {
+    "persistentvolumeclaims": "kubernetes.io/pvc-protection",
+    "persistentvolumes": "kubernetes.io/pv-protection",
+}
+RUNTIME_CLASSES = GroupResource("node.k8s.io", "runtimeclasses")
+SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
+#: Seconds that a pod stays on a node that is not ready or unreachable.
+TOLERATION_SECONDS = 300
+_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+
+
+def _new_pod(request: AdmissionRequest) -> Obj | None:
+    asked = request.attributes
+    is_pod = (asked.group, asked.resource, asked.subresource) == ("", "pods", "")
+    return request.obj if is_pod and request.operation == "CREATE" else None
+
+
+def _refuse(request: AdmissionRequest, why: str) -> Exception:
+    asked = request.attributes
+    return forbidden(asked.group, asked.resource, asked.name, why)
+
+
+def service_account(request: AdmissionRequest, core: Core) -> None:
+    """A pod runs as a service account that exists."""
+    pod = _new_pod(request)
+    if pod is None:
+        return
+    spec = pod["spec"]
+    name = spec.get("serviceAccountName") or spec.get("serviceAccount") or "default"
+    spec["serviceAccountName"] = spec["serviceAccount"] = name
+    namespace = request.attributes.namespace
+    if core.store.find(SERVICE_ACCOUNTS, namespace, name) is None:
+        raise _refuse(
+            request, f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
+        )
+
+
+def default_toleration_seconds(request: AdmissionRequest, core: Core) -> None:
+    """A pod leaves a node that is lost after five minutes unless it says otherwise."""
+    del core
+    pod = _new_pod(request)
+    if pod is None:
+        return
+    tolerations = pod["spec"].get("tolerations") or []
+    missing = [taint for taint in _TAINTS if not any(_tolerates(each, taint) for each in tolerations)]
+    added = [
+        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": TOLERATION_SECONDS}
+        for taint in missing
+    ]
+    if added:
+        pod["spec"]["tolerations"] = [*tolerations, *added]
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: str) -> bool:
+    return toleration.get("key") in {None, "", taint} and toleration.get("effect") in {None, "", "NoExecute"}
+
+
+def priority(request: AdmissionRequest, core: Core) -> None:
+    """A pod's priority is its class's; without one the default class's, or 0."""
+    pod = _new_pod(request)
+    if pod is None:
+        return
+    spec = pod["spec"]
+    name = spec.get("priorityClassName")
+    if name:
+        found = core.store.get(CLASSES, "", name)
+        if found is None:
+            raise _refuse(request, f"no PriorityClass with name {name} was found")
+    else:
+        defaults = [each for each in core.store.list(CLASSES) if each.get("globalDefault")]
+        found = min(defaults, key=lambda each: int(each["value"]), default=None)
+        if found is not None:
+            spec["priorityClassName"] = found["metadata"]["name"]
+    value = found["value"] if found else 0
+    if spec.get("priority") not in {None, value}:
+        raise _refuse(
+            request,
+            f"the integer value of priority ({spec['priority']}) must not be provided in pod spec; "
+            f"priority admission controller computed {value} from the given PriorityClass name",
+        )
+    spec["priority"] = value
+    policy = (found or {}).get("preemptionPolicy", "PreemptLowerPriority")
+    if spec.get("preemptionPolicy") not in {None, policy}:
+        raise _refuse(
+            request,
+            f"the string value of PreemptionPolicy ({spec['preemptionPolicy']}) must not be provided in pod spec; "
+            f"priority admission controller computed {policy} from the given PriorityClass name",
+        )
+    spec["preemptionPolicy"] = policy
+
+
+def runtime_class(request: AdmissionRequest, core: Core) -> None:
+    """A pod's RuntimeClass exists; its overhead and its nodes become the pod's."""
+    pod = _new_pod(request)
+    name = pod["spec"].get("runtimeClassName") if pod else None
+    if pod is None or not name:
+        return
+    found = core.store.get(RUNTIME_CLASSES, "", name)
+    if found is None:
+        raise _refuse(request, f'pod rejected: RuntimeClass "{name}" not found')
+    overhead = (found.get("overhead") or {}).get("podFixed")
+    if overhead:
+        pod["spec"].setdefault("overhead", dict(overhead))
+    scheduling = found.get("scheduling") or {}
+    for key, value in (scheduling.get("nodeSelector") or {}).items():
+        selector = pod["spec"].setdefault("nodeSelector", {})
+        if selector.get(key, value) != value:
+            raise _refuse(request, f"conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}")
+        selector[key] = value
+    if scheduling.get("tolerations"):
+        tolerations = pod["spec"].setdefault("tolerations", [])
+        tolerations += [dict(each) for each in scheduling["tolerations"] if each not in tolerations]
+
+
+def storage_in_use_protection(request: AdmissionRequest, core: Core) -> None:
+    """A volume or claim that is deleted stays until nobody uses it."""
+    del core
+    asked = request.attributes
+    finalizer = _PROTECTION.get(asked.resource) if not asked.group and not asked.subresource else None
+    if finalizer is None or request.operation != "CREATE" or request.obj is None:
+        return
+    finalizers = request.obj["metadata"].setdefault("finalizers", [])
+    if finalizer not in finalizers:
+        finalizers.append(finalizer)
+
+
+def default_storage_class(request: AdmissionRequest, core: Core) -> None:
+    """A claim that names no class gets the default one; of several the newest, then the first by name."""
+    asked = request.attributes
+    is_claim = (asked.group, asked.resource, asked.subresource) == ("", "persistentvolumeclaims", "")
+    claim = request.obj if is_claim and request.operation == "CREATE" else None
+    if claim is None or claim["spec"].get("storageClassName") is not None:
+        return
+    marked = [each for each in core.store.list(STORAGE_CLASSES) if _is_default_class(each)]
+    marked.sort(key=lambda each: each["metadata"]["name"])
+    marked.sort(key=lambda each: str(each["metadata"]["creationTimestamp"]), reverse=True)
+    if marked:
+        claim["spec"]["storageClassName"] = marked[0]["metadata"]["name"]
+
+
+def _is_default_class(item: Mapping[str, Any]) -> bool:
+    return (item["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+
+
+#: In kube-apiserver's order.
+PLUGINS: Sequence[Plugin] = (
+    namespace_lifecycle,
+    service_account,
+    priority,
+    default_toleration_seconds,
+    default_storage_class,
+    storage_in_use_protection,
+    runtime_class,
+)

@@ -1,0 +1,1 @@
+"""Validating admission policies: rules for their configuration, and their evaluation."""

@@ -1,0 +1,218 @@
+"""Validating admission policies: which of them concern a write, and what their expressions say of it.
+
+A policy does nothing without a binding. Its match conditions come first; then every validation must be true. An
+expression that cannot be evaluated counts by the policy's ``failurePolicy``. What becomes of a failure is said by the
+binding: the write is refused, the client is warned, or the audit log has it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.admission.policies.configuration_rules import VARIABLES, declared
+from tessera_lab.apiserver.admission.webhooks.admission_review import question
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
+from tessera_lab.apiserver.admission.webhooks.matching import ADMISSION, NAMESPACES, interceptable, invocation, scope_of
+from tessera_lab.apiserver.audit import AuditLog
+from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program, compile_expression
+from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, Obj, Reader
+from tessera_lab.apiserver.resource_types import Registry
+from tessera_lab.apiserver.status import StatusError, forbidden
+
+Part = Mapping[str, Any]
+
+POLICIES = GroupResource(ADMISSION, "validatingadmissionpolicies")
+BINDINGS = GroupResource(ADMISSION, "validatingadmissionpolicybindings")
+#: HTTP status of each reason that a validation may give.
+CODES = {"Forbidden": 403, "RequestEntityTooLarge": 413, "Invalid": 422}
+#: Longest message that an expression may make, bytes; ``MaxEvaluatedMessageExpressionSizeBytes``.
+LONGEST_MESSAGE = 5 * 1024
+_FAILURE = "validation.policy.admission.k8s.io/validation_failure"
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One validation that failed; ``index`` is its place in the policy, ``reason`` is for the Status."""
+
+    index: int
+    message: str
+    reason: str = "Invalid"
+
+
+class AdmissionPolicies:
+    """Evaluates the stored policies.
+
+    Args:
+        reader: where policies, bindings and namespaces are.
+        registry: versions of resources, for ``matchPolicy: Equivalent``.
+        audit: takes the failures whose binding says ``Audit``.
+        new_uid: names a question.
+    """
+
+    def __init__(self, reader: Reader, registry: Registry, audit: AuditLog, new_uid: Callable[[], str]) -> None:
+        self._reader = reader
+        self._registry = registry
+        self._audit = audit
+        self._new_uid = new_uid
+        self._programs: dict[tuple[str, frozenset[str] | None], Program] = {}
+
+    def validate(self, request: AdmissionRequest) -> Sequence[str]:
+        """The warnings of the policies that concern the write.
+
+        Raises:
+            StatusError: a policy refuses.
+        """
+        warnings: list[str] = []
+        if not interceptable(request.attributes):
+            return warnings
+        for policy in self._reader.list(POLICIES):
+            scope = self._scope(policy["spec"]["matchConstraints"], request)
+            if scope is None:
+                continue
+            found: Sequence[Failure] | None = None
+            for binding in self._bindings(policy["metadata"]["name"], request):
+                if found is None:
+                    found = self._failures(policy["spec"], scope)
+                for failure in found:
+                    self._act(policy["metadata"]["name"], binding, failure, request, warnings)
+        return warnings
+
+    def _scope(self, constraints: Part, request: AdmissionRequest) -> dict[str, Any] | None:
+        """What a policy's expressions may speak of; None when the policy does not concern the write."""
+        excluded = _hook(constraints, "excludeResourceRules")
+        if excluded["rules"] and invocation(excluded, request, self._registry, self._reader) is not None:
+            return None
+        found = invocation(_hook(constraints, "resourceRules"), request, self._registry, self._reader)
+        if found is None:
+            return None
+        asked = request.attributes
+        own = self._registry.get(asked.group, asked.version, asked.resource)
+        namespace = asked.namespace if asked.resource != "namespaces" else ""
+        shown = self._reader.get(NAMESPACES, "", namespace) if namespace else None
+        return {**scope_of(question(request, self._new_uid(), own, found.resource)), "namespaceObject": shown}
+
+    def _bindings(self, policy: str, request: AdmissionRequest) -> Iterator[Part]:
+        for binding in self._reader.list(BINDINGS):
+            if binding["spec"]["policyName"] == policy and self._binds(binding["spec"], request):
+                yield binding
+
+    def _binds(self, spec: Part, request: AdmissionRequest) -> bool:
+        resources = spec.get("matchResources")
+        if resources is None:
+            return True
+        excluded = _hook(resources, "excludeResourceRules")
+        if excluded["rules"] and invocation(excluded, request, self._registry, self._reader) is not None:
+            return False
+        included = _hook(resources, "resourceRules")
+        if not included["rules"]:  # the policy's own rules hold
+            included["rules"] = [_EVERYTHING]
+        return invocation(included, request, self._registry, self._reader) is not None
+
+    def _act(
+        self, policy: str, binding: Part, failure: Failure, request: AdmissionRequest, warnings: list[str]
+    ) -> None:
+        name, actions = binding["metadata"]["name"], binding["spec"]["validationActions"]
+        if "Audit" in actions:
+            told = {
+                "message": failure.message,
+                "policy": policy,
+                "binding": name,
+                "expressionIndex": failure.index,
+                "validationActions": list(actions),
+            }
+            self._audit.annotate({_FAILURE: msgspec.json.encode([told]).decode()})
+        if "Warn" in actions:
+            where = f"ValidatingAdmissionPolicy '{policy}' with binding '{name}'"
+            warnings.append(f"Validation failed for {where}: {failure.message}")
+        if "Deny" in actions:
+            text = f"ValidatingAdmissionPolicy '{policy}' with binding '{name}' denied request: {failure.message}"
+            raise _refusal(request, text, failure.reason)
+
+    # -- expressions --------------------------------------------------------------------------------------------------
+
+    def _failures(self, spec: Part, scope: dict[str, Any]) -> Sequence[Failure]:
+        """Validations that are not true; an expression without a value counts unless the policy ignores failures."""
+        lenient = spec.get("failurePolicy", "Fail") == "Ignore"
+        errors: list[str] = []
+        for condition in spec.get("matchConditions") or ():
+            try:
+                if not self._program(condition["expression"], None).holds(scope):
+                    return []
+            except EvaluationError as error:
+                errors.append(f"expression '{condition['expression']}' resulted in error: {error}")
+        if errors:
+            return [] if lenient else [Failure(0, "; ".join(errors))]
+        names = frozenset(each["name"] for each in spec.get("variables") or ())
+        full = {**scope, "variables": _Variables(self._variables(spec, names), scope)}
+        found: list[Failure] = []
+        for index, validation in enumerate(spec.get("validations") or ()):
+            try:
+                if not self._program(validation["expression"], names).holds(full):
+                    reason = validation.get("reason") or "Invalid"
+                    found.append(Failure(index, self._message(validation, names, full), reason))
+            except EvaluationError as error:
+                if not lenient:
+                    found.append(Failure(index, f"expression '{validation['expression']}' resulted in error: {error}"))
+        return found
+
+    def _variables(self, spec: Part, names: frozenset[str]) -> Mapping[str, Program]:
+        return {each["name"]: self._program(each["expression"], names) for each in spec.get("variables") or ()}
+
+    def _message(self, validation: Part, names: frozenset[str], scope: dict[str, Any]) -> str:
+        if validation.get("messageExpression"):
+            try:
+                made = self._program(validation["messageExpression"], names).evaluate(scope)
+            except EvaluationError:
+                made = None
+            text = made.strip() if isinstance(made, str) else ""
+            if text and "\n" not in text and len(text.encode()) <= LONGEST_MESSAGE:
+                return text
+        stated = (validation.get("message") or "").strip()
+        return stated or f"failed expression: {validation['expression'].strip()}"
+
+    def _program(self, expression: str, variables: frozenset[str] | None) -> Program:
+        """The compiled expression; a match condition's has no variables of the policy."""
+        key = (expression, variables)
+        if key not in self._programs:
+            self._programs[key] = (
+                compile_expression(expression, CONDITION_VARIABLES, FIELDS)
+                if variables is None
+                else compile_expression(expression, VARIABLES, declared(variables))
+            )
+        return self._programs[key]
+
+
+class _Variables(dict[str, Any]):
+    """A policy's variables, each evaluated when it is first used."""
+
+    def __init__(self, programs: Mapping[str, Program], scope: Obj) -> None:
+        super().__init__()
+        self._programs = programs
+        self._scope = scope
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._programs
+
+    def __getitem__(self, name: str) -> Any:
+        if not super().__contains__(name):
+            self[name] = self._programs[name].evaluate({**self._scope, "variables": self})
+        return super().__getitem__(name)
+
+
+_EVERYTHING = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*", "*/*"], "scope": "*"}
+
+
+def _hook(resources: Part, rules: str) -> dict[str, Any]:
+    """MatchResources in the form in which webhooks say the same."""
+    kept = {key: resources[key] for key in ("matchPolicy", "namespaceSelector", "objectSelector") if key in resources}
+    return {**kept, "rules": resources.get(rules) or []}
+
+
+def _refusal(request: AdmissionRequest, text: str, reason: str) -> StatusError:
+    asked = request.attributes
+    error = forbidden(asked.group, asked.resource, asked.name, text)
+    error.status["reason"] = reason
+    error.status["code"] = error.code = CODES[reason]
+    error.status["details"]["causes"] = [{"message": text}]
+    return error

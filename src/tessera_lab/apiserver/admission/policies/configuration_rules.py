@@ -1,0 +1,113 @@
+"""Whether a ValidatingAdmissionPolicy or its binding may be stored, in kube-apiserver's rules and words.
+
+Every expression must compile here, in the part of CEL that this server evaluates. Parameters, audit annotations and
+the authorizer are not evaluated here, so a policy that uses them is refused when it is written.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver import field_errors
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import FIELDS, condition_causes, rule_causes
+from tessera_lab.apiserver.admission.webhooks.configuration_rules import VARIABLES as CONDITION_VARIABLES
+from tessera_lab.apiserver.cel.evaluator import CelError, compile_expression
+from tessera_lab.apiserver.interfaces import Cause
+
+Part = Mapping[str, Any]
+
+#: What an expression of a policy may speak of; match conditions know neither the namespace nor the policy's variables.
+VARIABLES = CONDITION_VARIABLES | {"namespaceObject", "variables"}
+ACTIONS = ("Audit", "Deny", "Warn")
+_IDENTIFIER = re.compile(r"[_a-zA-Z][_a-zA-Z0-9]*")
+_ABSENT = "this API server does not evaluate"
+
+
+def check_policy(policy: Part) -> Sequence[Cause]:
+    """Everything that is wrong with a ValidatingAdmissionPolicy; defaults are filled in before."""
+    return list(_policy(policy.get("spec") or {}))
+
+
+def check_binding(binding: Part) -> Sequence[Cause]:
+    """Everything that is wrong with a ValidatingAdmissionPolicyBinding; defaults are filled in before."""
+    return list(_binding(binding.get("spec") or {}))
+
+
+def declared(variables: frozenset[str]) -> Mapping[str, frozenset[str]]:
+    """Fields of the variables of a policy's expressions, where the policy declares these variables of its own."""
+    return {**FIELDS, "variables": variables}
+
+
+def _policy(spec: Part) -> Iterator[Cause]:
+    if spec.get("paramKind") is not None:
+        yield field_errors.forbidden("spec.paramKind", f"{_ABSENT} parameters")
+    if spec.get("auditAnnotations"):
+        yield field_errors.forbidden("spec.auditAnnotations", f"{_ABSENT} audit annotations")
+    constraints = spec.get("matchConstraints")
+    if constraints is None:
+        yield field_errors.required("spec.matchConstraints")
+    else:
+        yield from _match(constraints, "spec.matchConstraints")
+        if not constraints.get("resourceRules"):
+            yield field_errors.required("spec.matchConstraints.resourceRules")
+    yield from condition_causes(spec.get("matchConditions") or (), "spec.matchConditions", CONDITION_VARIABLES)
+    names: set[str] = set()
+    for index, variable in enumerate(spec.get("variables") or ()):
+        place, name = f"spec.variables[{index}]", variable.get("name", "")
+        if not _IDENTIFIER.fullmatch(name):
+            yield field_errors.invalid(f"{place}.name", name, "name is not a valid CEL identifier")
+        yield from _expression(variable.get("expression", ""), f"{place}.expression", frozenset(names))
+        names.add(name)
+    if not spec.get("validations"):
+        yield field_errors.required(
+            "spec.validations", "validations or auditAnnotations must contain at least one item"
+        )
+    for index, validation in enumerate(spec.get("validations") or ()):
+        yield from _validation(validation, f"spec.validations[{index}]", frozenset(names))
+
+
+def _validation(validation: Part, place: str, names: frozenset[str]) -> Iterator[Cause]:
+    yield from _expression(validation.get("expression", ""), f"{place}.expression", names)
+    message = validation.get("message") or ""
+    if re.search(r"[\n\r]", message.strip()):
+        yield field_errors.invalid(f"{place}.message", message, "message must not contain line breaks")
+    if validation.get("messageExpression") is not None:
+        yield from _expression(validation["messageExpression"], f"{place}.messageExpression", names)
+
+
+def _expression(text: str, place: str, names: frozenset[str]) -> Iterator[Cause]:
+    if not text.strip():
+        yield field_errors.required(place, "expression is not specified")
+        return
+    try:
+        compile_expression(text, VARIABLES, declared(names))
+    except CelError as error:
+        yield field_errors.invalid(place, text, f"compilation failed: {error}")
+
+
+def _match(resources: Part, place: str) -> Iterator[Cause]:
+    for kind in ("resourceRules", "excludeResourceRules"):
+        for index, rule in enumerate(resources.get(kind) or ()):
+            yield from rule_causes(rule, f"{place}.{kind}[{index}]")
+
+
+def _binding(spec: Part) -> Iterator[Cause]:
+    if not spec.get("policyName"):
+        yield field_errors.required("spec.policyName")
+    if spec.get("paramRef") is not None:
+        yield field_errors.forbidden("spec.paramRef", f"{_ABSENT} parameters")
+    yield from _match(spec.get("matchResources") or {}, "spec.matchResouces")  # kube-apiserver's spelling
+    actions = spec.get("validationActions") or ()
+    for index, action in enumerate(actions):
+        if action not in ACTIONS:
+            yield field_errors.unsupported(f"spec.validationActions[{index}]", action, ACTIONS)
+        if action in actions[:index]:
+            yield field_errors.duplicate(f"spec.validationActions[{index}]", action)
+    if {"Deny", "Warn"} <= set(actions):
+        why = (
+            "must not contain both Deny and Warn (repeating the same validation failure information in the API "
+            "response and headers serves no purpose)"
+        )
+        yield field_errors.invalid("spec.validationActions", actions, why)
+    if not actions:
+        yield field_errors.required("spec.validationActions", "at least one validation action is required")

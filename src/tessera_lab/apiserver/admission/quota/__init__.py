@@ -1,0 +1,1 @@
+"""ResourceQuota: usage of objects, and refusal of writes that exceed a quota."""

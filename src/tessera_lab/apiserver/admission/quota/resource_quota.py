@@ -1,0 +1,211 @@
+"""ResourceQuota: refuses what exceeds one, and keeps ``status.used`` in step with the store.
+
+Two halves. :meth:`Quotas.admit` compares a new object with ``status.hard`` and ``status.used`` and changes nothing; it
+is asked without an await before the commit. :class:`QuotaTracker` follows the store and applies every change of a
+counted object to ``status.used`` inside the write, however the object came, changed or went; a new or changed quota is
+counted from all objects. So a quota is exact at any moment, where kube-apiserver's lags until its controller recounts.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from tessera.kube.quantity import parse_quantity
+from tessera_lab.apiserver.admission.quota.usage import PODS, Usage, counted_resource, counts, requests_of, shown, usage
+from tessera_lab.apiserver.interfaces import AdmissionRequest, GroupResource, QuotaUpdate, Reader
+from tessera_lab.apiserver.status import forbidden
+from tessera_lab.apiserver.storage.store import Change, Store, copied
+
+Part = Mapping[str, Any]
+
+QUOTAS = GroupResource("", "resourcequotas")
+#: Compute resources that every container must name where a quota limits them.
+DEMANDED = ("cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
+
+
+class Quotas:
+    """Implements :class:`tessera_lab.apiserver.interfaces.Quota`."""
+
+    def admit(self, request: AdmissionRequest, reader: Reader) -> Sequence[QuotaUpdate]:
+        """Checks a create, or an update that asks for more, against every quota of the namespace.
+
+        Returns:
+            Nothing: :class:`QuotaTracker` does the bookkeeping.
+
+        Raises:
+            tessera_lab.apiserver.status.StatusError: 403, in Kubernetes' words.
+        """
+        asked = request.attributes
+        if request.obj is None or request.operation not in ("CREATE", "UPDATE") or asked.subresource:
+            return ()
+        resource = GroupResource(asked.group, asked.resource)
+        for quota in reader.list(QUOTAS, asked.namespace):
+            why = refusal(quota, resource, request.obj, request.old)
+            if why:
+                name = request.obj["metadata"].get("name") or asked.name
+                raise forbidden(asked.group, asked.resource, name, why)
+        return ()
+
+
+def refusal(quota: Part, resource: GroupResource, obj: Part, old: Part | None) -> str:
+    """Why the quota does not let the object be written; empty when it does."""
+    if not selects(quota, resource, obj):
+        return ""
+    hard = hard_of(quota)
+    if resource == PODS and old is None:
+        missing = _undemanded(hard, obj)
+        if missing:
+            return f"failed quota: {quota['metadata']['name']}: must specify {missing}"
+    before = usage(resource, old) if old is not None and selects(quota, resource, old) else {}
+    used_now = (quota.get("status") or {}).get("used") or {}
+    over: list[tuple[str, Decimal, str]] = []
+    for name, value in sorted(usage(resource, obj).items()):
+        more = value - before.get(name, Decimal(0))
+        used = str(used_now.get(name, "0"))
+        if name in hard and more > 0 and parse_quantity(used) + more > parse_quantity(hard[name]):
+            over.append((name, more, used))
+    if not over:
+        return ""
+    requested = ",".join(f"{name}={shown(more, hard[name])}" for name, more, _ in over)
+    used = ",".join(f"{name}={text}" for name, _, text in over)
+    limited = ",".join(f"{name}={hard[name]}" for name, _, _ in over)
+    return f"exceeded quota: {quota['metadata']['name']}, requested: {requested}, used: {used}, limited: {limited}"
+
+
+def hard_of(quota: Part) -> Mapping[str, str]:
+    """The limits in force."""
+    limits = (quota.get("spec") or {}).get("hard") or {}
+    return {name: str(value) for name, value in limits.items()}
+
+
+def _undemanded(hard: Part, pod: Part) -> str:
+    """Containers that do not name what the quota limits: ``limits.cpu for: a,b; memory for: a``."""
+    spec = pod.get("spec") or {}
+    found = []
+    for name in sorted(set(DEMANDED) & set(hard)):
+        kind, _, resource = name.rpartition(".")
+        lacking = sorted(
+            each.get("name", "")
+            for each in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+            if resource not in (_limits(each) if kind == "limits" else requests_of(each))
+        )
+        if lacking:
+            found.append(f"{name} for: {','.join(lacking)}")
+    return "; ".join(found)
+
+
+def _limits(container: Part) -> Part:
+    found: Part = (container.get("resources") or {}).get("limits") or {}
+    return found
+
+
+def selects(quota: Part, resource: GroupResource, obj: Part) -> bool:
+    """Whether the quota's scopes select the object; scopes select pods only."""
+    spec = quota.get("spec") or {}
+    tests: list[Part] = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    tests += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()
+    if not tests:
+        return True
+    return resource == PODS and all(_in_scope(test, obj) for test in tests)
+
+
+def _in_scope(test: Part, pod: Part) -> bool:
+    spec = pod.get("spec") or {}
+    name = test.get("scopeName", "")
+    if name == "PriorityClass":
+        return _compares(test, spec.get("priorityClassName") or "")
+    everywhere = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
+    best_effort = not any(set(requests_of(each)) & {"cpu", "memory"} for each in everywhere)
+    terminating = (spec.get("activeDeadlineSeconds") or -1) >= 0
+    return {
+        "BestEffort": best_effort,
+        "NotBestEffort": not best_effort,
+        "Terminating": terminating,
+        "NotTerminating": not terminating,
+    }.get(str(name), False)
+
+
+def _compares(test: Part, value: str) -> bool:
+    values = test.get("values") or ()
+    return {
+        "In": value in values,
+        "NotIn": value not in values,
+        "Exists": bool(value),
+        "DoesNotExist": not value,
+    }.get(str(test.get("operator")), False)
+
+
+class QuotaTracker:
+    """Keeps ``status.hard`` and ``status.used`` of every quota in a store up to date.
+
+    It begins with the quotas and objects that are stored when it is made.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._followed: set[GroupResource] = set()
+        store.listen(QUOTAS, self._quota_changed)
+        for stored in store.select(QUOTAS, None):
+            self._recount(stored.obj["metadata"].get("namespace") or "", stored.obj["metadata"]["name"])
+
+    def _quota_changed(self, change: Change) -> None:
+        quota, old = change.new.obj, change.old
+        if change.kind == "DELETED" or (old is not None and old.obj.get("spec") == quota.get("spec")):
+            return
+        self._recount(quota["metadata"].get("namespace") or "", quota["metadata"]["name"])
+
+    def _recount(self, namespace: str, name: str) -> None:
+        quota = self._store.get(QUOTAS, namespace, name)
+        if quota is None:
+            return
+        hard = hard_of(quota)
+        total: Usage = {key: Decimal(0) for key in hard}
+        for resource in {found for key in hard if (found := counted_resource(key))}:
+            self._follow(resource)
+            for obj in self._store.list(resource, namespace):
+                _add(total, _part(quota, resource, obj), 1)
+        self._write(namespace, name, hard, total)
+
+    def _follow(self, resource: GroupResource) -> None:
+        if resource not in self._followed:
+            self._followed.add(resource)
+            self._store.listen(resource, lambda change: self._object_changed(resource, change))
+
+    def _object_changed(self, resource: GroupResource, change: Change) -> None:
+        namespace = change.new.obj["metadata"].get("namespace") or ""
+        for quota in list(self._store.list(QUOTAS, namespace)) if namespace else ():
+            used = (quota.get("status") or {}).get("used")
+            if used is None or not _matters(resource, change, hard_of(quota)):
+                continue
+            total = {name: parse_quantity(str(value)) for name, value in used.items()}
+            if change.old is not None:
+                _add(total, _part(quota, resource, change.old.obj), -1)
+            if change.kind != "DELETED":
+                _add(total, _part(quota, resource, change.new.obj), 1)
+            self._write(namespace, quota["metadata"]["name"], hard_of(quota), total)
+
+    def _write(self, namespace: str, name: str, hard: Mapping[str, str], total: Usage) -> None:
+        found = self._store.find(QUOTAS, namespace, name)
+        if found is None:
+            return
+        status = {"hard": dict(hard), "used": {key: shown(total[key], hard[key]) for key in sorted(hard)}}
+        if found.obj.get("status") != status:
+            self._store.put(QUOTAS, {**copied(found.obj), "status": status}, found)
+
+
+def _matters(resource: GroupResource, change: Change, hard: Iterable[str]) -> bool:
+    """Whether a change can move a quota: most updates of pods only touch their status."""
+    if change.kind == "MODIFIED" and change.old is not None and resource == PODS:
+        same = change.old.obj.get("spec") == change.new.obj.get("spec")
+        if same and counts(change.old.obj) == counts(change.new.obj):
+            return False
+    return any(counted_resource(name) == resource for name in hard)
+
+
+def _part(quota: Part, resource: GroupResource, obj: Part) -> Usage:
+    return usage(resource, obj) if selects(quota, resource, obj) else {}
+
+
+def _add(total: Usage, part: Usage, sign: int) -> None:
+    for name in total.keys() & part.keys():
+        total[name] += sign * part[name]

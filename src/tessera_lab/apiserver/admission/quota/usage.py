@@ -1,0 +1,126 @@
+"""What an object counts for in a ResourceQuota: pods by their requests and limits, everything else by number.
+
+Arithmetic of a pod is the scheduler's (``k8s.io/component-helpers/resource``): app containers add up; an init container
+counts against what runs beside it, the sidecars started before it; sidecars add to everything after them; overhead
+comes on top. A request that is missing is the limit. A pod that has ended counts as an object (``count/pods``) only.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from tessera.kube.quantity import format_quantity, parse_quantity
+from tessera_lab.apiserver.interfaces import GroupResource
+
+Usage = dict[str, Decimal]
+Part = Mapping[str, Any]
+
+PODS = GroupResource("", "pods")
+COMPUTE = ("cpu", "memory", "ephemeral-storage")
+#: Core resources that may be counted by their bare name.
+LEGACY = frozenset(
+    {"configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services"}
+)
+
+
+def usage(resource: GroupResource, obj: Part) -> Usage:
+    """What one object counts for, by quota resource name."""
+    group, plural = resource
+    counted: Usage = {f"count/{plural}.{group}" if group else f"count/{plural}": Decimal(1)}
+    if resource == PODS:
+        return counted | (_pod(obj) if counts(obj) else {})
+    if not group and plural in LEGACY:
+        counted[plural] = Decimal(1)
+    if resource == GroupResource("", "services"):
+        counted |= _service(obj.get("spec") or {})
+    return counted
+
+
+def counts(pod: Part) -> bool:
+    """Whether a pod still holds resources: it has not ended."""
+    return (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+
+
+def counted_resource(name: str) -> GroupResource | None:
+    """Which objects a quota resource is about; None for one that is not known."""
+    if name.startswith("count/"):
+        plural, _, group = name.removeprefix("count/").partition(".")
+        return GroupResource(group, plural)
+    if name.partition(".")[0] == "services":
+        return GroupResource("", "services")
+    if name in LEGACY:
+        return GroupResource("", name)
+    compute = name in ("pods", *COMPUTE) or name.startswith(("requests.", "limits.", "hugepages-"))
+    return PODS if compute else None
+
+
+def _service(spec: Part) -> Usage:
+    kind = spec.get("type")
+    ports = Decimal(len(spec.get("ports") or ()))
+    if kind == "LoadBalancer":
+        return {"services.loadbalancers": Decimal(1), "services.nodeports": ports}
+    return {"services.nodeports": ports} if kind == "NodePort" else {}
+
+
+def _pod(pod: Part) -> Usage:
+    spec = pod.get("spec") or {}
+    found: Usage = {"pods": Decimal(1)}
+    for name, value in _total(spec, requests_of).items():
+        found |= dict.fromkeys(_request_names(name), value)
+    for name, value in _total(spec, _limits_of).items():
+        if name in COMPUTE:
+            found[f"limits.{name}"] = value
+    return found
+
+
+def _request_names(name: str) -> Iterator[str]:
+    if name in COMPUTE or name.startswith("hugepages-"):
+        yield name
+        yield f"requests.{name}"
+    elif "/" in name and not name.startswith("requests.") and "kubernetes.io/" not in name:
+        yield f"requests.{name}"
+
+
+def requests_of(container: Part) -> Mapping[str, str]:
+    """A container's requests, limits standing in for those that are missing."""
+    resources = container.get("resources") or {}
+    return {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+
+
+def _limits_of(container: Part) -> Mapping[str, str]:
+    return (container.get("resources") or {}).get("limits") or {}
+
+
+def _total(spec: Part, of: Callable[[Part], Mapping[str, str]]) -> Usage:
+    running = _sum(_parsed(of(each)) for each in spec.get("containers") or ())
+    sidecars: Usage = {}
+    peak: Usage = {}
+    for each in spec.get("initContainers") or ():
+        own = _parsed(of(each))
+        if each.get("restartPolicy") == "Always":
+            running, sidecars = _sum([running, own]), _sum([sidecars, own])
+            peak = _max(peak, sidecars)
+        else:
+            peak = _max(peak, _sum([own, sidecars]))
+    return _sum([_max(running, peak), _parsed(spec.get("overhead") or {})])
+
+
+def _parsed(quantities: Mapping[str, Any]) -> Usage:
+    return {name: parse_quantity(str(value)) for name, value in quantities.items()}
+
+
+def _sum(parts: Iterable[Usage]) -> Usage:
+    total: Usage = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = total.get(name, Decimal(0)) + value
+    return total
+
+
+def _max(one: Usage, other: Usage) -> Usage:
+    return {name: max(one.get(name, Decimal(0)), other.get(name, Decimal(0))) for name in {**one, **other}}
+
+
+def shown(value: Decimal, like: str) -> str:
+    """A quantity in the form of another one: with binary suffixes where that one has them."""
+    return format_quantity(value, binary=like.endswith("i"))

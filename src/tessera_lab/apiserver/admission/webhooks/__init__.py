@@ -1,0 +1,1 @@
+"""Admission webhooks: rules for their configuration, which ones match a write, and the calls."""

@@ -1,0 +1,182 @@
+"""AdmissionReview v1: the request as kube-apiserver sends it, the response as it must be.
+
+Pure: values in, values out.
+"""
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.authz.identity import shown_user
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Obj
+from tessera_lab.apiserver.patch.json_patch import json_patch
+from tessera_lab.apiserver.resource_types import ResourceType
+from tessera_lab.apiserver.status import StatusError
+
+API_VERSION = "admission.k8s.io/v1"
+_OPTIONS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """A webhook's answer. ``patch`` is a JSON patch, empty for none; ``status`` explains a refusal."""
+
+    allowed: bool
+    patch: Sequence[Any] = ()
+    warnings: tuple[str, ...] = ()
+    status: Mapping[str, Any] = {}
+
+
+class BadResponse(Exception):  # noqa: N818 - a condition that the failure policy decides on
+    """The webhook's answer is not an AdmissionReview response to the question."""
+
+
+def question(request: AdmissionRequest, uid: str, own: ResourceType | None, other: ResourceType | None) -> Obj:
+    """The ``request`` of a review.
+
+    Args:
+        request: the write.
+        uid: of this question.
+        own: the type in which the write was sent, None for one that is not registered.
+        other: the type in which the webhook wants it, when that is another version.
+    """
+    asked = request.attributes
+    meant = other or own
+    group, version = (meant.group, meant.version) if meant else (asked.group, asked.version)
+    kind = _kind(request, asked.group, asked.version)
+    resource = {"group": asked.group, "version": asked.version, "resource": asked.resource}
+    shown = {**kind, "group": group, "version": version} if other else kind
+    name = asked.name or ((request.obj or {}).get("metadata") or {}).get("name", "")
+    made: Obj = {
+        "uid": uid,
+        "kind": {**shown, "kind": other.kind} if other and not asked.subresource else shown,
+        "resource": {"group": group, "version": version, "resource": meant.plural if meant else asked.resource},
+        "subResource": asked.subresource,
+        "requestKind": kind,
+        "requestResource": resource,
+        "requestSubResource": asked.subresource,
+        "name": name,
+        "namespace": asked.namespace or (name if asked.resource == "namespaces" and not asked.group else ""),
+        "operation": request.operation,
+        "userInfo": shown_user(asked.user),
+        "object": converted(request.obj, own, other),
+        "oldObject": converted(request.old, own, other),
+        "dryRun": request.dry_run,
+        "options": _options(request),
+    }
+    absent = ("subResource", "requestSubResource", "name", "namespace")
+    return {key: value for key, value in made.items() if key not in absent or value}
+
+
+def _kind(request: AdmissionRequest, group: str, version: str) -> Obj:
+    body = request.obj or request.old or {}
+    stated = str(body.get("apiVersion") or "")
+    if stated:
+        group, _, version = stated.rpartition("/")
+    return {"group": group, "version": version, "kind": request.kind}
+
+
+def _options(request: AdmissionRequest) -> Obj | None:
+    kind = _OPTIONS.get(request.operation)
+    return {"kind": kind, "apiVersion": "meta.k8s.io/v1", **request.options} if kind else None
+
+
+def converted(obj: Mapping[str, Any] | None, own: ResourceType | None, other: ResourceType | None) -> Obj | None:
+    """The object in another version of its resource; as it is when there is none."""
+    if obj is None or own is None or other is None:
+        return None if obj is None else dict(obj)
+    shown = other.from_storage(own.to_storage(dict(obj)))
+    return {**shown, "apiVersion": other.api_version, "kind": other.kind}
+
+
+def encode(review: Obj) -> bytes:
+    """The whole AdmissionReview."""
+    return msgspec.json.encode({"kind": "AdmissionReview", "apiVersion": API_VERSION, "request": review})
+
+
+def read(answer: bytes, uid: str, *, mutating: bool) -> Verdict:
+    """The verdict in an answer.
+
+    Raises:
+        BadResponse: it is not one.
+    """
+    try:
+        review = msgspec.json.decode(answer)
+    except msgspec.DecodeError as error:
+        raise BadResponse(f"couldn't get version/kind; json parse error: {error}") from None
+    response = review.get("response") if isinstance(review, dict) else None
+    if not isinstance(response, dict):
+        raise BadResponse("webhook response was absent")
+    if response.get("uid") != uid:
+        raise BadResponse(f'expected response.uid="{uid}", got "{response.get("uid", "")}"')
+    stated = (review.get("apiVersion", ""), review.get("kind", ""))
+    if stated != (API_VERSION, "AdmissionReview"):
+        raise BadResponse(
+            f"expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {stated[0]}, Kind={stated[1]}"
+        )
+    return Verdict(
+        allowed=response.get("allowed") is True,
+        patch=_patch(response, mutating=mutating),
+        warnings=tuple(str(each) for each in response.get("warnings") or ()),
+        status=response.get("status") or {},
+    )
+
+
+def _patch(response: Mapping[str, Any], *, mutating: bool) -> Sequence[Any]:
+    patch, kind = response.get("patch"), response.get("patchType")
+    if not mutating:
+        for name, value in (("patch", patch), ("patchType", kind)):
+            if value:
+                raise BadResponse(f"validating webhook may not return response.{name}")
+        return ()
+    if patch and kind is None:
+        raise BadResponse("webhook returned response.patch but not response.patchType")
+    if kind is not None and not patch:
+        raise BadResponse("webhook returned response.patchType but not response.patch")
+    if not patch:
+        return ()
+    if kind != "JSONPatch":
+        raise BadResponse(f'unsupported patch type "{kind}"')
+    try:
+        operations = msgspec.json.decode(base64.b64decode(patch, validate=True))
+    except (binascii.Error, msgspec.DecodeError, TypeError) as error:
+        raise BadResponse(f"received undecodable patch in webhook response: {error}") from None
+    if not isinstance(operations, list):
+        raise BadResponse("received undecodable patch in webhook response: it is no list of operations")
+    return operations
+
+
+def patched(obj: Obj | None, verdict: Verdict, hook: str) -> Obj | None:
+    """The object with the verdict's patch.
+
+    Raises:
+        StatusError: 500, the patch does not fit or there is nothing to patch.
+    """
+    if not verdict.patch:
+        return obj
+    if obj is None:
+        text = f'admission webhook "{hook}" attempted to modify the object, which is not supported for this operation'
+        raise internal(text)
+    try:
+        return json_patch(obj, verdict.patch)
+    except StatusError as error:
+        raise internal(str(error)) from None
+
+
+def internal(text: str) -> StatusError:
+    """500, as kube-apiserver words its own failures."""
+    return StatusError(500, "InternalError", f"Internal error occurred: {text}")
+
+
+def refusal(hook: str, status: Mapping[str, Any]) -> StatusError:
+    """What a client sees when a webhook says no."""
+    denied = f'admission webhook "{hook}" denied the request'
+    code = status.get("code") or 0
+    why = status.get("message") or status.get("reason")
+    text = f"{denied}: {why}" if why else f"{denied} without explanation"
+    error = StatusError(max(code, 400), str(status.get("reason") or ""), text)
+    if status.get("details"):
+        error.status["details"] = status["details"]
+    return error

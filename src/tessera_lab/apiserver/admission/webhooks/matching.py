@@ -1,0 +1,162 @@
+"""Which webhooks a write concerns: rules, selectors, equivalent versions, match conditions.
+
+Pure. What is asked of a webhook is an :class:`Invocation`: the request as that webhook's rules name it, which may be in
+another version of the same resource than the one that was sent (``matchPolicy: Equivalent``).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.kube.selectors import Requirement as Test
+from tessera.kube.selectors import Selector, operator
+from tessera_lab.apiserver.cel.evaluator import EvaluationError, Program
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, Reader
+from tessera_lab.apiserver.resource_types import Registry, ResourceType
+from tessera_lab.apiserver.status import StatusError, forbidden
+
+Part = Mapping[str, Any]
+
+ADMISSION = "admissionregistration.k8s.io"
+NAMESPACES = GroupResource("", "namespaces")
+
+
+class Invocation(msgspec.Struct, frozen=True, kw_only=True):
+    """One webhook that is to be asked.
+
+    Attributes:
+        hook: its configuration.
+        resource: the version that its rules match, None when it is the request's own.
+    """
+
+    hook: Part
+    resource: ResourceType | None = None
+
+
+def interceptable(attributes: Attributes) -> bool:
+    """Whether webhooks see the request at all: never those about webhooks, nor reviews, which store nothing."""
+    return attributes.group not in (ADMISSION, "authorization.k8s.io", "authentication.k8s.io")
+
+
+def invocation(hook: Part, request: AdmissionRequest, registry: Registry, reader: Reader) -> Invocation | None:
+    """How the webhook is to be asked, None when its rules and selectors do not concern the request."""
+    asked = request.attributes
+    rules = [rule for rule in hook.get("rules") or () if _might_concern(rule, request)]
+    if not rules or not _in_namespace(hook, request, reader) or not _object(hook, request):
+        return None
+    if _any(rules, request, asked.group, asked.version):
+        return Invocation(hook=hook)
+    if hook.get("matchPolicy", "Equivalent") != "Equivalent":
+        return None
+    for other in _equivalents(asked, registry):
+        if _any(rules, request, other.group, other.version):
+            return Invocation(hook=hook, resource=other)
+    return None
+
+
+def _might_concern(rule: Part, request: AdmissionRequest) -> bool:
+    """Whether the rule names the operation and the resource, in whatever group and version."""
+    asked = request.attributes
+    names = rule.get("resourceNames")  # in rules of policies only
+    return (
+        _in(rule.get("operations"), request.operation)
+        and any(_resource(each, asked.resource, asked.subresource) for each in rule.get("resources") or ())
+        and (not names or asked.name in names)
+    )
+
+
+def _equivalents(asked: Attributes, registry: Registry) -> Iterable[ResourceType]:
+    own = registry.get(asked.group, asked.version, asked.resource)
+    if own is None:
+        return ()
+    return [each for each in registry if each.storage == own.storage and each is not own]
+
+
+def _any(rules: Sequence[Part], request: AdmissionRequest, group: str, version: str) -> bool:
+    asked = request.attributes
+    cluster = not asked.namespace or asked.resource == "namespaces"
+    return any(
+        _might_concern(rule, request)
+        and _in(rule.get("apiGroups"), group)
+        and _in(rule.get("apiVersions"), version)
+        and rule.get("scope", "*") in ("*", "Cluster" if cluster else "Namespaced")
+        for rule in rules
+    )
+
+
+def _in(allowed: Sequence[str] | None, value: str) -> bool:
+    return any(each in ("*", value) for each in allowed or ())
+
+
+def _resource(pattern: str, resource: str, subresource: str) -> bool:
+    name, slash, below = pattern.partition("/")
+    if name not in ("*", resource):
+        return False
+    return below in ("*", subresource) if slash else not subresource
+
+
+def selector(spec: Part | None) -> Selector:
+    """A LabelSelector as JSON; one that is missing or empty matches everything."""
+    found = spec or {}
+    equal = [Test(key, "In", (value,)) for key, value in (found.get("matchLabels") or {}).items()]
+    others = [
+        Test(each["key"], operator(each["operator"]), tuple(each.get("values") or ()))
+        for each in found.get("matchExpressions") or ()
+    ]
+    return Selector((*equal, *others))
+
+
+def _labels(obj: Part | None) -> Mapping[str, str]:
+    found: Mapping[str, str] = ((obj or {}).get("metadata") or {}).get("labels") or {}
+    return found
+
+
+def _in_namespace(hook: Part, request: AdmissionRequest, reader: Reader) -> bool:
+    wanted = selector(hook.get("namespaceSelector"))
+    asked = request.attributes
+    if not wanted.requirements:
+        return True
+    if (asked.group, asked.resource) == ("", "namespaces") and request.operation != "DELETE":
+        return wanted.matches(_labels(request.obj))
+    name = asked.namespace or (asked.name if asked.resource == "namespaces" else "")
+    return not name or wanted.matches(_labels(reader.get(NAMESPACES, "", name)))
+
+
+def _object(hook: Part, request: AdmissionRequest) -> bool:
+    wanted = selector(hook.get("objectSelector"))
+    if not wanted.requirements:
+        return True
+    return any(obj is not None and wanted.matches(_labels(obj)) for obj in (request.obj, request.old))
+
+
+def scope_of(review: Obj) -> dict[str, Any]:
+    """What expressions may speak of: ``object``, ``oldObject`` and ``request``."""
+    request = {key: value for key, value in review.items() if key not in ("object", "oldObject")}
+    return {"object": review.get("object"), "oldObject": review.get("oldObject"), "request": request}
+
+
+def conditions_hold(hook: Part, programs: Sequence[Program], review: Obj, request: AdmissionRequest) -> bool:
+    """Whether all match conditions hold for the ``request`` part of the review.
+
+    A condition that is false decides, whatever errors the others raise.
+
+    Raises:
+        StatusError: 403, a condition cannot be evaluated and the webhook's failure policy is Fail.
+    """
+    scope = scope_of(review)
+    errors: list[str] = []
+    for program in programs:
+        try:
+            if not program.holds(scope):
+                return False
+        except EvaluationError as error:
+            errors.append(f"expression '{program.text}' resulted in error: {error}")
+    if errors and hook.get("failurePolicy", "Fail") == "Fail":
+        raise _unevaluated(request.attributes, errors)
+    return not errors
+
+
+def _unevaluated(asked: Attributes, errors: Sequence[str]) -> StatusError:
+    why = errors[0] if len(errors) == 1 else "[" + ", ".join(errors) + "]"
+    return forbidden(asked.group, asked.resource, asked.name, why)

@@ -1,0 +1,1 @@
+"""Identities of clients (tokens, certificates) and what RBAC allows them."""

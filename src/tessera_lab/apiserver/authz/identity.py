@@ -1,0 +1,172 @@
+"""Who asks: bearer tokens, client certificates, service-account tokens issued by this server.
+
+A token is a JWT signed with a key that lives as long as the server; a service account's token is worth nothing once
+the account (or the pod it is bound to) is gone. A token that is bound to a pod tells which one, and on which node it is
+(``ServiceAccountTokenPodNodeInfo``, on by default since Kubernetes 1.30).
+"""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.clock import rfc3339
+from tessera_lab.apiserver.interfaces import GroupResource, Obj, UserInfo
+from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.status import not_found
+
+SERVICE_ACCOUNTS = GroupResource("", "serviceaccounts")
+AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
+ANONYMOUS = UserInfo(name="system:anonymous", groups=(UNAUTHENTICATED,))
+ISSUER = "https://kubernetes.default.svc.cluster.local"
+#: What user infos say beside name and groups starts with it.
+EXTRA = "authentication.kubernetes.io/"
+#: Life of a token when the request does not say, and the shortest one allowed, seconds (TokenRequest).
+DEFAULT_LIFE, SHORTEST_LIFE = 3600, 600
+
+
+class BoundObject(msgspec.Struct, frozen=True):
+    """What a token is bound to."""
+
+    name: str
+    uid: str
+
+
+class _Kubernetes(msgspec.Struct, frozen=True, omit_defaults=True):
+    namespace: str
+    serviceaccount: BoundObject
+    pod: BoundObject | None = None
+    node: BoundObject | None = None
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    iss: str
+    sub: str
+    aud: tuple[str, ...]
+    iat: int
+    nbf: int
+    exp: int
+    jti: str
+    kubernetes: _Kubernetes = msgspec.field(name="kubernetes.io")
+
+
+def service_account(
+    namespace: str, name: str, uid: str = "", extra: Mapping[str, tuple[str, ...]] | None = None
+) -> UserInfo:
+    """The identity of a service account; ``extra`` tells of its token, see :func:`bound_to_pod`."""
+    groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", AUTHENTICATED)
+    return UserInfo(name=f"system:serviceaccount:{namespace}:{name}", groups=groups, uid=uid, extra=extra or {})
+
+
+def bound_to_pod(pod: BoundObject, node: BoundObject | None) -> dict[str, tuple[str, ...]]:
+    """What a token that is bound to a pod adds to its user."""
+    extra = {f"{EXTRA}pod-name": (pod.name,), f"{EXTRA}pod-uid": (pod.uid,)}
+    if node is not None:
+        extra |= {f"{EXTRA}node-name": (node.name,), f"{EXTRA}node-uid": (node.uid,)}
+    return {key: values for key, values in extra.items() if values[0]}
+
+
+def from_certificate(common_name: str, organizations: Sequence[str]) -> UserInfo:
+    """The identity of a client certificate: CN is the user, O the groups."""
+    return UserInfo(name=common_name, groups=(*organizations, AUTHENTICATED))
+
+
+class Identities:
+    """Bearer tokens to users.
+
+    Args:
+        core: where service accounts are kept, and the clock.
+        static: tokens that are always good, to their users.
+    """
+
+    def __init__(self, core: Core, static: Mapping[str, UserInfo]) -> None:
+        self._core = core
+        self._static = static
+        self._key = core.rng.randbytes(32)
+
+    def of_token(self, token: str) -> UserInfo | None:
+        """Who holds the token; None when it is not good (any more)."""
+        known = self._static.get(token)
+        if known is not None:
+            return known
+        claims = self._claims(token)
+        if claims is None or not claims.nbf <= self._core.clock.now() + 1 or claims.exp <= self._core.clock.now():
+            return None
+        held = claims.kubernetes
+        for resource, bound in ((SERVICE_ACCOUNTS, held.serviceaccount), (GroupResource("", "pods"), held.pod)):
+            if bound is None:
+                continue
+            found = self._core.store.get(resource, held.namespace, bound.name)
+            if found is None or found["metadata"]["uid"] != bound.uid:
+                return None
+        extra: dict[str, tuple[str, ...]] = {f"{EXTRA}credential-id": (f"JTI={claims.jti}",)}
+        if held.pod is not None:
+            extra |= bound_to_pod(held.pod, held.node)
+        return service_account(held.namespace, held.serviceaccount.name, held.serviceaccount.uid, extra)
+
+    def issue(
+        self, namespace: str, name: str, *, life: float, audiences: Sequence[str] = (), pod: Obj | None = None
+    ) -> str:
+        """A token for a service account.
+
+        Raises:
+            StatusError: 404, there is no such account.
+        """
+        account = self._core.store.get(SERVICE_ACCOUNTS, namespace, name)
+        if account is None:
+            raise not_found("", "serviceaccounts", name)
+        now = int(self._core.clock.now())
+        bound = BoundObject(pod["metadata"]["name"], pod["metadata"]["uid"]) if pod else None
+        claims = _Claims(
+            iss=ISSUER,
+            sub=f"system:serviceaccount:{namespace}:{name}",
+            aud=tuple(audiences) or (ISSUER,),
+            iat=now,
+            nbf=now,
+            exp=now + int(life),
+            jti=self._core.new_uid(),
+            kubernetes=_Kubernetes(
+                namespace, BoundObject(name, account["metadata"]["uid"]), bound, self._node(pod) if pod else None
+            ),
+        )
+        signed = _b64(b'{"alg":"HS256","typ":"JWT"}') + "." + _b64(msgspec.json.encode(claims))
+        return signed + "." + self._signature(signed)
+
+    def _node(self, pod: Obj) -> BoundObject | None:
+        """The pod's node, without a UID where there is no such Node."""
+        name = pod["spec"].get("nodeName")
+        found = self._core.store.get(GroupResource("", "nodes"), "", name) if name else None
+        return BoundObject(name, found["metadata"]["uid"] if found else "") if name else None
+
+    def expiry(self, token: str) -> str:
+        """When a token that this server issued ends, as ``metav1.Time``."""
+        claims = self._claims(token)
+        assert claims is not None
+        return rfc3339(claims.exp)
+
+    def _signature(self, signed: str) -> str:
+        return _b64(hmac.new(self._key, signed.encode(), hashlib.sha256).digest())
+
+    def _claims(self, token: str) -> _Claims | None:
+        signed, _, signature = token.rpartition(".")
+        if not signed or not hmac.compare_digest(signature, self._signature(signed)):
+            return None
+        body = signed.partition(".")[2]
+        return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_Claims)
+
+
+def _b64(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def shown_user(user: UserInfo) -> dict[str, Any]:
+    """A user as reviews show it."""
+    shown: dict[str, Any] = {"username": user.name, "groups": list(user.groups)}
+    if user.uid:
+        shown["uid"] = user.uid
+    if user.extra:
+        shown["extra"] = {key: list(values) for key, values in user.extra.items()}
+    return shown

@@ -1,0 +1,180 @@
+"""Who may do what: Roles and ClusterRoles, bound to users, groups and service accounts.
+
+Rules of Kubernetes' RBAC that hold here: everything not allowed is refused; there are no denying rules; a RoleBinding
+gives its rules in its namespace only, a ClusterRoleBinding everywhere; ``resourceNames`` never match a request without
+a name; ``system:masters`` may do everything. Aggregated ClusterRoles are not filled in: their rules are taken as they
+stand.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.interfaces import Attributes, Decision, GroupResource, Obj, Reader, UserInfo
+
+Rule = Mapping[str, Any]
+
+GROUP = "rbac.authorization.k8s.io"
+CLUSTER_ROLES, CLUSTER_BINDINGS = GroupResource(GROUP, "clusterroles"), GroupResource(GROUP, "clusterrolebindings")
+ROLES, BINDINGS = GroupResource(GROUP, "roles"), GroupResource(GROUP, "rolebindings")
+
+MASTERS = "system:masters"
+AUTHENTICATED = "system:authenticated"
+
+
+class Rbac:
+    """Implements :class:`tessera_lab.apiserver.interfaces.Authorizer` over stored roles and bindings."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def authorize(self, attributes: Attributes) -> Decision:
+        """Whether any rule that reaches the user allows the request."""
+        if MASTERS in attributes.user.groups:
+            return Decision(allowed=True)
+        missing: list[str] = []
+        for rules, why in self._reaching(attributes.user, attributes.namespace, missing):
+            if any(allows(rule, attributes) for rule in rules):
+                return Decision(allowed=True, reason=why)
+        return Decision(allowed=False, reason="RBAC: " + ", ".join(missing) if missing else "")
+
+    def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
+        """``resourceRules`` and ``nonResourceRules`` that reach the user in a namespace."""
+        found = [rule for rules, _ in self._reaching(user, namespace, []) for rule in rules]
+        if MASTERS in user.groups:
+            found = [*EVERYTHING, *found]
+        resources = [_kept(rule, "verbs", "apiGroups", "resources", "resourceNames") for rule in found]
+        others = [_kept(rule, "verbs", "nonResourceURLs") for rule in found]
+        return [each for each in resources if "resources" in each], [
+            each for each in others if "nonResourceURLs" in each
+        ]
+
+    def _reaching(self, user: UserInfo, namespace: str, missing: list[str]) -> Iterator[tuple[Sequence[Rule], str]]:
+        """Rules of every binding that names the user, with the words that say which one it was."""
+        for binding in self._reader.list(CLUSTER_BINDINGS):
+            who = _subject(binding, user, "")
+            if who:
+                name = binding["metadata"]["name"]
+                why = f'RBAC: allowed by ClusterRoleBinding "{name}" of {_role(binding)} to {who}'
+                yield self._rules(binding, "", missing), why
+        for binding in self._reader.list(BINDINGS, namespace) if namespace else ():
+            who = _subject(binding, user, namespace)
+            if who:
+                name = f"{binding['metadata']['name']}/{namespace}"
+                why = f'RBAC: allowed by RoleBinding "{name}" of {_role(binding)} to {who}'
+                yield self._rules(binding, namespace, missing), why
+
+    def _rules(self, binding: Mapping[str, Any], namespace: str, missing: list[str]) -> Sequence[Rule]:
+        reference = binding.get("roleRef") or {}
+        name, cluster = reference.get("name", ""), reference.get("kind") == "ClusterRole"
+        role = self._reader.get(CLUSTER_ROLES if cluster else ROLES, "" if cluster else namespace, name)
+        if role is None:
+            missing.append(f'{"clusterrole" if cluster else "role"}.{GROUP} "{name}" not found')
+            return ()
+        return role.get("rules") or ()
+
+
+def allows(rule: Rule, attributes: Attributes) -> bool:
+    """Whether one PolicyRule allows the request."""
+    if not _in(attributes.verb, rule.get("verbs")):
+        return False
+    if attributes.path:
+        return any(_path(pattern, attributes.path) for pattern in rule.get("nonResourceURLs") or ())
+    names = rule.get("resourceNames") or ()
+    return (
+        _in(attributes.group, rule.get("apiGroups"))
+        and _resource(attributes.resource, attributes.subresource, rule.get("resources") or ())
+        and (not names or attributes.name in names)
+    )
+
+
+def _in(value: str, allowed: Iterable[str] | None) -> bool:
+    return any(each in ("*", value) for each in allowed or ())
+
+
+def _resource(resource: str, subresource: str, allowed: Sequence[str]) -> bool:
+    wanted = f"{resource}/{subresource}" if subresource else resource
+    return any(each in ("*", wanted) or (subresource and each == f"*/{subresource}") for each in allowed)
+
+
+def _path(pattern: str, path: str) -> bool:
+    return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern
+
+
+def _subject(binding: Mapping[str, Any], user: UserInfo, namespace: str) -> str:
+    """The subject that is the user, in the reason's words; empty when none is."""
+    for subject in binding.get("subjects") or ():
+        kind, name = subject.get("kind"), subject.get("name", "")
+        if kind == "User" and name == user.name:
+            return f'User "{name}"'
+        if kind == "Group" and name in user.groups:
+            return f'Group "{name}"'
+        home = subject.get("namespace") or namespace
+        if kind == "ServiceAccount" and user.name == f"system:serviceaccount:{home}:{name}":
+            return f'ServiceAccount "{name}/{home}"'
+    return ""
+
+
+def _role(binding: Mapping[str, Any]) -> str:
+    reference = binding.get("roleRef") or {}
+    return f'{reference.get("kind")} "{reference.get("name")}"'
+
+
+def _kept(rule: Rule, *names: str) -> Obj:
+    return {name: list(rule[name]) for name in names if rule.get(name)}
+
+
+EVERYTHING: Sequence[Rule] = (
+    {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+    {"verbs": ["*"], "nonResourceURLs": ["*"]},
+)
+
+
+def bootstrap_roles() -> Sequence[Obj]:
+    """ClusterRoles and bindings that a new cluster has: what every user may ask, and ``cluster-admin``."""
+    reviews = {
+        "verbs": ["create"],
+        "apiGroups": ["authorization.k8s.io"],
+        "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+    }
+    whoami = {"verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"]}
+    paths = [
+        "/api",
+        "/api/*",
+        "/apis",
+        "/apis/*",
+        "/healthz",
+        "/livez",
+        "/openapi",
+        "/openapi/*",
+        "/readyz",
+        "/version",
+    ]
+    public = ["/healthz", "/livez", "/readyz", "/version"]
+    roles: tuple[tuple[str, list[Rule], list[str]], ...] = (
+        ("cluster-admin", list(EVERYTHING), [MASTERS]),
+        ("system:basic-user", [reviews, whoami], [AUTHENTICATED]),
+        ("system:discovery", [{"verbs": ["get"], "nonResourceURLs": paths}], [AUTHENTICATED]),
+        (
+            "system:public-info-viewer",
+            [{"verbs": ["get"], "nonResourceURLs": public}],
+            [AUTHENTICATED, "system:unauthenticated"],
+        ),
+    )
+    return [made for name, rules, groups in roles for made in _bound(name, rules, groups)]
+
+
+def _bound(name: str, rules: Sequence[Rule], groups: Sequence[str]) -> tuple[Obj, Obj]:
+    meta = {"name": name, "labels": {"kubernetes.io/bootstrapping": "rbac-defaults"}}
+    subjects = [{"kind": "Group", "apiGroup": GROUP, "name": group} for group in groups]
+    reference = {"apiGroup": GROUP, "kind": "ClusterRole", "name": name}
+    version = f"{GROUP}/v1"
+    return (
+        {"apiVersion": version, "kind": "ClusterRole", "metadata": dict(meta), "rules": list(rules)},
+        {
+            "apiVersion": version,
+            "kind": "ClusterRoleBinding",
+            "metadata": dict(meta),
+            "roleRef": reference,
+            "subjects": subjects,
+        },
+    )

@@ -1,0 +1,275 @@
+"""A part of the Common Expression Language, for admission webhooks, admission policies and rules of CRDs.
+
+Supported: null, booleans, 64-bit integers, doubles, strings, lists, maps; field access, indices, the optional forms
+``.?f`` and ``[?k]``; ``has()`` and the macros all, exists, exists_one, filter, map; the operators; the functions in
+:mod:`tessera_lab.apiserver.cel.functions`. Everything else (unsigned integers, bytes, timestamps, the authorizer and
+Kubernetes' libraries) is refused by :func:`compile_expression`, which names it: an expression is never stored that
+could not be evaluated.
+
+Semantics kept: ``&&`` and ``||`` take an error on one side if the other side decides; numbers compare across types,
+different types are unequal; a missing field is an error.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.cel.functions import (
+    FUNCTIONS,
+    METHODS,
+    NOTHING,
+    EvaluationError,
+    Optional,
+    boolean,
+    type_name,
+)
+from tessera_lab.apiserver.cel.syntax import Call, CelError, Index, ListOf, Literal, MapOf, Name, Node, Select, parse
+
+__all__ = ["CelError", "EvaluationError", "Program", "compile_expression"]
+
+Scope = Mapping[str, Any]
+
+
+MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
+
+
+class Program:
+    """A checked expression."""
+
+    def __init__(self, text: str, tree: Node) -> None:
+        self.text = text
+        self._tree = tree
+
+    def evaluate(self, variables: Scope) -> Any:
+        """The value.
+
+        Raises:
+            EvaluationError: there is none.
+        """
+        return _value(self._tree, variables)
+
+    def holds(self, variables: Scope) -> bool:
+        """The value of a condition.
+
+        Raises:
+            EvaluationError: there is none, or it is not a boolean.
+        """
+        found = self.evaluate(variables)
+        if not isinstance(found, bool):
+            raise EvaluationError(f"the expression is {type_name(found)}, a condition must be bool")
+        return found
+
+
+def compile_expression(
+    text: str, variables: frozenset[str], fields: Mapping[str, frozenset[str]] | None = None
+) -> Program:
+    """An expression over the named variables.
+
+    Args:
+        text: the expression.
+        variables: the names that it may use.
+        fields: of those variables whose type is known, the fields that they have.
+
+    Raises:
+        CelError: it is not valid, or has what is not supported.
+    """
+    tree = parse(text)
+    _check(tree, _Names(variables, fields or {}))
+    return Program(text, tree)
+
+
+class _Names(msgspec.Struct, frozen=True):
+    """Declared names, and the fields of those whose type is known."""
+
+    known: frozenset[str]
+    fields: Mapping[str, frozenset[str]]
+
+    def with_name(self, name: str) -> "_Names":
+        """These names and one more, whose type is not known."""
+        return _Names(self.known | {name}, {key: value for key, value in self.fields.items() if key != name})
+
+
+# -- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check(node: Node, names: _Names) -> None:
+    match node:
+        case Name(name=name, at=at):
+            if name not in names.known:
+                raise CelError(f"undeclared reference to '{name}' at {at}")
+        case Select(target=target, field=field, at=at):
+            _check(target, names)
+            known = names.fields.get(target.name) if isinstance(target, Name) else None
+            if known is not None and field not in known:
+                raise CelError(f"undefined field '{field}' at {at}")
+        case Index(target=target, key=key):
+            _check(target, names)
+            _check(key, names)
+        case ListOf(items=items):
+            for each in items:
+                _check(each, names)
+        case MapOf(entries=entries):
+            for key, value in entries:
+                _check(key, names)
+                _check(value, names)
+        case Call():
+            _check_call(node, names)
+        case _:
+            pass
+
+
+def _check_call(call: Call, names: _Names) -> None:
+    if call.target is not None:
+        _check(call.target, names)
+    if call.target is not None and call.name in MACROS:
+        _check_macro(call, names)
+        return
+    if call.target is None and call.name == "has":
+        if len(call.args) != 1 or not isinstance(call.args[0], Select):
+            raise CelError(f"has() at {call.at} takes one field selection, as in has(object.spec)")
+        _check(call.args[0], names)
+        return
+    known: Mapping[str, tuple[Sequence[int], Any]] = METHODS if call.target is not None else {**FUNCTIONS, **SPECIAL}
+    if call.name not in known:
+        raise CelError(f"undeclared reference to '{call.name}()' at {call.at}: not among the functions supported here")
+    if len(call.args) not in known[call.name][0]:
+        raise CelError(f"found no matching overload for '{call.name}' with {len(call.args)} arguments at {call.at}")
+    for each in call.args:
+        _check(each, names)
+
+
+def _check_macro(call: Call, names: _Names) -> None:
+    allowed = (2, 3) if call.name == "map" else (2,)
+    if len(call.args) not in allowed or not isinstance(call.args[0], Name):
+        raise CelError(f"{call.name}() at {call.at} takes a variable and an expression")
+    inner = names.with_name(call.args[0].name)
+    for each in call.args[1:]:
+        _check(each, inner)
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def _value(node: Node, scope: Scope) -> Any:
+    match node:
+        case Literal(value=value):
+            return value
+        case Name(name=name):
+            return scope[name]
+        case Select(target=target, field=field, optional=optional):
+            return _field(_value(target, scope), field, optional=optional)
+        case Index(target=target, key=key, optional=optional):
+            return _element(_value(target, scope), _value(key, scope), optional=optional)
+        case ListOf(items=items):
+            return [_value(each, scope) for each in items]
+        case MapOf(entries=entries):
+            return {_value(key, scope): _value(value, scope) for key, value in entries}
+        case Call():
+            return _call(node, scope)
+    raise AssertionError(node)
+
+
+def _field(target: Any, field: str, *, optional: bool) -> Any:
+    if isinstance(target, Optional):
+        return _field(target.value, field, optional=True) if target.present else NOTHING
+    if not isinstance(target, dict):
+        if optional and target is None:
+            return NOTHING
+        raise EvaluationError(f"no such key: {field} (the value is {type_name(target)})")
+    if optional:
+        return Optional(True, target[field]) if field in target else NOTHING
+    if field not in target:
+        raise EvaluationError(f"no such key: {field}")
+    return target[field]
+
+
+def _element(target: Any, key: Any, *, optional: bool) -> Any:
+    if isinstance(target, Optional):
+        return _element(target.value, key, optional=True) if target.present else NOTHING
+    if isinstance(target, list) and isinstance(key, int) and not isinstance(key, bool):
+        found = 0 <= key < len(target)
+        why = f"index out of bounds: {key}"
+    elif isinstance(target, dict):
+        found, why = key in target, f"no such key: {key}"
+    else:
+        raise EvaluationError(f"no such overload: {type_name(target)}[{type_name(key)}]")
+    if optional:
+        return Optional(True, target[key]) if found else NOTHING
+    if not found:
+        raise EvaluationError(why)
+    return target[key]
+
+
+def _call(call: Call, scope: Scope) -> Any:
+    if call.target is not None:
+        if call.name in MACROS:
+            return _macro(call, scope)
+        return METHODS[call.name][1](_value(call.target, scope), *(_value(each, scope) for each in call.args))
+    if call.name in SPECIAL:
+        return SPECIAL[call.name][1](call.args, scope)
+    return FUNCTIONS[call.name][1](*(_value(each, scope) for each in call.args))
+
+
+def _macro(call: Call, scope: Scope) -> Any:
+    assert call.target is not None
+    assert isinstance(call.args[0], Name)
+    name = call.args[0].name
+    target = _value(call.target, scope)
+    if not isinstance(target, (list, dict)):
+        raise EvaluationError(f"{call.name}() needs a list or a map, not {type_name(target)}")
+    scopes = [{**scope, name: each} for each in target]
+    test = call.args[1]
+    match call.name:
+        case "all":
+            return _decide([partial(_value, test, inner) for inner in scopes], decisive=False)
+        case "exists":
+            return _decide([partial(_value, test, inner) for inner in scopes], decisive=True)
+        case "exists_one":
+            return sum(boolean(_value(test, inner)) for inner in scopes) == 1
+        case "filter":
+            return [inner[name] for inner in scopes if boolean(_value(test, inner))]
+    if len(call.args) == 3:
+        scopes = [inner for inner in scopes if boolean(_value(test, inner))]
+    return [_value(call.args[-1], inner) for inner in scopes]
+
+
+def _decide(parts: Sequence[Callable[[], Any]], *, decisive: bool) -> bool:
+    """``decisive`` if any part is that, whatever errors the others raise; the first error if none is."""
+    error: EvaluationError | None = None
+    for part in parts:
+        try:
+            if boolean(part()) is decisive:
+                return decisive
+        except EvaluationError as caught:
+            error = error or caught
+    if error is not None:
+        raise error
+    return not decisive
+
+
+def _has(args: Sequence[Node], scope: Scope) -> bool:
+    select = args[0]
+    assert isinstance(select, Select)
+    target = _value(select.target, scope)
+    if isinstance(target, Optional):
+        target = target.value
+    return isinstance(target, dict) and target.get(select.field) is not None
+
+
+def _ternary(args: Sequence[Node], scope: Scope) -> Any:
+    return _value(args[1] if boolean(_value(args[0], scope)) else args[2], scope)
+
+
+def _junction(*, decisive: bool) -> Callable[[Sequence[Node], Scope], bool]:
+    return lambda args, scope: _decide([partial(_value, each, scope) for each in args], decisive=decisive)
+
+
+#: Evaluate their arguments themselves: allowed numbers of arguments, function of argument trees and scope.
+SPECIAL: Mapping[str, tuple[Sequence[int], Callable[[Sequence[Node], Scope], Any]]] = {
+    "has": ((1,), _has),
+    "?:": ((3,), _ternary),
+    "&&": ((2,), _junction(decisive=False)),
+    "||": ((2,), _junction(decisive=True)),
+}

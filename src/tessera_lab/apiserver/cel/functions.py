@@ -1,0 +1,254 @@
+"""Operators and functions of the Common Expression Language that are supported, on values.
+
+A value is JSON's, or :class:`Optional`. What does not fit raises :class:`EvaluationError`, as CEL's missing overloads.
+"""
+
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.schemas.formats import go_pattern
+
+
+class EvaluationError(Exception):
+    """The expression has no value here: a missing field, a type that does not fit, a division by zero."""
+
+
+class Optional(msgspec.Struct, frozen=True):
+    """A value that may be missing, from ``.?field`` and ``[?key]``."""
+
+    present: bool
+    value: Any = None
+
+
+NOTHING = Optional(present=False)
+
+
+def boolean(value: Any) -> bool:
+    """The value, which must be a boolean."""
+    if not isinstance(value, bool):
+        raise EvaluationError(f"no such overload: bool is expected, not {type_name(value)}")
+    return value
+
+
+def type_name(value: Any) -> str:
+    """CEL's name of the value's type."""
+    names = {type(None): "null", bool: "bool", int: "int", float: "double", str: "string", list: "list", dict: "map"}
+    return names.get(type(value), "optional")
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def equal(one: Any, other: Any) -> bool:
+    """CEL's equality: across numbers, never across other types."""
+    if _numeric(one) and _numeric(other):
+        return bool(one == other)
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, list):
+        return len(one) == len(other) and all(equal(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+def _compare(sign: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    def compare(one: Any, other: Any) -> bool:
+        same = type(one) is type(other) and isinstance(one, (str, bool))
+        if not same and not (_numeric(one) and _numeric(other)):
+            raise EvaluationError(f"no such overload: {type_name(one)} compared with {type_name(other)}")
+        return bool(sign(one, other))
+
+    return compare
+
+
+def _bounded(value: Any) -> Any:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise EvaluationError("integer overflow")
+    return value
+
+
+def _arithmetic(sign: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def calculate(one: Any, other: Any) -> Any:
+        if not (_numeric(one) and type(one) is type(other)):
+            raise EvaluationError(f"no such overload: {type_name(one)} {sign} {type_name(other)}")
+        return _bounded(compute(one, other))
+
+    return calculate
+
+
+def _add(one: Any, other: Any) -> Any:
+    joined = type(one) is type(other) and isinstance(one, (str, list))
+    return one + other if joined else _arithmetic("+", operator.add)(one, other)
+
+
+def _divide(one: Any, other: Any) -> Any:
+    if isinstance(one, float):
+        if other == 0:
+            return math.nan if one == 0 or math.isnan(one) else math.copysign(math.inf, one)
+        return one / other
+    if other == 0:
+        raise EvaluationError("division by zero")
+    quotient = abs(one) // abs(other)
+    return quotient if (one < 0) == (other < 0) else -quotient
+
+
+def _modulo(one: Any, other: Any) -> Any:
+    if isinstance(one, float):
+        raise EvaluationError("no such overload: double % double")
+    if other == 0:
+        raise EvaluationError("modulus by zero")
+    return one - other * _divide(one, other)
+
+
+def _negate(value: Any) -> Any:
+    if not _numeric(value):
+        raise EvaluationError(f"no such overload: -{type_name(value)}")
+    return _bounded(-value)
+
+
+def _contains(element: Any, container: Any) -> bool:
+    if isinstance(container, dict) and isinstance(element, str):
+        return element in container
+    if isinstance(container, (list, dict)):
+        return any(equal(element, each) for each in container)
+    raise EvaluationError(f"no such overload: in {type_name(container)}")
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, (str, list, dict)):
+        return len(value)
+    raise EvaluationError(f"no such overload: size({type_name(value)})")
+
+
+def _sum(value: Any) -> Any:
+    if not isinstance(value, list) or not all(map(_numeric, value)):
+        raise EvaluationError(f"no such overload: sum() of {type_name(value)}")
+    return _bounded(sum(value))
+
+
+def _text(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of strings only; integers may follow."""
+
+    def checked(target: Any, *args: Any) -> Any:
+        if not isinstance(target, str) or any(isinstance(each, (list, dict, float, type(None))) for each in args):
+            raise EvaluationError(f"no such overload: a string is expected, not {type_name(target)}")
+        try:
+            return function(target, *args)
+        except TypeError:
+            raise EvaluationError("no such overload: a string is expected") from None
+
+    return checked
+
+
+def _matches(text: str, pattern: str) -> bool:
+    try:
+        return go_pattern(pattern).search(text) is not None
+    except re.error as error:
+        raise EvaluationError(f"error parsing regexp: {error}") from None
+
+
+def _substring(text: str, start: int, end: int | None = None) -> str:
+    stop = len(text) if end is None else end
+    if not 0 <= start <= stop <= len(text):
+        raise EvaluationError(f"index out of range: {start}")
+    return text[start:stop]
+
+
+def _join(target: Any, separator: str = "") -> str:
+    if not isinstance(target, list) or not all(isinstance(each, str) for each in target):
+        raise EvaluationError("no such overload: join() needs a list of strings")
+    return separator.join(target)
+
+
+def _to_string(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise EvaluationError(f"no such overload: string({type_name(value)})")
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise EvaluationError(f"no such overload: int({type_name(value)})")
+    try:
+        return int(_bounded(int(value)))
+    except (ValueError, OverflowError):
+        raise EvaluationError(f"type conversion error: {value!r} is no integer") from None
+
+
+def _to_double(value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, TypeError):
+        raise EvaluationError(f"type conversion error: {value!r} is no double") from None
+
+
+def _or_value(target: Any, default: Any) -> Any:
+    if not isinstance(target, Optional):
+        raise EvaluationError(f"no such overload: {type_name(target)}.orValue()")
+    return target.value if target.present else default
+
+
+def _has_value(target: Any) -> bool:
+    if not isinstance(target, Optional):
+        raise EvaluationError(f"no such overload: {type_name(target)}.hasValue()")
+    return target.present
+
+
+def _unwrap(target: Any) -> Any:
+    if not isinstance(target, Optional) or not target.present:
+        raise EvaluationError("optional.none() dereference")
+    return target.value
+
+
+#: Functions and operators of values.
+FUNCTIONS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
+    "==": ((2,), equal),
+    "!=": ((2,), lambda one, other: not equal(one, other)),
+    "<": ((2,), _compare(operator.lt)),
+    "<=": ((2,), _compare(operator.le)),
+    ">": ((2,), _compare(operator.gt)),
+    ">=": ((2,), _compare(operator.ge)),
+    "in": ((2,), _contains),
+    "+": ((2,), _add),
+    "-": ((2,), _arithmetic("-", operator.sub)),
+    "*": ((2,), _arithmetic("*", operator.mul)),
+    "/": ((2,), _arithmetic("/", _divide)),
+    "%": ((2,), _arithmetic("%", _modulo)),
+    "!_": ((1,), lambda value: not boolean(value)),
+    "-_": ((1,), _negate),
+    "size": ((1,), _size),
+    "string": ((1,), _to_string),
+    "int": ((1,), _to_int),
+    "double": ((1,), _to_double),
+    "dyn": ((1,), lambda value: value),
+    "matches": ((2,), _text(_matches)),
+}
+#: Functions of a target.
+METHODS: Mapping[str, tuple[Sequence[int], Callable[..., Any]]] = {
+    "startsWith": ((1,), _text(str.startswith)),
+    "endsWith": ((1,), _text(str.endswith)),
+    "contains": ((1,), _text(operator.contains)),
+    "matches": ((1,), _text(_matches)),
+    "size": ((0,), _size),
+    "sum": ((0,), _sum),
+    "lowerAscii": ((0,), _text(str.lower)),
+    "upperAscii": ((0,), _text(str.upper)),
+    "trim": ((0,), _text(str.strip)),
+    "split": ((1,), _text(lambda text, separator: text.split(separator) if separator else list(text))),
+    "replace": ((2,), _text(str.replace)),
+    "indexOf": ((1,), _text(str.find)),
+    "substring": ((1, 2), _text(_substring)),
+    "join": ((0, 1), _join),
+    "orValue": ((1,), _or_value),
+    "hasValue": ((0,), _has_value),
+    "value": ((0,), _unwrap),
+}

@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions: rules for a definition, its structural schema, and how it is served."""

@@ -1,0 +1,205 @@
+"""Rules in CEL that a CRD's schema states (``x-kubernetes-validations``): read with the definition, held of objects.
+
+A rule that names ``oldSelf`` is a transition rule: it is held of an update, where the field was there before and after.
+A value that an update leaves as it was is not judged again. Texts and order are those of kube-apiserver 1.36, and so is
+that no rule is held of an object that has wrong types, values or missing fields.
+
+Not known here, and refused (501) instead of stored: ``messageExpression``, ``fieldPath``, ``optionalOldSelf``, and
+transition rules in lists of type ``map``. Not looked at: what a rule costs, and whether the schema has the fields that
+it names.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver import field_errors
+from tessera_lab.apiserver.cel.evaluator import CelError, EvaluationError, Program, compile_expression
+from tessera_lab.apiserver.crd.value_validation import NO_FIELD
+from tessera_lab.apiserver.field_errors import child
+from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.status import not_implemented
+
+Schema = Mapping[str, Any]
+Rule = Mapping[str, Any]
+
+RULES, LIST_TYPE = "x-kubernetes-validations", "x-kubernetes-list-type"
+VARIABLES = frozenset({"self", "oldSelf"})
+UNKNOWN = ("messageExpression", "fieldPath", "optionalOldSelf")
+REASONS = ("FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired")
+
+#: With one of these, rules are not held at all.
+BLOCKING = frozenset(
+    {
+        "FieldValueNotSupported",
+        "FieldValueRequired",
+        "FieldValueTooLong",
+        "FieldValueTooMany",
+        "FieldValueTypeInvalid",
+    }
+)
+NOT_HELD = field_errors.invalid(
+    NO_FIELD,
+    None,
+    "some validation rules were not checked because the object was invalid; correct the existing errors to complete"
+    " validation",
+)
+
+#: No value: the field was not there, or there is no telling which one it was.
+_ABSENT = object()
+
+
+# -- the definition -------------------------------------------------------------------------------------------------
+
+
+def stated(schema: Schema, path: str, uncorrelatable: str = "") -> Iterator[Cause]:
+    """What is wrong with the rules of one node of a schema.
+
+    Args:
+        schema: the node, whose own rules are looked at.
+        path: where it is.
+        uncorrelatable: path of the list around it whose items cannot be told apart from one write to the next.
+
+    Raises:
+        tessera_lab.apiserver.status.StatusError: 501, a rule has what this server does not know.
+    """
+    for index, rule in enumerate(schema.get(RULES) or ()):
+        where = f"{path}.{RULES}[{index}]"
+        for name in UNKNOWN:
+            if rule.get(name):
+                raise not_implemented(f"{where}.{name}")
+        yield from _described(rule, where)
+        yield from _written(rule, where, uncorrelatable)
+
+
+def below_list(schema: Schema, path: str, uncorrelatable: str) -> str:
+    """``uncorrelatable`` of the items of a list.
+
+    Raises:
+        tessera_lab.apiserver.status.StatusError: 501, transition rules in a list of type ``map``.
+    """
+    if schema.get(LIST_TYPE) != "map":
+        return path
+    if any(_is_transition(text) for text in _texts(schema["items"])):
+        raise not_implemented(f"{path}.items.{RULES} (oldSelf in a list of type map)")
+    return uncorrelatable
+
+
+def _described(rule: Rule, where: str) -> Iterator[Cause]:
+    message = rule.get("message", "")
+    if message and not message.strip():
+        yield field_errors.invalid(f"{where}.message", message, "must be non-empty if specified")
+    elif "\n" in message:
+        yield field_errors.invalid(f"{where}.message", message, "must not contain line breaks")
+    elif not message and "\n" in rule.get("rule", ""):
+        yield field_errors.required(f"{where}.message", "message must be specified if rule contains line breaks")
+    if rule.get("reason", REASONS[0]) not in REASONS:
+        yield field_errors.unsupported(f"{where}.reason", rule["reason"], REASONS)
+
+
+def _written(rule: Rule, where: str, uncorrelatable: str) -> Iterator[Cause]:
+    text = rule.get("rule", "").strip()
+    if not text:
+        yield field_errors.required(f"{where}.rule", "rule is not specified")
+        return
+    try:
+        compile_expression(text, VARIABLES)
+    except CelError as error:
+        yield field_errors.invalid(f"{where}.rule", text, f"compilation failed: {error}")
+        return
+    if uncorrelatable and _is_transition(text):
+        why = f"oldSelf cannot be used on the uncorrelatable portion of the schema within {uncorrelatable}"
+        yield field_errors.invalid(f"{where}.rule", text, why)
+
+
+def _is_transition(text: str) -> bool:
+    """Whether a rule that compiles needs ``oldSelf``: without that variable it does not compile."""
+    try:
+        compile_expression(text, VARIABLES - {"oldSelf"})
+    except CelError:
+        return True
+    return False
+
+
+def _texts(schema: Schema) -> Iterator[str]:
+    """The rules of a schema and of all that is below it."""
+    yield from (rule["rule"] for rule in schema.get(RULES) or () if rule.get("rule"))
+    below = [schema.get("items"), schema.get("additionalProperties"), *schema.get("properties", {}).values()]
+    for each in below:
+        if isinstance(each, Mapping):
+            yield from _texts(each)
+
+
+# -- objects --------------------------------------------------------------------------------------------------------
+
+
+class Rules:
+    """The rules of one version of a CRD.
+
+    Args:
+        schema: its ``openAPIV3Schema``, in which :func:`stated` found nothing wrong.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._programs: dict[str, tuple[Program, bool]] = {
+            text: (compile_expression(text, VARIABLES), _is_transition(text)) for text in _texts(schema)
+        }
+
+    def broken(
+        self, obj: Mapping[str, Any], old: Mapping[str, Any] | None, misfits: Sequence[Cause]
+    ) -> Sequence[Cause]:
+        """Which rules an object breaks.
+
+        Args:
+            obj: the object.
+            old: the object before the update; ``None`` for a new one.
+            misfits: what else is wrong with it.
+        """
+        if not self._programs:
+            return ()
+        if any(cause.reason in BLOCKING for cause in misfits):
+            return (NOT_HELD,)
+        return list(self._held(obj, _ABSENT if old is None else old, self._schema, ""))
+
+    def _held(self, value: Any, old: Any, schema: Schema, path: str) -> Iterator[Cause]:
+        if value is None or value == old:
+            return
+        for rule in schema.get(RULES) or ():
+            yield from self._one(rule, value, old, schema, path)
+        if isinstance(value, dict):
+            properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
+            for name, below in value.items():
+                following = properties.get(name, extra)
+                if isinstance(following, Mapping):
+                    before = old.get(name, _ABSENT) if isinstance(old, dict) else _ABSENT
+                    yield from self._held(below, before, following, child(path, name))
+        elif isinstance(value, list) and "items" in schema:
+            for index, each in enumerate(value):
+                yield from self._held(each, _ABSENT, schema["items"], f"{path}[{index}]")
+
+    def _one(self, rule: Rule, value: Any, old: Any, schema: Schema, path: str) -> Iterator[Cause]:
+        program, transition = self._programs[rule["rule"]]
+        if transition and (old is _ABSENT or old is None):
+            return
+        try:
+            kept = program.holds({"self": value, "oldSelf": old})
+        except EvaluationError as error:
+            why = f"{error} evaluating rule: {rule.get('message') or rule['rule']}"
+            yield field_errors.invalid(path or NO_FIELD, schema.get("type"), why)
+            return
+        if not kept:
+            yield _refusal(rule, value, path or NO_FIELD)
+
+
+def _refusal(rule: Rule, value: Any, path: str) -> Cause:
+    text = rule.get("message", "").strip() or f"failed rule: {rule['rule'].strip()}"
+    match rule.get("reason", "FieldValueInvalid"):
+        case "FieldValueRequired":
+            return field_errors.required(path, text)
+        case "FieldValueForbidden":
+            return field_errors.forbidden(path, text)
+        case "FieldValueDuplicate":
+            return field_errors.duplicate(path, value)
+    if isinstance(value, (dict, list)):
+        return Cause(field=path, reason="FieldValueInvalid", message=f"Invalid value: {text}")
+    return field_errors.invalid(path, value, text)

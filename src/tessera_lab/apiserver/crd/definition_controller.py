@@ -1,0 +1,175 @@
+"""CustomResourceDefinitions at work: a stored definition is served, a deleted one takes its objects with it.
+
+The room follows the store: every change of a definition, whoever made it, is seen inside the write. A definition that
+goes away is held by Kubernetes' own finalizer until the last of its objects is gone.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera_lab.apiserver.crd.structural_schema import StructuralSchema
+from tessera_lab.apiserver.interfaces import GroupResource, Obj
+from tessera_lab.apiserver.kinds.metadata import doomed
+from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.resource_types import ALL_VERBS, ResourceType, ScalePaths, Subresource
+from tessera_lab.apiserver.schemas.merge_topology import crd_topology
+from tessera_lab.apiserver.storage.store import Change, copied
+from tessera_lab.apiserver.tables.other_columns import CustomColumns
+
+CRDS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
+#: Holds a definition until its objects are gone.
+CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
+
+Read = Mapping[str, Any]
+_GET_PATCH_UPDATE = ("get", "patch", "update")
+
+
+def fill_names(crd: Obj) -> None:
+    """Defaults of ``spec.names`` and ``spec.conversion``."""
+    spec = crd.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    kind = names.get("kind", "")
+    names.setdefault("singular", kind.lower())
+    names.setdefault("listKind", f"{kind}List")
+    spec.setdefault("conversion", {"strategy": "None"})
+
+
+def established(crd: Obj) -> None:
+    """The status of a definition that is served at once, as a new one is here."""
+    finalizers = crd["metadata"].setdefault("finalizers", [])
+    if CLEANUP not in finalizers:
+        finalizers.append(CLEANUP)
+    now = crd["metadata"]["creationTimestamp"]
+    crd["status"] = {
+        "acceptedNames": copied(crd["spec"].get("names", {})),
+        "conditions": [
+            _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
+            _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
+        ],
+        "storedVersions": _stored_versions(crd),
+    }
+
+
+def reestablished(crd: Obj, old: Read) -> None:
+    """The status after the spec changed: names are accepted at once, versions once stored stay listed."""
+    del old
+    status = crd.get("status")
+    if status:
+        known = status.get("storedVersions") or []
+        status["acceptedNames"] = copied(crd["spec"].get("names", {}))
+        status["storedVersions"] = [*known, *(each for each in _stored_versions(crd) if each not in known)]
+
+
+def _stored_versions(crd: Read) -> list[str]:
+    return [each["name"] for each in crd["spec"].get("versions") or () if each.get("storage")]
+
+
+def _condition(kind: str, reason: str, message: str, now: str) -> Obj:
+    return {"type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now}
+
+
+def types_of(crd: Read) -> list[ResourceType]:
+    """The resource types that a definition serves, the storage version first."""
+    versions = sorted(crd["spec"]["versions"], key=lambda each: not each.get("storage"))
+    return [_type(crd, version) for version in versions if version.get("served")]
+
+
+def _type(crd: Read, version: Read) -> ResourceType:
+    spec, names = crd["spec"], crd["spec"]["names"]
+    schema = (version.get("schema") or {}).get("openAPIV3Schema") or {"type": "object"}
+    subresources = version.get("subresources") or {}
+    shown = {}
+    if subresources.get("status") is not None:
+        shown["status"] = Subresource(name="status", verbs=_GET_PATCH_UPDATE)
+    scale = subresources.get("scale")
+    if scale is not None:
+        shown["scale"] = Subresource(
+            name="scale", verbs=_GET_PATCH_UPDATE, kind="Scale", group="autoscaling", version="v1"
+        )
+    return ResourceType(
+        group=spec["group"],
+        version=version["name"],
+        plural=names["plural"],
+        singular=names.get("singular", ""),
+        kind=names["kind"],
+        list_kind=names.get("listKind") or f"{names['kind']}List",
+        namespaced=spec["scope"] == "Namespaced",
+        storage=GroupResource(spec["group"], names["plural"]),
+        short_names=tuple(names.get("shortNames") or ()),
+        categories=tuple(names.get("categories") or ()),
+        verbs=ALL_VERBS,
+        subresources=shown,
+        scale=_scale(scale) if scale is not None else None,
+        topology=crd_topology(schema),
+        columns=CustomColumns(version.get("additionalPrinterColumns") or ()),
+        schema=StructuralSchema(schema),
+        generation=True,
+        served_crd=crd["metadata"]["name"],
+    )
+
+
+def _scale(scale: Read) -> ScalePaths:
+    return ScalePaths(
+        replicas=scale["specReplicasPath"].strip("."),
+        status_replicas=scale["statusReplicasPath"].strip("."),
+        selector=(scale.get("labelSelectorPath") or "").strip("."),
+    )
+
+
+class Definitions:
+    """Keeps the registry in step with the stored definitions."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._followed: set[GroupResource] = set()
+        core.store.listen(CRDS, self._changed)
+
+    def _changed(self, change: Change) -> None:
+        crd = change.new.obj
+        if change.kind == "DELETED":
+            self._core.registry.remove_crd(crd["metadata"]["name"])
+            return
+        if change.old is None or change.old.obj.get("spec") != crd.get("spec"):
+            self._serve(crd)
+        if crd["metadata"].get("deletionTimestamp") and CLEANUP in (crd["metadata"].get("finalizers") or ()):
+            self._clean(crd["metadata"]["name"])
+
+    def _serve(self, crd: Read) -> None:
+        self._core.registry.remove_crd(crd["metadata"]["name"])
+        for each in types_of(crd):
+            self._core.registry.add(each)
+        storage = GroupResource(crd["spec"]["group"], crd["spec"]["names"]["plural"])
+        if storage not in self._followed:
+            self._followed.add(storage)
+            self._core.store.listen(storage, self._object_changed)
+
+    def _object_changed(self, change: Change) -> None:
+        if change.kind != "DELETED":
+            return
+        kind = next((t for t in self._core.registry if t.kind == change.new.obj["kind"] and t.served_crd), None)
+        stored = self._core.store.find(CRDS, "", kind.served_crd) if kind else None
+        if stored and stored.obj["metadata"].get("deletionTimestamp"):
+            self._clean(stored.obj["metadata"]["name"])
+
+    def _clean(self, name: str) -> None:
+        """Deletes a dying definition's objects; the last one gone releases it."""
+        stored = self._core.store.find(CRDS, "", name)
+        if stored is None:
+            return
+        spec = stored.obj["spec"]
+        storage = GroupResource(spec["group"], spec["names"]["plural"])
+        for each in self._core.store.select(storage, None):
+            doom = doomed(copied(each.obj), {}, self._core.clock.now())
+            if doom.gone:
+                self._core.store.remove(storage, doom.state, each)
+            elif doom.state != each.obj:
+                self._core.store.put(storage, doom.state, each)
+        latest = self._core.store.find(CRDS, "", name)
+        if latest is None or self._core.store.select(storage, None):
+            return
+        last = copied(latest.obj)
+        last["metadata"]["finalizers"] = [f for f in last["metadata"].get("finalizers", ()) if f != CLEANUP]
+        if last["metadata"]["finalizers"]:
+            self._core.store.put(CRDS, last, latest)
+        else:
+            self._core.store.remove(CRDS, last, latest)

@@ -1,0 +1,197 @@
+"""Whether a value fits a structural schema, in the words of kube-apiserver.
+
+The texts are those of kube-openapi's validator as apiextensions turns them into field errors. A value is checked as it
+is: defaults are filled in and what is unknown is pruned before. Lists of type ``set`` and ``map`` are checked here
+too.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver import field_errors
+from tessera_lab.apiserver.field_errors import child
+from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.schemas.formats import FORMATS, fits, go_pattern
+
+Schema = Mapping[str, Any]
+
+#: Junctors' refusals have no field; Go prints the missing path so.
+NO_FIELD = "<nil>"
+
+_INTEGERS = {"int32": 2**31, "int64": 2**63, "": 2**63}
+
+
+def json_type(value: Any) -> str:
+    """The value's type in JSON schema's words."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+        case _:
+            return "object"
+
+
+def number(value: float) -> str:
+    """A bound as Go's ``%v`` prints a float64 of that size."""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e21 else repr(float(value))
+
+
+def wrong(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
+    """Everything that is wrong with a value and below it."""
+    misfit = _type(value, schema, path)
+    if misfit:
+        yield misfit
+        return
+    if value is None:
+        return
+    yield from _plain(value, schema, path)
+    if isinstance(value, dict):
+        yield from _object(value, schema, path)
+    elif isinstance(value, list):
+        yield from _array(value, schema, path)
+    yield from _junctors(value, schema, path)
+
+
+def _body(path: str) -> str:
+    return f"{path} in body" if path else "in body"
+
+
+def _type(value: Any, schema: Schema, path: str) -> Cause | None:
+    wanted = ["integer", "string"] if schema.get("x-kubernetes-int-or-string") else [schema.get("type")]
+    have = json_type(value)
+    if wanted == [None] or (value is None and schema.get("nullable")):
+        return None
+    if have in wanted or (have == "integer" and "number" in wanted):
+        return None
+    text = f"{_body(path)} must be of type {','.join(str(each) for each in wanted)}: {field_errors.quoted(have)}"
+    return field_errors.wrong_type(path or NO_FIELD, have, text)
+
+
+def _plain(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
+    if "enum" in schema and not any(json_type(value) == json_type(each) and value == each for each in schema["enum"]):
+        options = [each if isinstance(each, str) else field_errors.shown(each) for each in schema["enum"]]
+        yield field_errors.unsupported(path, value, options)
+    if isinstance(value, str):
+        yield from _string(value, schema, path)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield from _number(value, schema, path)
+
+
+def _string(value: str, schema: Schema, path: str) -> Iterator[Cause]:
+    if len(value) > schema.get("maxLength", len(value)):
+        yield field_errors.too_long(path, schema["maxLength"])
+    if len(value) < schema.get("minLength", 0):
+        yield field_errors.invalid(path, value, f"{_body(path)} should be at least {schema['minLength']} chars long")
+    pattern = schema.get("pattern")
+    if pattern and not go_pattern(pattern).search(value):
+        yield field_errors.invalid(path, value, f"{_body(path)} should match '{pattern}'")
+    kind = schema.get("format", "")
+    if kind in FORMATS and not fits(kind, value):
+        yield field_errors.wrong_type(
+            path, value, f"{_body(path)} must be of type {kind}: {field_errors.quoted(value)}"
+        )
+
+
+def _number(value: float, schema: Schema, path: str) -> Iterator[Cause]:
+    limit = _INTEGERS.get(schema.get("format", ""))
+    if schema.get("type") == "integer" and limit and not -limit <= value < limit:
+        shown = f"format {schema['format']}" if "format" in schema else "(default format)"
+        text = f"Checked value must be of type integer {'with ' if 'format' in schema else ''}{shown} in {path}"
+        yield field_errors.invalid(NO_FIELD, "", text)
+    high, low, step = (schema.get(each) for each in ("maximum", "minimum", "multipleOf"))
+    if high is not None and (value > high or (schema.get("exclusiveMaximum") and value == high)):
+        rule = "less than" if schema.get("exclusiveMaximum") else "less than or equal to"
+        yield field_errors.invalid(path, value, f"{_body(path)} should be {rule} {number(high)}")
+    if low is not None and (value < low or (schema.get("exclusiveMinimum") and value == low)):
+        rule = "greater than" if schema.get("exclusiveMinimum") else "greater than or equal to"
+        yield field_errors.invalid(path, value, f"{_body(path)} should be {rule} {number(low)}")
+    if step and abs(value / step - round(value / step)) > 1e-9:
+        yield field_errors.invalid(path, value, f"{_body(path)} should be a multiple of {number(step)}")
+
+
+def _object(value: Mapping[str, Any], schema: Schema, path: str) -> Iterator[Cause]:
+    if len(value) < schema.get("minProperties", 0):
+        yield field_errors.invalid(
+            path, value, f"{_body(path)} should have at least {schema['minProperties']} properties"
+        )
+    if len(value) > schema.get("maxProperties", len(value)):
+        yield field_errors.too_many(path, len(value), schema["maxProperties"])
+    properties, extra = schema.get("properties", {}), schema.get("additionalProperties")
+    for name, below in value.items():
+        following = properties.get(name, extra)
+        if isinstance(following, Mapping):
+            yield from wrong(below, following, child(path, name))
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield field_errors.required(child(path, name))
+
+
+def _array(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Cause]:
+    if len(value) < schema.get("minItems", 0):
+        yield field_errors.invalid(path, len(value), f"{_body(path)} should have at least {schema['minItems']} items")
+    if len(value) > schema.get("maxItems", len(value)):
+        yield field_errors.too_many(path, len(value), schema["maxItems"])
+    kind = schema.get("x-kubernetes-list-type")
+    if kind == "set":
+        yield from (field_errors.duplicate(f"{path}[{index}]", value[index]) for index in _repeated(value))
+    elif kind == "map":
+        yield from _keyed(value, schema["x-kubernetes-list-map-keys"], path)
+    if "items" in schema:
+        for index, each in enumerate(value):
+            yield from wrong(each, schema["items"], f"{path}[{index}]")
+
+
+def _repeated(values: Sequence[Any]) -> Iterator[int]:
+    """Indices where a value appears for the second time."""
+    seen: dict[str, int] = {}
+    for index, value in enumerate(values):
+        key = field_errors.shown(value)
+        seen[key] = seen.get(key, 0) + 1
+        if seen[key] == 2:
+            yield index
+
+
+def _keyed(value: Sequence[Any], keys: Sequence[str], path: str) -> Iterator[Cause]:
+    if any(not isinstance(each, (dict, type(None))) for each in value):
+        return
+    identities = [{key: each[key] for key in keys if key in each} if each else {} for each in value]
+    yield from (field_errors.duplicate(f"{path}[{index}]", identities[index]) for index in _repeated(identities))
+
+
+def _junctors(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
+    for each in schema.get("allOf", ()):
+        yield from wrong(value, each, path)
+    shown = field_errors.quoted(path)
+    if "anyOf" in schema and not schema.get("x-kubernetes-int-or-string"):
+        tries = [list(wrong(value, each, path)) for each in schema["anyOf"]]
+        if all(tries):
+            yield field_errors.invalid(NO_FIELD, "", f"{shown} must validate at least one schema (anyOf)")
+            yield from min(tries, key=len)
+    if "oneOf" in schema:
+        tries = [list(wrong(value, each, path)) for each in schema["oneOf"]]
+        fitting = sum(1 for each in tries if not each)
+        if fitting != 1:
+            found = f"Found {fitting} valid alternatives" if fitting else "Found none valid"
+            yield field_errors.invalid(NO_FIELD, "", f"{shown} must validate one and only one schema (oneOf). {found}")
+            yield from () if fitting else min(tries, key=len)
+    if "not" in schema and not list(wrong(value, schema["not"], path)):
+        yield field_errors.invalid(NO_FIELD, "", f"{shown} must not validate the schema (not)")
+
+
+def pattern_problem(pattern: str) -> str:
+    """Why a pattern is not valid; empty when it is."""
+    try:
+        go_pattern(pattern)
+    except re.error as error:
+        return str(error)
+    return ""

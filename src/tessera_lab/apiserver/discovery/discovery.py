@@ -1,0 +1,201 @@
+"""Discovery: which groups, versions and resources the server serves, as kubectl and client-go ask for it.
+
+Two forms. Aggregated (``APIGroupDiscoveryList``, v2 and v2beta1) answers ``/api`` and ``/apis`` at once and must carry
+the very Content-Type that was asked for; a client that does not name it gets ``APIVersions``, ``APIGroupList`` and one
+``APIResourceList`` per group version. Documents are made from the registry and kept until it changes.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.resource_types import Registry, ResourceType, Subresource
+
+JSON = "application/json"
+_AGGREGATED = ("v2", "v2beta1")
+_VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+
+#: Of a lab, and of one whose time leaps: seconds of a clock elsewhere mean nothing in it.
+LAB_VERSION = "v1.32.4+tessera-lab"
+LEAPING_VERSION = f"{LAB_VERSION}.virtual-time"
+#: What the server behaves like, and that it is not the real one.
+VERSION: Obj = {
+    "major": "1",
+    "minor": "32",
+    "gitVersion": LAB_VERSION,
+    "gitCommit": "",
+    "gitTreeState": "clean",
+    "buildDate": "1970-01-01T00:00:00Z",
+    "goVersion": "",
+    "compiler": "cpython",
+    "platform": "linux/amd64",
+}
+
+
+class Discovery:
+    """Implements :class:`tessera_lab.apiserver.interfaces.Discovery` over a registry.
+
+    Args:
+        registry: what is served.
+        leaps: the server's time leaps, which its version says.
+    """
+
+    def __init__(self, registry: Registry, *, leaps: bool = False) -> None:
+        self._registry = registry
+        self._version = VERSION | {"gitVersion": LEAPING_VERSION if leaps else LAB_VERSION}
+        self._generation = -1
+        self._kept: dict[tuple[str, str], Obj | None] = {}
+
+    def answer(self, path: str, accept: str) -> tuple[str, Obj] | None:
+        """Content-Type and document of ``/api``, ``/apis``, below them, and ``/version``."""
+        version = aggregated_version(accept) if path in ("/api", "/apis") else ""
+        media = f"{JSON};g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList" if version else JSON
+        document = self._document(path, version)
+        return None if document is None else (media, document)
+
+    def _document(self, path: str, version: str) -> Obj | None:
+        if self._generation != self._registry.generation:
+            self._kept.clear()
+            self._generation = self._registry.generation
+        if (path, version) not in self._kept:
+            self._kept[path, version] = self._made(path, version)
+        return self._kept[path, version]
+
+    def _made(self, path: str, version: str) -> Obj | None:
+        if version:
+            groups = [""] if path == "/api" else [group for group in self._groups() if group]
+            return {
+                "kind": "APIGroupDiscoveryList",
+                "apiVersion": f"apidiscovery.k8s.io/{version}",
+                "metadata": {},
+                "items": [self._aggregated(group) for group in groups],
+            }
+        match path.strip("/").split("/"):
+            case ["version"]:
+                return self._version
+            case ["api"]:
+                return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}
+            case ["apis"]:
+                groups = [group for group in self._groups() if group]
+                return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [self._group(group) for group in groups]}
+            case ["apis", group]:
+                known = group in self._groups()
+                return {"kind": "APIGroup", "apiVersion": "v1", **self._group(group)} if known and group else None
+            case ["api", api_version]:
+                return self._resources("", api_version)
+            case ["apis", group, api_version]:
+                return self._resources(group, api_version)
+        return None
+
+    def _groups(self) -> list[str]:
+        return list(dict.fromkeys(each.group for each in self._registry))
+
+    def _versions(self, group: str) -> list[str]:
+        """A group's versions, the preferred one first."""
+        found = {each.version for each in self._registry if each.group == group}
+        return sorted(found, key=version_priority, reverse=True)
+
+    def _group(self, group: str) -> Obj:
+        versions = [{"groupVersion": f"{group}/{each}", "version": each} for each in self._versions(group)]
+        return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+    def _aggregated(self, group: str) -> Obj:
+        return {
+            "metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None},
+            "versions": [
+                {
+                    "version": version,
+                    "freshness": "Current",
+                    "resources": [_discovered(each) for each in self._of(group, version)],
+                }
+                for version in self._versions(group)
+            ],
+        }
+
+    def _of(self, group: str, version: str) -> list[ResourceType]:
+        found = [each for each in self._registry if (each.group, each.version) == (group, version)]
+        return sorted(found, key=lambda each: each.plural)
+
+    def _resources(self, group: str, version: str) -> Obj | None:
+        if not self._registry.has_group_version(group, version):
+            return None
+        listed = [entry for each in self._of(group, version) for entry in _listed(each)]
+        shown = f"{group}/{version}" if group else version
+        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": shown, "resources": listed}
+
+
+def aggregated_version(accept: str) -> str:
+    """Which aggregated form the client would take first; empty when none, or plain JSON comes before it."""
+    for clause in accept.split(","):
+        media, *raw = (part.strip() for part in clause.split(";"))
+        params = dict(part.split("=", 1) for part in raw if "=" in part)
+        if media != JSON:
+            continue
+        if params.get("g") == "apidiscovery.k8s.io" and params.get("as") == "APIGroupDiscoveryList":
+            if params.get("v") in _AGGREGATED:
+                return params["v"]
+        elif "as" not in params:
+            return ""
+    return ""
+
+
+def version_priority(version: str) -> tuple[int, int, int, str]:
+    """Kubernetes' order of versions: v2 > v1 > v1beta2 > v1alpha1 > everything else; larger is preferred."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return (0, 0, 0, version)
+    stage = {None: 3, "beta": 2, "alpha": 1}[found[2]]
+    return (stage, int(found[1]), int(found[3] or 0), "")
+
+
+def _kind(each: ResourceType, sub: Subresource | None = None) -> Obj:
+    """What is answered: of built-in resources, group and version are empty where they are the list's own."""
+    if sub is not None and sub.kind:
+        return {"group": sub.group, "version": sub.version, "kind": sub.kind}
+    if each.served_crd:
+        return {"group": each.group, "version": each.version, "kind": each.kind}
+    return {"group": "", "version": "", "kind": each.kind}
+
+
+def _discovered(each: ResourceType) -> Obj:
+    """``APIResourceDiscovery``."""
+    subresources = [
+        {"subresource": sub.name, "responseKind": _kind(each, sub), "verbs": sorted(sub.verbs)}
+        for sub in sorted(each.subresources.values(), key=lambda sub: sub.name)
+    ]
+    return {
+        "resource": each.plural,
+        "responseKind": _kind(each),
+        "scope": "Namespaced" if each.namespaced else "Cluster",
+        "singularResource": each.singular,
+        "verbs": sorted(each.verbs),
+        **_names(each),
+        **({"subresources": subresources} if subresources else {}),
+    }
+
+
+def _names(each: ResourceType) -> dict[str, Sequence[str]]:
+    found = {"shortNames": list(each.short_names), "categories": list(each.categories)}
+    return {name: value for name, value in found.items() if value}
+
+
+def _listed(each: ResourceType) -> Iterator[Obj]:
+    """``APIResource`` of the resource and of each subresource."""
+    yield {
+        "name": each.plural,
+        "singularName": each.singular,
+        "namespaced": each.namespaced,
+        "kind": each.kind,
+        "verbs": sorted(each.verbs),
+        **_names(each),
+    }
+    for sub in sorted(each.subresources.values(), key=lambda sub: sub.name):
+        other = {"group": sub.group, "version": sub.version} if sub.group else {}
+        yield {
+            "name": f"{each.plural}/{sub.name}",
+            "singularName": "",
+            "namespaced": each.namespaced,
+            "kind": sub.kind or each.kind,
+            **other,
+            "verbs": sorted(sub.verbs),
+        }

@@ -1,0 +1,72 @@
+"""What is wrong with one field, in the words of ``k8s.io/apimachinery/pkg/util/validation/field``.
+
+Clients match on these texts, so each constructor here is one of Kubernetes' error types and nothing else.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import Cause
+
+
+def shown(value: Any) -> str:
+    """A value as Kubernetes prints it in an error: strings quoted, the rest as JSON."""
+    return msgspec.json.encode(value).decode()
+
+
+def quoted(text: str) -> str:
+    """A string as Go's ``%q`` prints it."""
+    return msgspec.json.encode(text).decode()
+
+
+def child(path: str, name: str) -> str:
+    """Path of a field."""
+    return f"{path}.{name}" if path else name
+
+
+def required(field: str, why: str = "") -> Cause:
+    """The field is missing or empty."""
+    return Cause(field=field, reason="FieldValueRequired", message="Required value" + (f": {why}" if why else ""))
+
+
+def invalid(field: str, value: Any, why: str) -> Cause:
+    """The value breaks a rule."""
+    return Cause(field=field, reason="FieldValueInvalid", message=f"Invalid value: {shown(value)}: {why}")
+
+
+def wrong_type(field: str, kind: str, why: str) -> Cause:
+    """The value has another type; ``kind`` names the type it has."""
+    return Cause(field=field, reason="FieldValueTypeInvalid", message=f"Invalid value: {shown(kind)}: {why}")
+
+
+def unsupported(field: str, value: Any, supported: Iterable[str]) -> Cause:
+    """The value is none of an enumeration."""
+    listed = ", ".join(quoted(each) for each in supported)
+    text = f"Unsupported value: {shown(value)}" + (f": supported values: {listed}" if listed else "")
+    return Cause(field=field, reason="FieldValueNotSupported", message=text)
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    """The value must be unique and is not."""
+    return Cause(field=field, reason="FieldValueDuplicate", message=f"Duplicate value: {shown(value)}")
+
+
+def forbidden(field: str, why: str) -> Cause:
+    """The field may not be set."""
+    return Cause(field=field, reason="FieldValueForbidden", message=f"Forbidden: {why}")
+
+
+def too_long(field: str, limit: int) -> Cause:
+    """The string has more than ``limit`` characters."""
+    unit = "byte" if limit == 1 else "bytes"
+    return Cause(field=field, reason="FieldValueTooLong", message=f"Too long: may not be more than {limit} {unit}")
+
+
+def too_many(field: str, count: int, limit: int) -> Cause:
+    """The list or map has more than ``limit`` entries."""
+    unit = "item" if limit == 1 else "items"
+    return Cause(
+        field=field, reason="FieldValueTooMany", message=f"Too many: {count}: must have at most {limit} {unit}"
+    )

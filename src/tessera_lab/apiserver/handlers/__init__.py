@@ -1,0 +1,1 @@
+"""The verbs: from a request for a resource to its answer."""

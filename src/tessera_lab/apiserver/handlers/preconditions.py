@@ -1,0 +1,75 @@
+"""Whether a write means the object that is stored: by resourceVersion and by uid.
+
+A PUT that names another uid is a conflict. A patch that does is not valid, since it would change what cannot change;
+through the status of a custom resource it is let pass, as there metadata are the stored ones whatever is sent.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.request.server_state import Ask
+from tessera_lab.apiserver.status import MODIFIED, StatusError, conflict, invalid
+from tessera_lab.apiserver.validation.strategies import strategy_of
+
+Read = Mapping[str, Any]
+
+
+def check_state(ask: Ask, obj: Read, old: Read, *, put: bool) -> None:
+    """Refuses a wanted object that was made from another state, or for another life, of the stored one.
+
+    Args:
+        ask: the request, which names the object.
+        obj: the wanted object.
+        old: the stored one in the same version.
+        put: the body is a whole object, so that some kinds demand its resourceVersion.
+
+    Raises:
+        StatusError: 409, or 422 of a patch with another uid or a PUT without resourceVersion.
+    """
+    meta, was = obj["metadata"], old["metadata"]
+    other_life = meta.get("uid") not in {None, "", was["uid"]}
+    if other_life and put:
+        raise _another_life(ask, meta["uid"], was["uid"])
+    version = meta.get("resourceVersion")
+    if version in {None, "", "0"}:
+        if put and not strategy_of(ask.resource).unconditional:
+            raise _refused(ask, "resourceVersion", "Invalid value: 0x0: must be specified for an update")
+    elif version != was["resourceVersion"]:
+        raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
+    if other_life and not _takes_status_only(ask):
+        raise _refused(ask, "uid", f'Invalid value: "{meta["uid"]}": field is immutable')
+
+
+def check_deletion(ask: Ask, stored: Read, name: str) -> None:
+    """Refuses a deletion whose preconditions name another object, or another state of it.
+
+    Raises:
+        StatusError: 409.
+    """
+    wanted = ask.options.get("preconditions") or {}
+    for key, shown, guess in (
+        ("uid", "UID", "deleted and then recreated"),
+        ("resourceVersion", "ResourceVersion", "modified"),
+    ):
+        is_now = stored["metadata"][key]
+        if wanted.get(key) not in {None, is_now}:
+            why = (
+                f"the {shown} in the precondition ({wanted[key]}) does not match the {shown} in record ({is_now}). "
+                f"The object might have been {guess}"
+            )
+            raise conflict(ask.resource.group, ask.resource.kind, name, why)
+
+
+def _another_life(ask: Ask, wanted: str, is_now: str) -> StatusError:
+    why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {is_now}"
+    return conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
+
+
+def _refused(ask: Ask, field: str, text: str) -> StatusError:
+    cause = Cause(field=f"metadata.{field}", reason="FieldValueInvalid", message=text)
+    return invalid(ask.resource.group, ask.resource.kind, ask.route.name, [cause])
+
+
+def _takes_status_only(ask: Ask) -> bool:
+    return ask.route.subresource == "status" and bool(ask.resource.served_crd)

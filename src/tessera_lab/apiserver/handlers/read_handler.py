@@ -1,0 +1,248 @@
+"""get, list and watch.
+
+Version rules of a list: none or ``0`` is the present; ``Exact`` and continue tokens are past states, rebuilt from the
+store's ring; older than the ring is 410, newer than the present 504. A watch that starts too far back answers 200 with
+one ERROR event, as kube-apiserver's watch cache does.
+"""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import Cause
+from tessera_lab.apiserver.request.negotiation import Accept, Form, accept
+from tessera_lab.apiserver.request.server_state import Ask, Core
+from tessera_lab.apiserver.resource_types import ResourceType
+from tessera_lab.apiserver.status import StatusError, bad_request, expired, invalid, not_found
+from tessera_lab.apiserver.storage.selectors import Selection, parse_fields, parse_labels
+from tessera_lab.apiserver.storage.store import Stored, TooOld
+from tessera_lab.apiserver.storage.watch import Watcher
+
+#: A watch without timeoutSeconds lives between one and two times this, seconds (``--min-request-timeout``).
+MIN_LIFETIME = 1800.0
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A continue token: the state it reads and the key (namespace, name) after which it goes on."""
+
+    rv: int
+    start: tuple[str, str]
+
+    def token(self) -> str:
+        """As clients carry it."""
+        return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
+
+
+def read_token(token: str) -> Page:
+    """The page that a token stands for.
+
+    Raises:
+        StatusError: 400, it is none.
+    """
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(token), type=Page)
+    except (ValueError, msgspec.MsgspecError):
+        raise bad_request("continue key is not valid: it was not issued by this server") from None
+
+
+def selection_of(ask: Ask) -> Selection:
+    """What a collection request selects.
+
+    Raises:
+        StatusError: 400, a selector is not valid.
+    """
+    return Selection(
+        namespace=ask.namespace or None,
+        labels=parse_labels(ask.query.text("labelSelector")),
+        fields=parse_fields(ask.query.text("fieldSelector"), ask.resource),
+    )
+
+
+class Reading:
+    """The verbs that change nothing."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def find(self, ask: Ask) -> Stored:
+        """The object that the path names.
+
+        Raises:
+            StatusError: 404.
+        """
+        found = self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name)
+        if found is None:
+            raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
+        return found
+
+    def form(self, ask: Ask) -> Form:
+        """The representation that the client accepts."""
+        wanted = accept(ask.request.headers.get("accept", ""))
+        if wanted.as_kind == "Table" and ask.resource.columns is None:
+            wanted = Accept(media=wanted.media)
+        return Form(ask.resource, wanted, self._core.clock.now, ask.query.text("includeObject"))
+
+    def get(self, ask: Ask) -> bytes:
+        """One object."""
+        form = self.form(ask)
+        _version_or_500(ask.query.text("resourceVersion"))
+        return form.one(self.find(ask))
+
+    def collection(self, ask: Ask) -> bytes:
+        """A collection, or a page of it."""
+        form = self.form(ask)
+        selection = selection_of(ask)
+        chosen, meta = self._page(ask, selection)
+        return form.many(chosen, meta)
+
+    def matching(self, ask: Ask) -> list[Stored]:
+        """What a collection request selects now."""
+        selection = selection_of(ask)
+        every = self._core.store.select(ask.resource.storage, selection.namespace)
+        return [stored for stored in every if selection.matches(stored.obj)]
+
+    def _page(self, ask: Ask, selection: Selection) -> tuple[list[Stored], Mapping[str, Any]]:
+        limit = ask.query.number("limit") or 0
+        token = ask.query.text("continue")
+        page = read_token(token) if token else None
+        at = page.rv if page else self._exact(ask)
+        try:
+            every = self._core.store.select(ask.resource.storage, selection.namespace, at=at)
+        except TooOld as error:
+            raise self._too_old(error, continued=page is not None) from None
+        rv = self._core.store.rv if at is None else at
+        narrow = selection.labels or selection.fields
+        chosen = [stored for stored in every if selection.matches(stored.obj)] if narrow else every
+        if page:
+            chosen = [stored for stored in chosen if _key(stored) > page.start]
+        meta: dict[str, Any] = {"resourceVersion": str(rv)}
+        if limit and len(chosen) > limit:
+            meta["continue"] = Page(rv, _key(chosen[limit - 1])).token()
+            if not narrow:
+                meta["remainingItemCount"] = len(chosen) - limit
+            chosen = chosen[:limit]
+        return chosen, meta
+
+    def _exact(self, ask: Ask) -> int | None:
+        """The past version that a list asks for, None for the present."""
+        text, match = ask.query.text("resourceVersion"), ask.query.text("resourceVersionMatch")
+        if ask.query.text("continue") and text not in {"", "0"}:
+            raise bad_request("specifying resource version is not allowed when using continue")
+        if match and not text:
+            raise _match_refused(ask.resource, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+        if match not in {"", "Exact", "NotOlderThan"}:
+            raise _match_refused(ask.resource, f'"{match}" is not one of Exact, NotOlderThan')
+        try:
+            rv = version_number(text)
+        except ValueError as error:
+            raise bad_request(f"invalid resource version: {error}") from None
+        if rv > self._core.store.rv:
+            raise _too_large(rv, self._core.store.rv)
+        if match == "Exact":
+            if rv == 0:
+                raise _match_refused(ask.resource, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+            return rv
+        return None
+
+    def _too_old(self, error: TooOld, *, continued: bool) -> StatusError:
+        if not continued:
+            return expired(str(error))
+        return expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new list "
+            "without the continue parameter."
+        )
+
+    def watch(self, ask: Ask) -> Watcher:
+        """An open watch, joined to its hub; who reads it removes it with :meth:`unwatch`.
+
+        Raises:
+            StatusError: the parameters make no sense.
+        """
+        form = self.form(ask)
+        selection = selection_of(ask)
+        initial = ask.query.text("sendInitialEvents")
+        text = ask.query.text("resourceVersion")
+        _check_initial(ask, initial)
+        rv = _version_or_500(text)
+        watcher = self._watcher(ask, selection, form, rv)
+        hub = self._core.hubs.of(ask.resource.storage)
+        if ask.query.flag("sendInitialEvents") or (rv == 0 and not initial):
+            every = self._core.store.select(ask.resource.storage, selection.namespace)
+            watcher.show((s for s in every if selection.matches(s.obj)), mark_end=bool(initial))
+        elif rv:
+            try:
+                for change in self._core.store.since(ask.resource.storage, rv):
+                    watcher.offer(change)
+            except TooOld as error:
+                watcher.push(msgspec.json.encode({"type": "ERROR", "object": expired(str(error)).status}) + b"\n")
+                watcher.end()
+                return watcher
+        hub.add(watcher)
+        return watcher
+
+    def unwatch(self, ask: Ask, watcher: Watcher) -> None:
+        """Ends a watch that nobody reads any more."""
+        self._core.hubs.of(ask.resource.storage).remove(watcher)
+
+    def _watcher(self, ask: Ask, selection: Selection, form: Form, rv: int) -> Watcher:
+        asked = ask.query.number("timeoutSeconds")
+        return Watcher(
+            selection,
+            form.key,
+            form.frame,
+            bookmark=form.bookmark if ask.query.flag("allowWatchBookmarks") else None,
+            version=lambda: self._core.store.rv,
+            lifetime=float(asked) if asked else MIN_LIFETIME * (1 + self._core.rng.random()),
+            after=rv,
+        )
+
+
+def version_number(text: str) -> int:
+    """A resourceVersion as a number; empty is 0.
+
+    Raises:
+        ValueError: it is none, in kube-apiserver's words.
+    """
+    if text and not (text.isascii() and text.isdigit()):
+        quoted = msgspec.json.encode(text).decode()
+        why = f"resourceVersion: Invalid value: {quoted}: strconv.ParseUint: parsing {quoted}: invalid syntax"
+        raise ValueError(why)
+    return int(text or "0")
+
+
+def _version_or_500(text: str) -> int:
+    """The same for a get or a watch, where kube-apiserver passes on what its storage says."""
+    try:
+        return version_number(text)
+    except ValueError as error:
+        raise StatusError(500, "", str(error)) from None
+
+
+def _key(stored: Stored) -> tuple[str, str]:
+    meta = stored.obj["metadata"]
+    return meta.get("namespace") or "", meta["name"]
+
+
+def _match_refused(resource: ResourceType, why: str) -> StatusError:
+    cause = Cause(field="resourceVersionMatch", reason="FieldValueForbidden", message=f"Forbidden: {why}")
+    del resource
+    return invalid("meta.k8s.io", "ListOptions", "", [cause])
+
+
+def _too_large(asked: int, current: int) -> StatusError:
+    cause = Cause(field="", reason="ResourceVersionTooLarge", message="Too large resource version")
+    text = f"Timeout: Too large resource version: {asked}, current: {current}"
+    return StatusError(504, "Timeout", text, retry_after=1, causes=[cause])
+
+
+def _check_initial(ask: Ask, initial: str) -> None:
+    match = ask.query.text("resourceVersionMatch")
+    why = ""
+    if match and not initial:
+        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    elif initial and match != "NotOlderThan":
+        why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+    if why:
+        raise _match_refused(ask.resource, why)

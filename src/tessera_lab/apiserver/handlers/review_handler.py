@@ -1,0 +1,97 @@
+"""Answers to reviews: what ``kubectl auth can-i`` and ``auth whoami`` ask, and whether a token is good.
+
+Nothing is stored; a review is the request's object with its status filled in. Without an authorizer everything is
+allowed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.authz.identity import ISSUER, Identities, shown_user
+from tessera_lab.apiserver.interfaces import Attributes, Authorizer, Decision, Obj, UserInfo
+from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.status import bad_request
+
+_ACCESS = frozenset({"selfsubjectaccessreviews", "subjectaccessreviews", "localsubjectaccessreviews"})
+_PLURALS = _ACCESS | {"selfsubjectrulesreviews", "selfsubjectreviews", "tokenreviews"}
+
+
+class _Everything:
+    """Allows everything: the server has no authorizer."""
+
+    def authorize(self, attributes: Attributes) -> Decision:
+        del attributes
+        return Decision(allowed=True)
+
+    def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
+        del user, namespace
+        everything: Obj = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+        return [everything], [{"verbs": ["*"], "nonResourceURLs": ["*"]}]
+
+
+class Reviews:
+    """All review kinds."""
+
+    def __init__(self, core: Core, identities: Identities) -> None:
+        self._core = core
+        self._identities = identities
+
+    def covers(self, plural: str) -> bool:
+        """Whether the resource is a review."""
+        return plural in _PLURALS
+
+    def answer(self, plural: str, review: Mapping[str, Any], user: UserInfo) -> Obj:
+        """The answered review.
+
+        Args:
+            plural: which kind of review.
+            review: as sent.
+            user: who asks.
+
+        Raises:
+            tessera_lab.apiserver.status.StatusError: 400, the spec does not ask exactly one thing.
+        """
+        authorizer = self._core.parts.authorizer or _Everything()
+        meta = {**(review.get("metadata") or {}), "creationTimestamp": None}
+        status = self._status(plural, review.get("spec") or {}, user, authorizer)
+        return {**review, "metadata": meta, "status": status}
+
+    def _status(self, plural: str, spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
+        match plural:
+            case "selfsubjectreviews":
+                return {"userInfo": shown_user(user)}
+            case "tokenreviews":
+                return self._token(spec)
+            case "selfsubjectrulesreviews":
+                resources, others = authorizer.rules(user, spec.get("namespace", ""))
+                return {"resourceRules": list(resources), "nonResourceRules": list(others), "incomplete": False}
+            case "selfsubjectaccessreviews":
+                return access(spec, user, authorizer)
+        asked = UserInfo(name=spec.get("user", ""), groups=tuple(spec.get("groups") or ()))
+        return access(spec, asked, authorizer)
+
+    def _token(self, spec: Mapping[str, Any]) -> Obj:
+        user = self._identities.of_token(spec.get("token", ""))
+        if user is None:
+            return {"user": {}, "error": "the token is not valid or has expired"}
+        return {"authenticated": True, "user": shown_user(user), "audiences": spec.get("audiences") or [ISSUER]}
+
+
+def access(spec: Mapping[str, Any], user: UserInfo, authorizer: Authorizer) -> Obj:
+    """Status of an access review about ``user``.
+
+    Raises:
+        tessera_lab.apiserver.status.StatusError: 400, the spec says neither or both of resource and path.
+    """
+    resource, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
+    if (resource is None) == (path is None):
+        raise bad_request(
+            "spec.resourceAttributes and spec.nonResourceAttributes: exactly one of them must be specified"
+        )
+    if path is not None:
+        asked = Attributes(user=user, verb=path.get("verb", ""), path=path.get("path", ""))
+    else:
+        names = ("verb", "group", "version", "resource", "subresource", "namespace", "name")
+        asked = Attributes(user=user, **{name: (resource or {}).get(name, "") for name in names})
+    decision = authorizer.authorize(asked)
+    return {"allowed": decision.allowed, **({"reason": decision.reason} if decision.reason else {})}

@@ -1,0 +1,342 @@
+"""create, update, patch, delete: from a decoded body to the store.
+
+Every write runs the same way: make the wanted object, fill in defaults, mutating admission, what the kind's strategy
+restores, validation, validating admission, quota, commit. Admission may wait for webhooks; if the stored object has
+changed meanwhile the write starts again from the new state, unless the client named a resourceVersion: then 409.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.admission.chain import Admission
+from tessera_lab.apiserver.handlers.preconditions import check_deletion, check_state
+from tessera_lab.apiserver.handlers.request_bodies import check_place, check_type
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Cause, GroupResource, Obj, QuotaUpdate
+from tessera_lab.apiserver.kinds.metadata import (
+    SUFFIX_LETTERS,
+    born,
+    carried_over,
+    completes_delete,
+    counts_as_spec_change,
+    doomed,
+    generated_name,
+)
+from tessera_lab.apiserver.patch.managed_fields import Writer, updated
+from tessera_lab.apiserver.patch.server_side_apply import applied
+from tessera_lab.apiserver.request.negotiation import to_version
+from tessera_lab.apiserver.request.server_state import Ask, Core
+from tessera_lab.apiserver.resource_types import ResourceType
+from tessera_lab.apiserver.status import (
+    MODIFIED,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+)
+from tessera_lab.apiserver.storage.store import Stale, Store, Stored, copied
+from tessera_lab.apiserver.validation.object_validation import (
+    check,
+    conform,
+    create_causes,
+    field_validation,
+    update_causes,
+)
+from tessera_lab.apiserver.validation.strategies import strategy_of
+
+QUOTAS = GroupResource("", "resourcequotas")
+#: How often a write starts again because the object changed under it; then 409 (kube-apiserver: 5 for patches).
+RETRIES = 32
+#: How many generated names are tried (``rest.Create``: 8).
+NAME_TRIES = 8
+
+#: Makes the wanted object from a private copy of the stored one.
+Transform = Callable[[Obj], Obj]
+
+
+class Writing:
+    """The verbs that change something."""
+
+    def __init__(self, core: Core, admission: Admission) -> None:
+        self._core = core
+        self._admission = admission
+
+    # -- create ---------------------------------------------------------------------------------------------------
+
+    async def create(self, ask: Ask, obj: Obj, *, by_apply: bool = False) -> Stored:
+        """Stores a new object.
+
+        Raises:
+            StatusError: refused.
+        """
+        check_type(obj, ask.resource.api_version, ask.resource.kind)
+        check_place(obj, ask.resource, ask.namespace, ask.route.name)
+        if obj["metadata"].get("resourceVersion") not in {None, "", "0"}:
+            raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        for attempt in range(NAME_TRIES):
+            try:
+                return await self._create_once(ask, copied(obj), by_apply=by_apply)
+            except Stale:
+                generated = bool(obj["metadata"].get("generateName")) and not obj["metadata"].get("name")
+                if generated and attempt + 1 < NAME_TRIES:
+                    continue
+                raise self._taken(ask, obj) from None
+        raise AssertionError("the loop returns or raises")
+
+    def _taken(self, ask: Ask, obj: Obj) -> StatusError:
+        name = obj["metadata"].get("name") or obj["metadata"].get("generateName", "")
+        return already_exists(ask.resource.group, ask.resource.plural, name)
+
+    async def _create_once(self, ask: Ask, obj: Obj, *, by_apply: bool) -> Stored:
+        strategy = strategy_of(ask.resource)
+        conform(ask, obj, None)
+        if _starts_without_status(ask.resource):
+            obj.pop("status", None)
+        if not by_apply:
+            updated(obj, None, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
+        admitted = await self._admission.mutate(self._admission_request(ask, "CREATE", obj, None))
+        ask.warnings.extend(admitted.warnings)
+        if admitted.obj is not None and admitted.obj is not obj:
+            obj = admitted.obj
+            conform(ask, obj, None, quiet=True)
+        meta = obj["metadata"]
+        if not meta.get("name") and meta.get("generateName"):
+            suffix = "".join(self._core.rng.choice(SUFFIX_LETTERS) for _ in range(5))
+            meta["name"] = generated_name(meta["generateName"], suffix)
+        if _starts_without_status(ask.resource):
+            obj.pop("status", None)
+        born(obj, uid=self._core.new_uid(), now=self._core.timestamp(), generation=ask.resource.generation)
+        strategy.prepare_create(obj)
+        strategy.default(obj)
+        if self._core.store.find(ask.resource.storage, ask.namespace, str(meta.get("name", ""))):
+            raise Stale
+        check(ask, obj, create_causes(ask, obj))
+        ask.warnings.extend(await self._admission.validate(self._admission_request(ask, "CREATE", obj, None)))
+        used = self._admission.quota(self._admission_request(ask, "CREATE", obj, None))
+        return self._commit(ask, obj, None, used)
+
+    # -- update ---------------------------------------------------------------------------------------------------
+
+    async def change(self, ask: Ask, transform: Transform, *, put: bool = False, by_apply: bool = False) -> Stored:
+        """Replaces the stored object with what ``transform`` makes of it; an equal one is not written.
+
+        Args:
+            ask: the request, which names the object.
+            transform: makes the wanted object from a private copy of the stored one.
+            put: the body is a whole object, so that some kinds demand its resourceVersion.
+            by_apply: the transform has set managedFields.
+
+        Raises:
+            StatusError: refused.
+        """
+        for _ in range(RETRIES):
+            found = self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name)
+            if found is None:
+                raise not_found(ask.resource.group, ask.resource.plural, ask.route.name)
+            try:
+                return await self._change_once(ask, found, transform, put=put, by_apply=by_apply)
+            except Stale:
+                continue
+        raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, MODIFIED)
+
+    async def _change_once(self, ask: Ask, found: Stored, transform: Transform, *, put: bool, by_apply: bool) -> Stored:
+        old = to_version(ask.resource, found.obj)
+        obj = transform(self._core.shown_form(ask.resource, found))
+        check_type(obj, ask.resource.api_version, ask.resource.kind)
+        check_place(obj, ask.resource, ask.namespace, ask.route.name)
+        check_state(ask, obj, old, put=put)
+        obj = self._restored(ask, obj, old)
+        conform(ask, obj, old)
+        if not by_apply:
+            updated(obj, old, self._writer(ask, "Update"), ask.resource.topology, self._core.timestamp())
+        admitted = await self._admission.mutate(self._admission_request(ask, "UPDATE", obj, old))
+        ask.warnings.extend(admitted.warnings)
+        if admitted.obj is not None and admitted.obj is not obj:
+            obj = self._restored(ask, admitted.obj, old)
+            conform(ask, obj, old, quiet=True)
+        check(ask, obj, update_causes(ask, obj, old))
+        request = self._admission_request(ask, "UPDATE", obj, old)
+        ask.warnings.extend(await self._admission.validate(request))
+        if obj == old and not completes_delete(obj):
+            return found
+        if ask.resource.generation and counts_as_spec_change(obj, old, status=ask.resource.status_subresource):
+            obj["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        return self._commit(ask, obj, found, self._admission.quota(request))
+
+    async def apply(self, ask: Ask, config: Obj) -> tuple[Stored, bool]:
+        """Server-side apply; returns the object and whether it is a new one.
+
+        Raises:
+            StatusError: refused.
+        """
+        if not ask.options.get("fieldManager"):
+            cause = Cause(field="fieldManager", reason="FieldValueRequired", message=_MANAGER_REQUIRED)
+            raise invalid("meta.k8s.io", "PatchOptions", "", [cause])
+        check_type(config, ask.resource.api_version, ask.resource.kind)
+        check_place(config, ask.resource, ask.namespace, ask.route.name)
+        if config["metadata"].get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        if ask.resource.schema is not None:
+            field_validation(ask, ask.resource.schema.unknown_fields(config))
+            ask.resource.schema.prune(config)
+        writer, now, force = self._writer(ask, "Apply"), self._core.timestamp(), bool(ask.options.get("force"))
+
+        def transform(live: Obj) -> Obj:
+            wanted = self._applicable(ask, config)
+            settle = strategy_of(ask.resource).default if live.get("kind") else _as_it_is
+            return applied(live, wanted, writer, ask.resource.topology, settle=settle, force=force, now=now)
+
+        if self._core.store.find(ask.resource.storage, ask.namespace, ask.route.name) or ask.route.subresource:
+            return await self.change(ask, transform, by_apply=True), False
+        uid = config["metadata"].get("uid")
+        if uid:
+            why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            raise conflict(ask.resource.group, ask.resource.plural, ask.route.name, why)
+        start: Obj = {
+            "metadata": {key: config["metadata"][key] for key in ("name", "namespace") if key in config["metadata"]}
+        }
+        return await self.create(ask, transform(start), by_apply=True), True
+
+    def _applicable(self, ask: Ask, config: Obj) -> Obj:
+        """The part of a configuration that this subresource takes."""
+        if not ask.resource.status_subresource:
+            return config
+        if ask.route.subresource == "status":
+            return {key: value for key, value in config.items() if key in {"apiVersion", "kind", "metadata", "status"}}
+        return {key: value for key, value in config.items() if key != "status"}
+
+    def _writer(self, ask: Ask, operation: str) -> Writer:
+        return Writer(
+            manager=ask.manager,
+            operation=operation,
+            api_version=ask.resource.api_version,
+            subresource=ask.route.subresource if ask.route.subresource in {"status", "scale"} else "",
+        )
+
+    def _restored(self, ask: Ask, obj: Obj, old: Obj) -> Obj:
+        """The object with everything put back that this subresource may not change."""
+        obj.setdefault("metadata", {})
+        if ask.route.subresource == "status":
+            # managedFields, by far the largest part, are replaced whole and never changed in place.
+            meta = {key: value if key == "managedFields" else copied(value) for key, value in old["metadata"].items()}
+            restored = {**old, "metadata": meta}
+            _carry(restored, obj, "status")
+            if ask.resource.storage in _STATUS_WRITES_METADATA:
+                for key in ("labels", "annotations"):
+                    _carry(restored["metadata"], obj["metadata"], key)
+            _carry(restored["metadata"], obj["metadata"], "managedFields")
+            return restored
+        carried_over(obj, old)
+        if ask.resource.status_subresource and ask.route.subresource == "":
+            _carry(obj, old, "status")
+            strategy_of(ask.resource).prepare_update(obj, old)
+        return obj
+
+    # -- delete ---------------------------------------------------------------------------------------------------
+
+    async def delete(self, ask: Ask, name: str) -> tuple[Stored, bool]:
+        """Deletes or marks; returns the last state and whether the object is gone.
+
+        Raises:
+            StatusError: refused.
+        """
+        for _ in range(RETRIES):
+            found = self._core.store.find(ask.resource.storage, ask.namespace, name)
+            if found is None:
+                raise not_found(ask.resource.group, ask.resource.plural, name)
+            check_deletion(ask, found.obj, name)
+            old = self._core.shown_form(ask.resource, found)
+            request = self._admission_request(ask, "DELETE", None, old, name=name)
+            await self._admission.mutate(request)
+            ask.warnings.extend(await self._admission.validate(request))
+            doom = doomed(copied(found.obj), ask.options, self._core.clock.now())
+            strategy = strategy_of(ask.resource)
+            if not doom.gone:
+                strategy.prepare_delete(doom.state)
+            if not doom.gone and doom.state == found.obj:
+                return found, False
+            if ask.dry_run:
+                return Stored(doom.state, found.rv), doom.gone
+            try:
+                if doom.gone:
+                    return self._core.store.remove(ask.resource.storage, doom.state, found), True
+                return self._core.store.put(ask.resource.storage, doom.state, found), False
+            except Stale:
+                continue
+        raise conflict(ask.resource.group, ask.resource.plural, name, MODIFIED)
+
+    async def review(self, ask: Ask, kind: str, obj: Obj) -> None:
+        """Admission of a subresource whose body is an object of its own, an Eviction for one.
+
+        Raises:
+            StatusError: refused.
+        """
+        request = msgspec.structs.replace(self._admission_request(ask, "CREATE", obj, None), kind=kind)
+        ask.warnings.extend(await self._admission.validate(request))
+
+    # -- shared steps ---------------------------------------------------------------------------------------------
+
+    def _admission_request(
+        self, ask: Ask, operation: str, obj: Obj | None, old: Obj | None, *, name: str = ""
+    ) -> AdmissionRequest:
+        attributes = ask.attributes
+        if name or not attributes.name:
+            named = name or ((obj or old or {}).get("metadata") or {}).get("name", "")
+            attributes = msgspec.structs.replace(attributes, name=named)
+        return AdmissionRequest(
+            attributes=attributes,
+            operation=operation,
+            kind=ask.resource.kind,
+            obj=obj,
+            old=old,
+            dry_run=ask.dry_run,
+            options=ask.options,
+        )
+
+    def _commit(self, ask: Ask, obj: Obj, replaces: Stored | None, used: Sequence[QuotaUpdate]) -> Stored:
+        kept = self._core.stored_form(ask.resource, obj)
+        if ask.dry_run:
+            return Stored(kept, replaces.rv if replaces else 0)
+        store = self._core.store
+        if replaces is not None and completes_delete(kept):
+            return store.remove(ask.resource.storage, kept, replaces)
+        stored = store.put(ask.resource.storage, kept, replaces)
+        for update in used:
+            _use_quota(store, update)
+        return stored
+
+
+_MANAGER_REQUIRED = "Required value: is required for apply patch"
+
+
+def _starts_without_status(resource: ResourceType) -> bool:
+    """Whether a create drops ``status``; a node brings its own, as kubelet registers it."""
+    return resource.status_subresource and resource.storage != GroupResource("", "nodes")
+
+
+def _as_it_is(obj: Obj) -> None:
+    del obj
+
+
+#: Kinds whose status subresource writes labels and annotations too.
+_STATUS_WRITES_METADATA = frozenset({GroupResource("", "pods"), GroupResource("", "nodes")})
+
+
+def _carry(to: Obj, source: Mapping[str, Any], key: str) -> None:
+    if key in source:
+        to[key] = source[key]
+    else:
+        to.pop(key, None)
+
+
+def _use_quota(store: Store, update: QuotaUpdate) -> None:
+    found = store.find(QUOTAS, update.namespace, update.name)
+    if found is None:
+        return
+    obj = copied(found.obj)
+    obj.setdefault("status", {})["used"] = dict(update.used)
+    obj["status"].setdefault("hard", copied(obj["spec"].get("hard", {})))
+    store.put(QUOTAS, obj, found)

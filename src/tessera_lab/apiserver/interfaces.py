@@ -1,0 +1,241 @@
+"""What the API server's core asks of its parts, in plain values.
+
+The core (routing, verbs, storage, watch) knows none of the parts' rules: schemas, tables, discovery, webhooks, quota
+and RBAC are pure modules behind these protocols. An object is a JSON value, a ``dict``; one that is handed out for
+reading must not be changed by who receives it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+#: A Kubernetes object as JSON.
+Obj = dict[str, Any]
+#: The lines that a container has printed, by namespace, pod and container; LookupError where it has not started.
+Logs = Callable[[str, str, str], Sequence[str]]
+
+
+class GroupResource(NamedTuple):
+    """Which kind of object, whatever the version: ``("", "pods")``, ``("apps", "deployments")``."""
+
+    group: str
+    resource: str
+
+
+class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks, as ``authentication.k8s.io`` UserInfo."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: Mapping[str, tuple[str, ...]] = {}
+
+
+class Attributes(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked: input of authorization, admission and audit.
+
+    Attributes:
+        verb: ``get``, ``list``, ``watch``, ``create``, ``update``, ``patch``, ``delete``, ``deletecollection``; for a
+            path that is no resource the HTTP method in lower case.
+        subresource: ``status``, ``scale``, ``binding``, ...; empty for the object itself.
+        name: empty for collections and for a create whose name is not in the path.
+        path: only for paths that are no resource (``/version``), else empty.
+    """
+
+    user: UserInfo
+    verb: str
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    namespace: str = ""
+    name: str = ""
+    path: str = ""
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of ``Status.details.causes``, ``metav1.StatusCause``.
+
+    Attributes:
+        field: path as Kubernetes writes it, ``spec.containers[0].name``.
+        reason: ``FieldValueInvalid``, ``FieldValueRequired``, ``FieldValueNotSupported``, ``FieldValueTypeInvalid``,
+            ``FieldValueForbidden``, ``FieldValueDuplicate``, ``FieldValueTooLong``, ``FieldValueTooMany``.
+        message: without the field: ``Invalid value: "x": must be ...``.
+    """
+
+    field: str
+    reason: str
+    message: str
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """An authorizer's answer; ``reason`` is shown by ``auth can-i`` and in SubjectAccessReview."""
+
+    allowed: bool
+    reason: str = ""
+
+
+class Reader(Protocol):
+    """Stored objects, for the parts that decide from other objects. What it returns is read-only."""
+
+    def get(self, resource: GroupResource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """The object, ``namespace`` empty for a cluster-scoped one; None when there is none."""
+        ...
+
+    def list(self, resource: GroupResource, namespace: str | None = None) -> Iterable[Mapping[str, Any]]:
+        """All objects of a namespace, or of all namespaces, by namespace and name."""
+        ...
+
+
+class Schema(Protocol):
+    """Shape of one kind: :mod:`crd.structural_schema` for CRDs, generated data for built-in kinds."""
+
+    def unknown_fields(self, obj: Mapping[str, Any]) -> Sequence[str]:
+        """Paths that the schema does not know (``spec.foo``, ``spec.containers[0].bar``), for fieldValidation."""
+        ...
+
+    def prune(self, obj: Obj) -> None:
+        """Removes, in place, what the schema does not know."""
+        ...
+
+    def default(self, obj: Obj) -> None:
+        """Fills in the schema's defaults in place.
+
+        Defaults of built-in kinds that depend on other fields are not the schema's business.
+        """
+        ...
+
+    def validate(self, obj: Mapping[str, Any], old: Mapping[str, Any] | None) -> Sequence[Cause]:
+        """What is wrong with the object; ``old`` is what is stored when it is an update."""
+        ...
+
+
+class Columns(Protocol):
+    """How ``kubectl get`` shows one kind."""
+
+    def definitions(self) -> Sequence[Mapping[str, Any]]:
+        """``Table.columnDefinitions``: name, type, format, description, priority."""
+        ...
+
+    def cells(self, obj: Mapping[str, Any], now: float) -> Sequence[Any]:
+        """One row's cells, as many as definitions; ``now`` in seconds since 1970 is what ages count from."""
+        ...
+
+
+class AdmissionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One write on its way to storage.
+
+    Attributes:
+        operation: ``CREATE``, ``UPDATE``, ``DELETE`` or ``CONNECT``.
+        kind: kind of ``obj`` in the request's version, e.g. ``Pod``; of a subresource its body's kind.
+        obj: the new object, None for DELETE; ``old`` None for CREATE.
+        options: the verb's options object (``CreateOptions``...).
+    """
+
+    attributes: Attributes
+    operation: str
+    kind: str
+    obj: Obj | None
+    old: Mapping[str, Any] | None
+    dry_run: bool = False
+    options: Mapping[str, Any] = {}
+
+
+class Admitted(msgspec.Struct, frozen=True, kw_only=True):
+    """What admission made of a request; warnings become ``Warning`` headers."""
+
+    obj: Obj | None
+    warnings: tuple[str, ...] = ()
+
+
+class Webhooks(Protocol):
+    """Call-outs to admission webhooks. Refusals raise :class:`tessera_lab.apiserver.status.StatusError`."""
+
+    async def mutate(self, request: AdmissionRequest) -> Admitted:
+        """Runs the mutating webhooks that match, reinvocation included; the object may be a new one."""
+        ...
+
+    async def validate(self, request: AdmissionRequest) -> Sequence[str]:
+        """Runs the validating webhooks that match and returns their warnings."""
+        ...
+
+
+class Policies(Protocol):
+    """Admission policies, evaluated in this process."""
+
+    def validate(self, request: AdmissionRequest) -> Sequence[str]:
+        """Warnings of the policies that concern the write.
+
+        Raises:
+            tessera_lab.apiserver.status.StatusError: a policy refuses.
+        """
+        ...
+
+
+class QuotaUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """New ``status.used`` of one ResourceQuota, to be stored together with the object that used it."""
+
+    namespace: str
+    name: str
+    used: Mapping[str, str]
+
+
+class Quota(Protocol):
+    """ResourceQuota. Asked without any await before the commit, so that nothing can pass between."""
+
+    def admit(self, request: AdmissionRequest, reader: Reader) -> Sequence[QuotaUpdate]:
+        """What the write adds to the namespace's quotas.
+
+        Raises:
+            tessera_lab.apiserver.status.StatusError: 403, ``exceeded quota: ...`` in Kubernetes' words.
+        """
+        ...
+
+
+class Authorizer(Protocol):
+    """Who may do what."""
+
+    def authorize(self, attributes: Attributes) -> Decision:
+        """Whether the request may pass."""
+        ...
+
+    def rules(self, user: UserInfo, namespace: str) -> tuple[Sequence[Obj], Sequence[Obj]]:
+        """``resourceRules`` and ``nonResourceRules`` of a SelfSubjectRulesReview."""
+        ...
+
+
+class Discovery(Protocol):
+    """``/api``, ``/apis`` and below."""
+
+    def answer(self, path: str, accept: str) -> tuple[str, Obj] | None:
+        """Content-Type and document of a discovery path (no trailing slash); None when there is no such path."""
+        ...
+
+
+class OpenApi(Protocol):
+    """``/openapi/v2``, ``/openapi/v3`` and ``/openapi/v3/<group version>``."""
+
+    def index(self) -> Obj:
+        """``{"paths": {"api/v1": {"serverRelativeURL": ...}}}``."""
+        ...
+
+    def document(self, path: str) -> Obj | None:
+        """The document of ``api/v1`` or ``apis/<group>/<version>``; None when there is none."""
+        ...
+
+    def documents(self) -> Iterator[Obj]:
+        """The documents of all group versions."""
+        ...
+
+
+class BodyDecoder(Protocol):
+    """Bodies that are not JSON."""
+
+    def __call__(self, body: bytes) -> Obj:
+        """Decodes ``application/vnd.kubernetes.protobuf``.
+
+        Raises:
+            ValueError: not the format, or a kind that is not known; becomes 415.
+        """
+        ...

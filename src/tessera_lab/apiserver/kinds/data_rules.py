@@ -1,0 +1,103 @@
+"""What is wrong with a ConfigMap or a Secret: ``pkg/apis/core/validation``. Pure.
+
+That their values are texts, and base64 where they are bytes, is a matter of shape and checked before.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.field_errors import forbidden, invalid, required, too_long
+from tessera_lab.apiserver.interfaces import Cause
+
+Read = Mapping[str, Any]
+
+#: Bytes of all values of one object (``MaxSecretSize``).
+MAX_DATA = 1 << 20
+_LONGEST_KEY = 253
+_KEY = re.compile(r"[-._a-zA-Z0-9]+")
+_KEY_RULE = (
+    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or "
+    "'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+)
+_ACCOUNT = "kubernetes.io/service-account.name"
+
+#: Keys that a Secret of a type must have.
+_TYPES: Mapping[str, tuple[str, ...]] = {
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+
+
+def config_map_causes(obj: Read) -> Sequence[Cause]:
+    """What is wrong with a ConfigMap."""
+    return list(_config_map(obj))
+
+
+def _config_map(obj: Read) -> Iterator[Cause]:
+    texts, binary = obj.get("data") or {}, obj.get("binaryData") or {}
+    for key in texts:
+        yield from _key("data", key)
+        if key in binary:
+            yield invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
+    for key in binary:
+        yield from _key("binaryData", key)
+    if sum(len(each.encode()) for each in texts.values()) + _decoded(binary) > MAX_DATA:
+        yield too_long("[]", MAX_DATA)
+
+
+def secret_causes(obj: Read) -> Sequence[Cause]:
+    """What is wrong with a Secret."""
+    return list(_secret(obj))
+
+
+def _secret(obj: Read) -> Iterator[Cause]:
+    data = obj.get("data") or {}
+    for key in data:
+        yield from _key("data", key)
+    if _decoded(data) > MAX_DATA:
+        yield too_long("data", MAX_DATA)
+    kind = obj.get("type")
+    for key in _TYPES.get(kind or "", ()):
+        if key not in data:
+            yield required(f"data[{key}]")
+    if kind == "kubernetes.io/basic-auth" and not data.keys() & {"username", "password"}:
+        yield required("data[username]")
+        yield required("data[password]")
+    if kind == "kubernetes.io/service-account-token" and not (obj["metadata"].get("annotations") or {}).get(_ACCOUNT):
+        yield required(f"metadata.annotations[{_ACCOUNT}]")
+
+
+def secret_update(obj: Read, old: Read) -> Sequence[Cause]:
+    """A Secret keeps its type, and everything if it is immutable."""
+    found = list(data_update(obj, old))
+    if obj.get("type") != old.get("type"):
+        found.append(invalid("type", obj.get("type"), "field is immutable"))
+    return found
+
+
+def data_update(obj: Read, old: Read) -> Sequence[Cause]:
+    """What is marked immutable stays as it is."""
+    if not old.get("immutable"):
+        return ()
+    same = all(obj.get(key) == old.get(key) for key in ("data", "binaryData", "immutable"))
+    return () if same else [forbidden("data", "field is immutable when `immutable` is set")]
+
+
+def _key(field: str, key: str) -> Iterator[Cause]:
+    place = f"{field}[{key}]"
+    if len(key) > _LONGEST_KEY:
+        yield invalid(place, key, f"must be no more than {_LONGEST_KEY} characters")
+    if not _KEY.fullmatch(key):
+        yield invalid(place, key, _KEY_RULE)
+    if key in {".", ".."}:
+        yield invalid(place, key, f"must not be '{key}'")
+    elif key.startswith(".."):
+        yield invalid(place, key, "must not start with '..'")
+
+
+def _decoded(values: Mapping[str, str]) -> int:
+    """Bytes of base64 texts."""
+    return sum(3 * len(each) // 4 - each[-2:].count("=") for each in values.values())

@@ -1,0 +1,161 @@
+"""Volumes, claims and storage classes: defaults and rules. Pure; ``pkg/apis/{core,storage}/{v1,validation}``."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera.kube.quantity import parse_quantity
+from tessera_lab.apiserver import field_errors
+from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.pods.defaults import canonical_amounts
+
+Read = Mapping[str, Any]
+
+_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
+#: Fields of a PersistentVolume's spec that are not its source.
+_NOT_A_SOURCE = frozenset(
+    {
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    }
+)
+_CLAIM_RULE = (
+    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+)
+
+
+def default_claim(claim: Obj) -> None:
+    """Defaults of a PersistentVolumeClaim."""
+    spec = claim.setdefault("spec", {})
+    if isinstance(spec.get("resources"), dict):
+        canonical_amounts(spec["resources"], "requests", "limits")
+
+
+def new_claim(claim: Obj) -> None:
+    """The status that a new claim starts with."""
+    claim["status"] = {"phase": "Pending"}
+
+
+def default_volume(volume: Obj) -> None:
+    """Defaults of a PersistentVolume."""
+    spec = volume.setdefault("spec", {})
+    canonical_amounts(spec, "capacity")
+    reference = spec.get("claimRef")
+    if isinstance(reference, dict):
+        reference.setdefault("kind", "PersistentVolumeClaim")
+        reference.setdefault("apiVersion", "v1")
+
+
+def new_volume(volume: Obj) -> None:
+    """The status that a new volume starts with."""
+    volume["status"] = {"phase": "Pending"}
+
+
+def claim_causes(claim: Read) -> Sequence[Cause]:
+    """What is wrong with a PersistentVolumeClaim."""
+    return list(claim_spec_causes(claim.get("spec") or {}, "spec"))
+
+
+def claim_spec_causes(spec: Read, path: str) -> Iterator[Cause]:
+    """What is wrong with a claim's spec, in a claim or a template."""
+    yield from _modes(spec, path, "at least 1 access mode is required")
+    amount = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+    if amount is None:
+        yield field_errors.required(f"{path}.resources[storage]")
+    elif _positive(amount) is False:
+        yield invalid(f"{path}.resources[storage]", str(amount), "must be greater than zero")
+
+
+def claim_update(claim: Read, old: Read) -> Sequence[Cause]:
+    """A claim's spec stays, but for its size once bound and the volume that it is being bound to."""
+    new, was = _without_size(claim["spec"]), _without_size(old["spec"])
+    if not was.get("volumeName"):
+        new.pop("volumeName", None)
+        was.pop("volumeName", None)
+    if was.get("storageClassName") is None:  # a default class may be given to it later
+        new.pop("storageClassName", None)
+        was.pop("storageClassName", None)
+    return () if new == was else [forbidden("spec", _CLAIM_RULE)]
+
+
+def _without_size(spec: Read) -> Obj:
+    resources = {key: value for key, value in (spec.get("resources") or {}).items() if key != "requests"}
+    return {**{key: value for key, value in spec.items() if key != "resources"}, "resources": resources}
+
+
+def volume_causes(volume: Read) -> Sequence[Cause]:
+    """What is wrong with a PersistentVolume."""
+    return list(_volume(volume.get("spec") or {}))
+
+
+def _volume(spec: Read) -> Iterator[Cause]:
+    yield from _modes(spec, "spec", "")
+    capacity = spec.get("capacity") or {}
+    if not capacity:
+        yield field_errors.required("spec.capacity")
+    elif set(capacity) != {"storage"}:
+        yield field_errors.unsupported("spec.capacity", capacity, ["storage"])
+    sources = sorted(key for key, value in spec.items() if key not in _NOT_A_SOURCE and value is not None)
+    if not sources:
+        yield field_errors.required("spec", "must specify a volume type")
+    for extra in sources[1:]:
+        yield forbidden(f"spec.{extra}", "may not specify more than 1 volume type")
+    if sources == ["local"] and not (spec.get("nodeAffinity") or {}).get("required"):
+        yield field_errors.required("spec.nodeAffinity", "Local volume requires node affinity")
+
+
+def volume_update(volume: Read, old: Read) -> Sequence[Cause]:
+    """A volume keeps its source; its node affinity may be set once."""
+    changed = [
+        key
+        for key in sorted({*volume["spec"], *old["spec"]} - _NOT_A_SOURCE)
+        if volume["spec"].get(key) != old["spec"].get(key)
+    ]
+    if changed:
+        return [forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation")]
+    was, new = old["spec"].get("nodeAffinity"), volume["spec"].get("nodeAffinity")
+    return () if was is None or was == new else [_immutable("spec.nodeAffinity", new)]
+
+
+def class_causes(item: Read) -> Sequence[Cause]:
+    """What is wrong with a StorageClass."""
+    found = [] if item.get("provisioner") else [field_errors.required("provisioner")]
+    for index, term in enumerate(item.get("allowedTopologies") or ()):
+        for number, test in enumerate(term.get("matchLabelExpressions") or ()):
+            path = f"allowedTopologies[{index}].matchLabelExpressions[{number}]"
+            found += [field_errors.required(f"{path}.{key}") for key in ("key", "values") if not test.get(key)]
+    return found
+
+
+def class_update(item: Read, old: Read) -> Sequence[Cause]:
+    """What a StorageClass makes never changes."""
+    fields = ("provisioner", "parameters", "reclaimPolicy", "volumeBindingMode")
+    return [_immutable(field, item.get(field)) for field in fields if (item.get(field) or {}) != (old.get(field) or {})]
+
+
+def _modes(spec: Read, path: str, why: str) -> Iterator[Cause]:
+    modes = spec.get("accessModes") or ()
+    if not modes:
+        yield field_errors.required(f"{path}.accessModes", why)
+    for index, mode in enumerate(modes):
+        if mode not in _MODES:
+            yield field_errors.unsupported(f"{path}.accessModes[{index}]", mode, _MODES)
+
+
+def _positive(amount: Any) -> bool | None:
+    """Whether a quantity is above zero; None for one that cannot be read, which decoding refuses."""
+    try:
+        return parse_quantity(str(amount)) > 0
+    except ValueError:
+        return None
+
+
+def _immutable(field: str, value: Any) -> Cause:
+    return invalid(field, value, "field is immutable")

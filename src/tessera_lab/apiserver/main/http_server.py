@@ -1,0 +1,208 @@
+"""The API server behind a socket: aiohttp, TLS with the lab's own authority, and who is asking.
+
+A client is known by its certificate or its bearer token; a token that is not good is 401, and so is no credential at
+all unless an authorizer can refuse ``system:anonymous``. ``Impersonate-User`` and ``-Group`` are honoured for who may
+impersonate. Virtual time does not reach here: sockets live in real time.
+"""
+
+import ssl
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from tessera.kube.transport import Request, Response
+from tessera_lab.apiserver.authz.certificates import Authority, Pair
+from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, from_certificate
+from tessera_lab.apiserver.interfaces import Attributes, UserInfo
+from tessera_lab.apiserver.main.server import ApiServer, WatchResponse, refusal
+from tessera_lab.apiserver.status import StatusError, forbidden, unauthorized
+
+#: Largest body, bytes (kube-apiserver: 3 MiB).
+MAX_BODY = 3 * 2**20
+#: How long open connections may take to end when the front closes, seconds.
+SHUTDOWN = 1.0
+
+
+class HttpFront:
+    """Serves one API server on one address.
+
+    Args:
+        server: what answers.
+        authority: signs the server's certificate and knows the clients'; None serves plain HTTP, for a proxy's or a
+            test's convenience: then only bearer tokens tell who asks.
+        host: address to listen on.
+        port: 0 takes a free one; see :attr:`url`.
+    """
+
+    def __init__(
+        self, server: ApiServer, authority: Authority | None, *, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self.server = server
+        self._authority = authority
+        self._host = host
+        self._port = port
+        self._runner: web.ServerRunner | None = None
+
+    @property
+    def url(self) -> str:
+        """Where clients find it; the port is known after :meth:`start`."""
+        return f"{'https' if self._authority else 'http'}://{self._host}:{self._port}"
+
+    async def start(self) -> None:
+        """Listens.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        handler = web.Server(self._answer, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(handler, shutdown_timeout=SHUTDOWN)
+        await self._runner.setup()
+        context = _tls(self._authority, self._host) if self._authority else None
+        site = web.TCPSite(self._runner, self._host, self._port, ssl_context=context)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        """Ends the open watches and stops listening."""
+        self.server.end_watches()
+        if self._runner:
+            await self._runner.cleanup()
+
+    async def _answer(self, raw: web.BaseRequest) -> web.StreamResponse:
+        try:
+            user = self._user(raw)
+            request = await _read(raw)
+        except StatusError as error:
+            return _whole(refusal(error))
+        answer = await self.server.handle(request, user)
+        return _whole(answer) if isinstance(answer, Response) else await _stream(raw, answer)
+
+    def _user(self, raw: web.BaseRequest) -> UserInfo:
+        """Who asks.
+
+        Raises:
+            StatusError: 401, nobody known; 403, they may not be who they want to be.
+        """
+        user = self._credential(raw)
+        wanted = raw.headers.get("Impersonate-User")
+        if not wanted:
+            return user
+        groups = raw.headers.getall("Impersonate-Group", [])
+        authorizer = self.server.parts.authorizer
+        for resource, name in (("users", wanted), *(("groups", group) for group in groups)):
+            asked = Attributes(user=user, verb="impersonate", resource=resource, name=name)
+            if authorizer and not authorizer.authorize(asked).allowed:
+                why = (
+                    f'User "{user.name}" cannot impersonate resource "{resource}" in API group "" at the cluster scope'
+                )
+                raise forbidden("", resource, name, why)
+        return UserInfo(name=wanted, groups=(*groups, AUTHENTICATED))
+
+    def _credential(self, raw: web.BaseRequest) -> UserInfo:
+        kind, _, token = raw.headers.get("Authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            user = self.server.identities.of_token(token.strip())
+            if user is None:
+                raise unauthorized()
+            return user
+        certificate = raw.transport.get_extra_info("peercert") if raw.transport else None
+        if certificate:
+            return _subject(certificate)
+        if self.server.parts.authorizer is None:
+            raise unauthorized()
+        return ANONYMOUS
+
+
+def _subject(certificate: Mapping[str, Any]) -> UserInfo:
+    pairs = [pair for part in certificate["subject"] for pair in part]
+    common = next((value for key, value in pairs if key == "commonName"), "")
+    return from_certificate(common, [value for key, value in pairs if key == "organizationName"])
+
+
+async def _read(raw: web.BaseRequest) -> Request:
+    if (raw.content_length or 0) > MAX_BODY:
+        raise _too_large()
+    body = bytearray()
+    async for chunk in raw.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BODY:
+            raise _too_large()
+    return Request(
+        method=raw.method,
+        path=raw.rel_url.raw_path,
+        query=list(raw.rel_url.query.items()),
+        headers={key.lower(): value for key, value in raw.headers.items()},
+        body=bytes(body),
+    )
+
+
+def _too_large() -> StatusError:
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {MAX_BODY}")
+
+
+def _whole(answer: Response) -> web.Response:
+    return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+
+
+async def _stream(raw: web.BaseRequest, answer: WatchResponse) -> web.StreamResponse:
+    """A watch in chunks, until it ends or the client goes away."""
+    response = web.StreamResponse(status=answer.status, headers=answer.headers)
+    response.enable_chunked_encoding()
+    try:
+        await response.prepare(raw)
+        async for chunk in answer.chunks():
+            await response.write(chunk)
+        await response.write_eof()
+    except ConnectionError:
+        pass  # the client is gone, which is how watches end
+    finally:
+        answer.close()
+    return response
+
+
+def _tls(authority: Authority, host: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.load_verify_locations(cadata=authority.certificate.decode())
+    _load(context, authority.server((host, "127.0.0.1")))
+    return context
+
+
+def _load(context: ssl.SSLContext, pair: Pair) -> None:
+    """Python loads a key from files only; they are gone when this returns."""
+    with tempfile.TemporaryDirectory() as folder:
+        certificate, key = Path(folder, "tls.crt"), Path(folder, "tls.key")
+        certificate.write_bytes(pair.certificate)
+        key.touch(mode=0o600)
+        key.write_bytes(pair.key)
+        context.load_cert_chain(certificate, key)
+
+
+def kubeconfig(
+    url: str, authority: Authority | None, client: Pair | None, *, token: str = "", name: str = "lab"
+) -> str:
+    """A kubeconfig for kubectl, as YAML (JSON is YAML)."""
+    cluster: dict[str, str] = {"server": url}
+    if authority:
+        cluster["certificate-authority-data"] = _base64(authority.certificate)
+    user: dict[str, str] = {"token": token} if token else {}
+    if client:
+        user |= {"client-certificate-data": _base64(client.certificate), "client-key-data": _base64(client.key)}
+    contexts: Sequence[Any] = [{"name": name, "context": {"cluster": name, "user": name}}]
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": cluster}],
+        "users": [{"name": name, "user": user}],
+        "contexts": contexts,
+        "current-context": name,
+    }
+    return msgspec.json.format(msgspec.json.encode(document)).decode()
+
+
+def _base64(data: bytes) -> str:
+    return msgspec.json.decode(msgspec.json.encode(data), type=str)

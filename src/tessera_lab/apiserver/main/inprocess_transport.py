@@ -1,0 +1,99 @@
+"""A :class:`~tessera.kube.transport.Transport` that calls the API server in the same process, without sockets.
+
+One transport is one identity. Under a virtual event loop everything, timeouts and bookmarks included, runs on virtual
+time.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from tessera.kube.transport import Request, Response, Stream
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.server import ApiServer, WatchResponse
+
+
+class InProcessTransport:
+    """Requests of one user to one server."""
+
+    def __init__(self, server: ApiServer, user: UserInfo) -> None:
+        self._server = server
+        self._user = user
+        self._open: set[WatchResponse] = set()
+        self._closed = False
+
+    async def request(self, request: Request) -> Response:
+        """One request, one answer; a watch is read until it ends.
+
+        Raises:
+            ConnectionError: the transport is closed.
+        """
+        answer = await self._handle(request)
+        if isinstance(answer, Response):
+            return answer
+        try:
+            body = b"".join([chunk async for chunk in answer.chunks()])
+        finally:
+            answer.close()
+        return Response(status=answer.status, headers=answer.headers, body=body)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        """A watch; leaving the context ends it.
+
+        Raises:
+            ConnectionError: the transport is closed.
+        """
+        answer = await self._handle(request)
+        if isinstance(answer, Response):
+            yield _Whole(answer)
+            return
+        self._open.add(answer)
+        try:
+            yield _Open(answer)
+        finally:
+            self._open.discard(answer)
+            answer.close()
+
+    async def close(self) -> None:
+        """Ends all streams; later requests fail."""
+        self._closed = True
+        for answer in list(self._open):
+            answer.close()
+
+    async def _handle(self, request: Request) -> Response | WatchResponse:
+        if self._closed:
+            raise ConnectionError("the transport is closed")
+        await asyncio.sleep(0)  # as over a network, everybody else gets a turn between any two requests
+        return await self._server.handle(request, self._user)
+
+
+class _Open:
+    """A watch as a stream."""
+
+    def __init__(self, answer: WatchResponse) -> None:
+        self._answer = answer
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self._answer.chunks()
+
+    async def read(self) -> bytes:
+        return b"".join([chunk async for chunk in self.chunks()])
+
+
+class _Whole:
+    """A plain answer read as a stream."""
+
+    def __init__(self, answer: Response) -> None:
+        self._body = answer.body
+        self.status = answer.status
+        self.headers: Mapping[str, str] = answer.headers
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        if self._body:
+            yield self._body
+
+    async def read(self) -> bytes:
+        return self._body

@@ -1,0 +1,257 @@
+"""The API server without I/O: a request and a user in, an answer or an open watch out.
+
+It authorizes, finds who serves a path, turns refusals into ``Status`` and keeps the audit log. What resources do is
+:mod:`dispatch` and below.
+"""
+
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.kube.transport import Request, Response
+from tessera_lab.apiserver.admission.chain import Admission
+from tessera_lab.apiserver.admission.plugins import PLUGINS
+from tessera_lab.apiserver.admission.policies.admission_policies import AdmissionPolicies
+from tessera_lab.apiserver.admission.quota.resource_quota import Quotas, QuotaTracker
+from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
+from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
+from tessera_lab.apiserver.audit import AuditLog, Entry
+from tessera_lab.apiserver.authz.identity import Identities
+from tessera_lab.apiserver.authz.rbac import Rbac
+from tessera_lab.apiserver.crd.definition_controller import Definitions
+from tessera_lab.apiserver.discovery import openapi_v2
+from tessera_lab.apiserver.discovery.discovery import Discovery
+from tessera_lab.apiserver.discovery.openapi import OpenApi
+from tessera_lab.apiserver.handlers.dispatch import Dispatch, OpenWatch
+from tessera_lab.apiserver.handlers.write_handler import Writing
+from tessera_lab.apiserver.interfaces import Attributes, Obj, UserInfo
+from tessera_lab.apiserver.main.wiring import furnish, wired_types
+from tessera_lab.apiserver.request.routing import Query, Route, route
+from tessera_lab.apiserver.request.server_state import Ask, Core, Parts
+from tessera_lab.apiserver.resource_types import Registry
+from tessera_lab.apiserver.schemas import protobuf
+from tessera_lab.apiserver.status import StatusError, forbidden, no_such_path, qualified
+from tessera_lab.apiserver.storage.store import HISTORY, Store
+from tessera_lab.apiserver.storage.watch import Watcher
+
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+
+_PANIC = "This request caused apiserver to panic. Look in the logs for details."
+
+_log = logging.getLogger(__name__)
+
+
+class WatchResponse:
+    """An open watch: 200 and a stream. Who reads ``chunks`` to the end or stops calls :meth:`close`."""
+
+    status = 200
+
+    def __init__(self, watcher: Watcher, close: Callable[[], None]) -> None:
+        self._watcher = watcher
+        self._close = close
+        self.headers: Mapping[str, str] = {"content-type": "application/json"}
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The stream's pieces: whole lines, several at once when they wait."""
+        return self._watcher.chunks()
+
+    def close(self) -> None:
+        """Ends the watch."""
+        self._close()
+        self._watcher.end()
+
+
+class ApiServer:
+    """One API server with its own state.
+
+    Args:
+        clock: what timestamps and ages are read from.
+        seed: of uids, generated names and token keys.
+        history: changes kept per resource for watches and past lists.
+        tokens: static bearer tokens and who they are.
+        leaps: its time leaps, which its version says.
+
+    Attributes:
+        panics: requests that met an error of the server itself; each was answered with 500.
+
+    Webhooks are out of reach, so that their failure policy decides, until ``parts.webhooks`` gets others.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        seed: int = 0,
+        history: int = HISTORY,
+        tokens: Mapping[str, UserInfo] | None = None,
+        leaps: bool = False,
+    ) -> None:
+        self.panics = 0
+        self.core = Core(clock, Store(history), Registry(wired_types()), random.Random(seed))
+        self.identities = Identities(self.core, dict(tokens or {}))
+        self.core.parts.discovery = Discovery(self.core.registry, leaps=leaps)
+        self.core.parts.protobuf = protobuf.decode
+        self.core.parts.authorizer = Rbac(self.core.store)
+        self.core.parts.openapi = OpenApi(self.core.registry)
+        self.core.parts.quota = Quotas()
+        QuotaTracker(self.core.store)
+        nobody = InProcessCaller({})
+        self.core.parts.webhooks = AdmissionWebhooks(self.core.store, self.core.registry, nobody, self.core.new_uid)
+        core = self.core
+        core.parts.policies = AdmissionPolicies(core.store, core.registry, core.audit, core.new_uid)
+        Definitions(self.core)
+        writing = Writing(self.core, Admission(self.core, PLUGINS))
+        self._dispatch = Dispatch(self.core, writing, self.identities)
+        furnish(self.core)
+
+    @property
+    def audit(self) -> AuditLog:
+        """What was asked and answered."""
+        return self.core.audit
+
+    @property
+    def parts(self) -> Parts:
+        """The parts behind the seams; assign to replace one."""
+        return self.core.parts
+
+    def end_watches(self) -> None:
+        """Ends every open watch, as a server does that goes down; clients connect again."""
+        self.core.hubs.end_all()
+
+    async def handle(self, request: Request, user: UserInfo) -> Response | WatchResponse:
+        """Answers one request; never raises, whatever a client sends or the server does wrong."""
+        query = Query(request)
+        warnings: list[str] = []
+        found: Route | None = None
+        answer: Response | WatchResponse
+        try:
+            found = route(request, query)
+            answer = await self._answer(request, query, found, user, warnings)
+        except StatusError as error:
+            answer = refusal(error)
+        except Exception:  # noqa: BLE001 - one request's error, whatever it is, must not end the server
+            self.panics += 1
+            _log.exception("%s %s by %s", request.method, request.path, user.name)
+            answer = refusal(StatusError(500, "InternalError", _PANIC))
+        self._note(request, query, found, user, answer.status)
+        return _warned(answer, warnings) if warnings and isinstance(answer, Response) else answer
+
+    async def _answer(
+        self, request: Request, query: Query, found: Route | None, user: UserInfo, warnings: list[str]
+    ) -> Response | WatchResponse:
+        if found is None:
+            return self._document(request, user)
+        resource = self.core.registry.get(found.group, found.version, found.resource)
+        namespaced = resource is None or resource.namespaced or found.resource == "namespaces"
+        self._authorize(found, query, user, namespaced=namespaced)
+        if resource is None:
+            raise no_such_path()
+        ask = Ask(
+            request=request,
+            query=query,
+            route=found,
+            resource=resource,
+            user=user,
+            options=self._dispatch.options(request, query, found),
+            warnings=warnings,
+        )
+        self._dispatch.check_verb(ask)
+        answer = await self._dispatch.answer(ask)
+        return WatchResponse(answer.watcher, answer.close) if isinstance(answer, OpenWatch) else answer
+
+    def _authorize(self, found: Route, query: Query, user: UserInfo, *, namespaced: bool) -> None:
+        authorizer = self.core.parts.authorizer
+        if authorizer is None:
+            return
+        name = found.name
+        if found.verb in {"list", "watch", "deletecollection"}:
+            name = query.text("fieldSelector").removeprefix("metadata.name=")
+            name = name if name != query.text("fieldSelector") and "," not in name else ""
+        attributes = Attributes(
+            user=user,
+            verb=found.verb,
+            group=found.group,
+            version=found.version,
+            resource=found.resource,
+            subresource=found.subresource,
+            namespace=found.namespace if namespaced else "",
+            name=name,
+        )
+        decision = authorizer.authorize(attributes)
+        if not decision.allowed:
+            raise _not_allowed(attributes, decision.reason)
+
+    def _document(self, request: Request, user: UserInfo) -> Response:
+        """A path that is no resource's: health, version, discovery, OpenAPI."""
+        path = request.path.rstrip("/") or "/"
+        parts = self.core.parts
+        if parts.authorizer:
+            attributes = Attributes(user=user, verb=request.method.lower(), path=path)
+            if not parts.authorizer.authorize(attributes).allowed:
+                text = f'forbidden: User "{user.name}" cannot {request.method.lower()} path "{path}"'
+                raise StatusError(403, "Forbidden", text)
+        if request.method not in {"GET", "HEAD"}:
+            raise StatusError(
+                405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
+            )
+        if path in _HEALTH:
+            return Response(status=200, headers={"content-type": "text/plain; charset=utf-8"}, body=b"ok")
+        if path == "/openapi/v3" and parts.openapi:
+            return _document(parts.openapi.index())
+        if path == "/openapi/v2" and parts.openapi:
+            whole = openapi_v2.document(parts.openapi.documents())
+            if openapi_v2.PROTOBUF in request.headers.get("accept", ""):
+                media = {"content-type": openapi_v2.PROTOBUF_ANSWER}
+                return Response(status=200, headers=media, body=openapi_v2.encoded(whole))
+            return _document(whole)
+        if path.startswith("/openapi/v3/") and parts.openapi:
+            document = parts.openapi.document(path.removeprefix("/openapi/v3/"))
+            if document is not None:
+                return _document(document)
+        found = parts.discovery.answer(path, request.headers.get("accept", "")) if parts.discovery else None
+        if found is None:
+            raise no_such_path()
+        return _document(found[1], found[0])
+
+    def _note(self, request: Request, query: Query, found: Route | None, user: UserInfo, code: int) -> None:
+        entry = Entry(
+            at=self.core.clock.now(),
+            user=user.name,
+            verb=found.verb if found else request.method.lower(),
+            resource=qualified(found.group, found.resource) if found else "",
+            subresource=found.subresource if found else "",
+            namespace=found.namespace if found else "",
+            name=found.name if found else "",
+            code=code,
+            path="" if found else request.path,
+            dry_run=bool(query.text("dryRun")),
+        )
+        self.core.audit.note(entry)
+
+
+def _not_allowed(asked: Attributes, reason: str) -> StatusError:
+    what = asked.resource + (f"/{asked.subresource}" if asked.subresource else "")
+    scope = f' in the namespace "{asked.namespace}"' if asked.namespace else " at the cluster scope"
+    why = f'User "{asked.user.name}" cannot {asked.verb} resource "{what}" in API group "{asked.group}"{scope}'
+    return forbidden(asked.group, asked.resource, asked.name, why + (f": {reason}" if reason else ""))
+
+
+def refusal(error: StatusError) -> Response:
+    """A refusal as an answer."""
+    headers = {"content-type": "application/json"}
+    if error.retry_after:
+        headers["retry-after"] = str(error.retry_after)
+    return Response(status=error.code, headers=headers, body=msgspec.json.encode(error.status))
+
+
+def _document(document: Obj, media: str = "application/json") -> Response:
+    return Response(status=200, headers={"content-type": media}, body=msgspec.json.encode(document))
+
+
+def _warned(answer: Response, warnings: Sequence[str]) -> Response:
+    """Warnings as RFC 7234 headers with code 299, joined into one line."""
+    shown = ", ".join('299 - "' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in warnings)
+    return msgspec.structs.replace(answer, headers={**answer.headers, "warning": shown})

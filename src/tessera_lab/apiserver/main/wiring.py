@@ -1,0 +1,94 @@
+"""Built-in types with their schemas, table columns and merge rules; and the objects that every cluster starts with."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tessera_lab.apiserver.authz.rbac import GROUP as RBAC_GROUP
+from tessera_lab.apiserver.authz.rbac import bootstrap_roles
+from tessera_lab.apiserver.interfaces import GroupResource, Obj
+from tessera_lab.apiserver.kinds.builtin_types import builtin_types
+from tessera_lab.apiserver.kinds.event_versions import CORE_EVENTS, to_core_event, to_new_event
+from tessera_lab.apiserver.request.server_state import Core
+from tessera_lab.apiserver.resource_types import Node, ResourceType
+from tessera_lab.apiserver.schemas.builtin_schema import builtin_schema
+from tessera_lab.apiserver.schemas.merge_topology import builtin_topology
+from tessera_lab.apiserver.storage.store import Change
+from tessera_lab.apiserver.tables.table import builtin_columns
+
+#: Namespaces of every cluster.
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+#: Priority classes of every cluster and their values.
+PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+def wired_types() -> Iterable[ResourceType]:
+    """Every built-in type, complete."""
+    return [_wired(each) for each in builtin_types()]
+
+
+def _wired(each: ResourceType) -> ResourceType:
+    try:
+        topology = builtin_topology(each.group, each.version, each.kind)
+    except KeyError:
+        topology = Node()
+    wired = msgspec.structs.replace(
+        each,
+        schema=builtin_schema(each.group, each.version, each.kind),
+        columns=builtin_columns(each.group, each.kind),
+        topology=topology,
+    )
+    if each.storage == CORE_EVENTS and each.group:
+        return msgspec.structs.replace(wired, from_storage=to_new_event, to_storage=to_core_event)
+    return wired
+
+
+def furnish(core: Core) -> None:
+    """Stores the objects that every cluster starts with, and gives each namespace its service account.
+
+    Kubernetes' controller does the latter a moment later, so that a pod created at once may be refused there.
+    """
+
+    def new_namespace(change: Change) -> None:
+        if change.kind == "ADDED":
+            _store(core, "serviceaccounts", _default_account(change.new.obj["metadata"]["name"]))
+
+    core.store.listen(GroupResource("", "namespaces"), new_namespace)
+    for name in NAMESPACES:
+        _store(core, "namespaces", _namespace(name))
+    for each in bootstrap_roles():
+        plural = "clusterroles" if each["kind"] == "ClusterRole" else "clusterrolebindings"
+        _store(core, plural, each, group=RBAC_GROUP)
+    for name, value in PRIORITIES.items():
+        _store(core, "priorityclasses", _priority(name, value), group="scheduling.k8s.io")
+
+
+def _store(core: Core, plural: str, obj: Obj, *, group: str = "") -> None:
+    obj["metadata"] |= {"uid": core.new_uid(), "creationTimestamp": core.timestamp()}
+    core.store.put(GroupResource(group, plural), obj, None)
+
+
+def _namespace(name: str) -> Obj:
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}},
+        "spec": {"finalizers": ["kubernetes"]},
+        "status": {"phase": "Active"},
+    }
+
+
+def _default_account(namespace: str) -> Obj:
+    meta = {"name": "default", "namespace": namespace}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta}
+
+
+def _priority(name: str, value: int) -> Obj:
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name, "generation": 1},
+        "value": value,
+        "description": "Used for system critical pods that must not be moved from their current node.",
+        "preemptionPolicy": "PreemptLowerPriority",
+    }

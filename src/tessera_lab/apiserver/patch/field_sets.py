@@ -1,0 +1,228 @@
+"""Sets of fields as managedFields knows them (``FieldsV1``), and what two objects differ in.
+
+A set is a tree: ``f:name`` is a field, ``k:{...}`` an element of an associative list, ``v:...`` of a set; the key ``.``
+says that the place itself is a member. As stored, a leaf is ``{}``; here every member carries its ``.``. Which lists
+are associative is the kind's topology (``sigs.k8s.io/structured-merge-diff``). Pure.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.resource_types import Node
+
+#: A tree of fields; every value is one again.
+Fields = dict[str, Any]
+
+SELF = "."
+_PLAIN = Node()
+_LEAF: Fields = {SELF: {}}
+_MISSING = object()
+
+
+def leaf() -> Fields:
+    """The set with nothing but the place itself."""
+    return {SELF: {}}
+
+
+def expanded(stored: Mapping[str, Any]) -> Fields:
+    """A set as read from ``fieldsV1``."""
+    if not stored:
+        return leaf()
+    return {key: {} if key == SELF else expanded(value) for key, value in stored.items()}
+
+
+def compact(fields: Mapping[str, Any]) -> Fields:
+    """A set as ``fieldsV1`` stores it."""
+    return {key: {} if value == {SELF: {}} or key == SELF else compact(value) for key, value in fields.items()}
+
+
+def stored_without(stored: Fields, *taken: Mapping[str, Any]) -> Fields:
+    """Members of a stored set that are of none of the others; the very same set when nothing goes, ``{}`` for none."""
+    for each in taken:
+        if stored and each:
+            left = _less(stored, each)
+            stored = {} if left is None else left
+    return stored
+
+
+def _less(stored: Fields, taken: Mapping[str, Any]) -> Fields | None:
+    """None for no members; ``{}`` is a leaf."""
+    if not stored:
+        return None if SELF in taken else stored
+    left: Fields | None = None
+    for key in stored.keys() & taken.keys():
+        rest = None if key == SELF else _less(stored[key], taken[key])
+        if rest is stored[key]:
+            continue
+        if left is None:
+            left = dict(stored)
+        if rest is None:
+            del left[key]
+        else:
+            left[key] = rest
+    if left is None:
+        return stored
+    return ({} if left.keys() == {SELF} else left) if left else None
+
+
+def stored_with(stored: Fields, added: Mapping[str, Any]) -> Fields:
+    """Members of a stored set or of a set as it is here, in the stored form; the very same set if it has them all.
+
+    The stored set is a whole one, whose root is no member.
+    """
+    joined: Fields | None = None
+    for key, value in added.items():
+        if key not in stored:
+            more = {} if key == SELF or value == _LEAF else compact(value)
+        elif key == SELF or (value == _LEAF and not stored[key]):
+            continue
+        else:
+            was = stored[key] or _LEAF
+            more = stored_with(was, value)
+            if more is was:
+                continue
+        if joined is None:
+            joined = dict(stored)
+        joined[key] = more
+    return stored if joined is None else joined
+
+
+def below(node: Node, key: str) -> Node:
+    """Merge rules of a field."""
+    return node.fields.get(key) or node.items or _PLAIN
+
+
+def item_key(item: Any, node: Node) -> str:
+    """How an element of an associative list or set is named in a set of fields."""
+    if node.list_type == "set":
+        return "v:" + msgspec.json.encode(item).decode()
+    values = {key: item.get(key, node.key_defaults.get(key)) for key in sorted(node.keys)}
+    present = {key: value for key, value in values.items() if value is not None}
+    return "k:" + msgspec.json.encode(present).decode()
+
+
+def is_associative(value: Any, node: Node) -> bool:
+    """Whether the value is a list whose elements have owners of their own."""
+    if not isinstance(value, list) or node.list_type == "atomic":
+        return False
+    return node.list_type == "set" or all(isinstance(each, dict) for each in value)
+
+
+def fields_of(value: Any, node: Node) -> Fields:
+    """Every field that a value sets."""
+    if isinstance(value, dict) and value and not node.atomic_map:
+        return {f"f:{key}": fields_of(each, below(node, key)) for key, each in value.items()}
+    if value and is_associative(value, node):
+        return {item_key(each, node): _of_item(each, node) for each in value}
+    return leaf()
+
+
+def _of_item(item: Any, node: Node) -> Fields:
+    inner = fields_of(item, node.items or _PLAIN) if isinstance(item, dict) else {}
+    return {**inner, SELF: {}}
+
+
+def union(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
+    """Members of either."""
+    joined = dict(one)
+    for key, value in other.items():
+        joined[key] = union(joined[key], value) if key in joined else value
+    return joined
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
+    """Members of ``one`` that are not of ``other``."""
+    left: Fields = {}
+    for key, value in one.items():
+        if key not in other:
+            left[key] = value
+        elif key != SELF and (rest := difference(value, other[key])):
+            left[key] = rest
+    return left
+
+
+def intersection(one: Mapping[str, Any], other: Mapping[str, Any]) -> Fields:
+    """Members of both."""
+    shared: Fields = {}
+    for key in one.keys() & other.keys():
+        if key == SELF:
+            shared[key] = {}
+        elif rest := intersection(one[key], other[key]):
+            shared[key] = rest
+    return shared
+
+
+def paths(fields: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Members as texts: ``.spec.containers[name="main"].image``."""
+    if SELF in fields:
+        yield prefix
+    for key in sorted(fields):
+        if key != SELF:
+            yield from paths(fields[key], prefix + _shown(key))
+
+
+def _shown(key: str) -> str:
+    kind, _, name = key.partition(":")
+    if kind == "f":
+        return f".{name}"
+    if kind == "v":
+        return f"[={name}]"
+    pairs = msgspec.json.decode(name).items()
+    return "[" + ",".join(f"{field}={msgspec.json.encode(value).decode()}" for field, value in pairs) + "]"
+
+
+def changes(old: Any, new: Any, node: Node) -> tuple[Fields, Fields]:
+    """Fields that differ from ``old`` to ``new``: (added or changed, removed). Equal parts are not walked."""
+    if old == new:
+        return {}, {}
+    if isinstance(old, dict) and isinstance(new, dict) and old and new and not node.atomic_map:
+        return _changes_of_fields(old, new, node)
+    if old and new and is_associative(old, node) and is_associative(new, node):
+        were, are = _by_key(old, node), _by_key(new, node)
+        inner = node.items or _PLAIN
+        changed, removed = _changes_below([(key, inner) for key in {**were, **are}], were, are)
+        for key in are.keys() - were.keys():
+            changed[key] = {**changed.get(key, {}), SELF: {}}
+        for key in were.keys() - are.keys():
+            removed[key] = {**removed.get(key, {}), SELF: {}}
+        return changed, removed
+    if old is _MISSING:
+        return fields_of(new, node), {}
+    if new is _MISSING:
+        return {}, fields_of(old, node)
+    return fields_of(new, node), difference(fields_of(old, node), fields_of(new, node))
+
+
+def _changes_of_fields(old: Mapping[str, Any], new: Mapping[str, Any], node: Node) -> tuple[Fields, Fields]:
+    changed: Fields = {}
+    removed: Fields = {}
+    for key in (*old, *(k for k in new if k not in old)):
+        was, now = old.get(key, _MISSING), new.get(key, _MISSING)
+        if was == now:
+            continue
+        added, gone = changes(was, now, below(node, key))
+        if added:
+            changed[f"f:{key}"] = added
+        if gone:
+            removed[f"f:{key}"] = gone
+    return changed, removed
+
+
+def _by_key(items: Sequence[Any], node: Node) -> dict[str, Any]:
+    return {item_key(each, node): each for each in items}
+
+
+def _changes_below(
+    nodes: Sequence[tuple[str, Node]], old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[Fields, Fields]:
+    changed: Fields = {}
+    removed: Fields = {}
+    for key, node in nodes:
+        added, gone = changes(old.get(key, _MISSING), new.get(key, _MISSING), node)
+        if added:
+            changed[key] = added
+        if gone:
+            removed[key] = gone
+    return changed, removed

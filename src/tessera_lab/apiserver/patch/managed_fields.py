@@ -1,0 +1,175 @@
+"""managedFields of an object: who set which field, kept up by every write.
+
+An Update takes the fields that it changes from everybody else. Server-side apply is :mod:`server_side_apply`.
+Rules: ``sigs.k8s.io/structured-merge-diff/v4/merge``.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.patch.field_sets import Fields, changes, compact, expanded, stored_with, stored_without
+from tessera_lab.apiserver.resource_types import Node
+
+#: Of metadata, what nobody owns.
+_SERVER_OWNED = frozenset(
+    {
+        "name",
+        "namespace",
+        "uid",
+        "creationTimestamp",
+        "resourceVersion",
+        "generation",
+        "managedFields",
+        "selfLink",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+    }
+)
+
+
+class Writer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who writes: what identifies an entry of managedFields."""
+
+    manager: str
+    operation: str
+    api_version: str
+    subresource: str = ""
+
+    @property
+    def shown(self) -> str:
+        """As conflict texts name it."""
+        text = msgspec.json.encode(self.manager).decode()
+        if self.subresource:
+            text += f' with subresource "{self.subresource}"'
+        return f"{text} using {self.api_version}" if self.operation == "Update" else text
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One entry: who, since when, which fields."""
+
+    writer: Writer
+    time: str
+    fields: Fields
+
+    def is_by(self, writer: Writer) -> bool:
+        """Whether it is that writer's; of an applier the version does not count."""
+        if writer.operation == "Apply":
+            return msgspec.structs.replace(self.writer, api_version="") == msgspec.structs.replace(
+                writer, api_version=""
+            )
+        return self.writer == writer
+
+
+def ownable(obj: Mapping[str, Any]) -> Obj:
+    """The part of an object that has owners."""
+    kept = {key: value for key, value in obj.items() if key not in {"apiVersion", "kind", "metadata"}}
+    meta = {key: value for key, value in obj.get("metadata", {}).items() if key not in _SERVER_OWNED}
+    return {**kept, "metadata": meta} if meta else kept
+
+
+def entries_of(obj: Mapping[str, Any]) -> list[Entry]:
+    """The entries as stored."""
+    found = obj.get("metadata", {}).get("managedFields") or ()
+    return [
+        Entry(
+            Writer(
+                manager=each.get("manager", ""),
+                operation=each.get("operation", "Update"),
+                api_version=each.get("apiVersion", ""),
+                subresource=each.get("subresource", ""),
+            ),
+            each.get("time", ""),
+            {} if not each.get("fieldsV1") else expanded(each["fieldsV1"]),
+        )
+        for each in found
+    ]
+
+
+def store_entries(obj: Obj, entries: Sequence[Entry]) -> None:
+    """Sets the object's managedFields, appliers first, as Kubernetes sorts them."""
+    kept = sorted((e for e in entries if e.fields), key=lambda e: (e.writer.operation, e.time, e.writer.manager))
+    if kept:
+        obj["metadata"]["managedFields"] = [_shown(each) for each in kept]
+    else:
+        obj["metadata"].pop("managedFields", None)
+
+
+def _shown(entry: Entry) -> Obj:
+    return _shown_as(entry.writer, entry.time, compact(entry.fields))
+
+
+def _shown_as(writer: Writer, time: str, stored: Fields) -> Obj:
+    shown = {
+        "manager": writer.manager,
+        "operation": writer.operation,
+        "apiVersion": writer.api_version,
+        "time": time,
+        "fieldsType": "FieldsV1",
+        "fieldsV1": stored,
+    }
+    return {**shown, "subresource": writer.subresource} if writer.subresource else shown
+
+
+def updated(obj: Obj, old: Mapping[str, Any] | None, writer: Writer, topology: Node, now: str) -> None:
+    """Sets managedFields after an Update from ``old`` (None: a create) to ``obj``.
+
+    Entries stay in their stored form, so that a set that does not change is neither read nor built again. Who writes
+    the object itself may also write its entries, as kubectl does when it turns to server-side apply.
+    """
+    before = _stated(obj, old, writer) if old else ()
+    changed, removed = changes(ownable(old) if old else {}, ownable(obj), topology)
+    if not changed and not removed:
+        _keep(obj, before)
+        return
+    after: list[Obj] = []
+    mine: Fields | None = None
+    for each in before:
+        fields = each.get("fieldsV1")
+        if not fields:
+            continue
+        if _is_update_by(each, writer):
+            mine = fields
+            continue
+        left = stored_without(fields, changed, removed)
+        if left:
+            after.append(each if left is fields else {**each, "fieldsV1": left})
+    owned = stored_with(stored_without(mine, removed) or {}, changed) if mine else compact(changed)
+    if owned:
+        after.append(_shown_as(writer, now, owned))
+    if after:
+        after.sort(key=lambda each: (each.get("operation", "Update"), each.get("time", ""), each.get("manager", "")))
+        obj["metadata"]["managedFields"] = after
+    else:
+        obj["metadata"].pop("managedFields", None)
+
+
+def _is_update_by(entry: Mapping[str, Any], writer: Writer) -> bool:
+    stated = (entry.get("manager", ""), entry.get("operation", "Update"))
+    about = (entry.get("apiVersion", ""), entry.get("subresource", ""))
+    return stated == (writer.manager, writer.operation) and about == (writer.api_version, writer.subresource)
+
+
+def _stated(obj: Mapping[str, Any], old: Mapping[str, Any], writer: Writer) -> Sequence[Obj]:
+    """The entries that an Update starts from: those that it states, else those that are stored.
+
+    One empty entry stands for none. Source: ``k8s.io/apimachinery/pkg/util/managedfields``, ``decodeLiveOrNew``.
+    """
+    stored: Sequence[Obj] = old["metadata"].get("managedFields") or ()
+    stated = obj["metadata"].get("managedFields")
+    if writer.subresource or not isinstance(stated, list) or not stated or stated is stored:
+        return stored
+    if stated == [{}]:
+        return ()
+    return (
+        stated if all(isinstance(each, dict) and isinstance(each.get("fieldsV1"), dict) for each in stated) else stored
+    )
+
+
+def _keep(obj: Obj, entries: Sequence[Obj]) -> None:
+    if entries:
+        obj["metadata"]["managedFields"] = entries
+    else:
+        obj["metadata"].pop("managedFields", None)

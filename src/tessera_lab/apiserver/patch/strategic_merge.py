@@ -1,0 +1,130 @@
+"""Strategic merge patch: a merge patch that knows which lists merge by which key.
+
+Directives: ``$patch`` (replace, delete, merge), ``$retainKeys``, ``$deleteFromPrimitiveList/<field>``,
+``$setElementOrder/<field>``. What merges by which key is the kind's topology. Pure; the given object is not changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.resource_types import Node
+from tessera_lab.apiserver.status import bad_request
+from tessera_lab.apiserver.storage.store import copied
+
+_PATCH, _RETAIN = "$patch", "$retainKeys"
+_ORDER, _DROP = "$setElementOrder/", "$deleteFromPrimitiveList/"
+_PLAIN = Node()
+
+
+def strategic_merge(original: Obj, patch: Any, topology: Node) -> Obj:
+    """The object with the patch merged in.
+
+    Raises:
+        StatusError: 400, the patch is malformed.
+    """
+    if not isinstance(patch, Mapping):
+        raise bad_request("a strategic merge patch is an object")
+    return _merge(original, patch, topology)
+
+
+def _merge(original: Mapping[str, Any], patch: Mapping[str, Any], node: Node) -> Obj:
+    match patch.get(_PATCH):
+        case "replace":
+            cleaned: Obj = _clean({key: value for key, value in patch.items() if key != _PATCH})
+            return cleaned
+        case "delete":
+            return {}
+        case None | "merge":
+            pass
+        case other:
+            raise bad_request(f'unrecognized type of patch directive "{other}"')
+    merged = dict(original)
+    if _RETAIN in patch:
+        merged = {key: value for key, value in merged.items() if key in patch[_RETAIN]}
+    for key, value in patch.items():
+        if key.startswith(_DROP):
+            field = key.removeprefix(_DROP)
+            merged[field] = [each for each in merged.get(field) or () if each not in value]
+        elif not key.startswith("$"):
+            _set(merged, key, value, _below(node, key), patch.get(_ORDER + key))
+    for key, value in patch.items():
+        field = key.removeprefix(_ORDER)
+        if key.startswith(_ORDER) and field not in patch and isinstance(merged.get(field), list):
+            merged[field] = _ordered(merged[field], merged[field], value, _below(node, field))
+    return merged
+
+
+def _below(node: Node, key: str) -> Node:
+    return node.fields.get(key) or node.items or _PLAIN
+
+
+def _set(merged: Obj, key: str, value: Any, node: Node, order: Sequence[Any] | None) -> None:
+    present = merged.get(key)
+    if value is None:
+        merged.pop(key, None)
+    elif isinstance(value, Mapping) and isinstance(present, Mapping):
+        merged[key] = _merge(present, value, node)
+    elif isinstance(value, Sequence) and not isinstance(value, str) and (node.merge_key or node.merge_set):
+        live = present if isinstance(present, list) else []
+        joined = _merge_keyed(live, value, node) if node.merge_key else _merge_set(live, value)
+        merged[key] = _ordered(joined, live, order, node) if order is not None else joined
+    else:
+        merged[key] = _clean(value)
+
+
+def _merge_set(live: Sequence[Any], patch: Sequence[Any]) -> list[Any]:
+    return [*live, *(each for each in patch if each not in live)]
+
+
+def _merge_keyed(live: Sequence[Any], patch: Sequence[Any], node: Node) -> list[Any]:
+    key = node.merge_key
+    below = node.items or _PLAIN
+    if any(isinstance(each, Mapping) and each.get(_PATCH) == "replace" for each in patch):
+        return [_clean(each) for each in patch if each.get(_PATCH) != "replace"]
+    merged = list(live)
+    for each in patch:
+        if not isinstance(each, Mapping) or key not in each:
+            raise bad_request(f"map: {each} does not contain declared merge key: {key}")
+        at = next((index for index, item in enumerate(merged) if item.get(key) == each[key]), None)
+        if each.get(_PATCH) == "delete":
+            merged = [item for item in merged if item.get(key) != each[key]]
+        elif at is None:
+            merged.append(_clean(each))
+        else:
+            merged[at] = _merge(merged[at], each, below)
+    return merged
+
+
+def _ordered(merged: Sequence[Any], live: Sequence[Any], order: Sequence[Any], node: Node) -> list[Any]:
+    """The merged list in the order asked for; items that it does not name keep their place among the live ones."""
+
+    def identity(item: Any) -> Any:
+        return item.get(node.merge_key) if node.merge_key and isinstance(item, Mapping) else item
+
+    places = {_hashable(identity(item)): index for index, item in enumerate(live)}
+    wanted = [_hashable(identity(item)) for item in order]
+    by_identity = {_hashable(identity(item)): item for item in merged}
+    named = [each for each in wanted if each in by_identity]
+    others = [each for each in by_identity if each not in set(wanted)]
+    result: list[Any] = []
+    for each in named:
+        place = places.get(each)
+        while place is not None and others and places.get(others[0], len(live)) < place:
+            result.append(by_identity[others.pop(0)])
+        result.append(by_identity[each])
+    return [*result, *(by_identity[each] for each in others)]
+
+
+def _hashable(value: Any) -> Any:
+    return value if not isinstance(value, dict | list) else repr(value)
+
+
+def _clean(value: Any) -> Any:
+    """A value of the patch as it is stored where nothing was: without directives and nulls."""
+    if isinstance(value, Mapping):
+        return {key: _clean(each) for key, each in value.items() if not key.startswith("$") and each is not None}
+    if isinstance(value, list):
+        kept = (each for each in value if not (isinstance(each, Mapping) and each.get(_PATCH) == "delete"))
+        return [_clean(each) for each in kept]
+    return copied(value)

@@ -1,0 +1,157 @@
+"""binding and eviction of pods: what they check and what they make of the pod. Pure.
+
+Rules and words: ``k8s.io/kubernetes/pkg/registry/core/pod/storage``.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.status import StatusError, bad_request, conflict, invalid, too_many_requests
+
+Read = Mapping[str, Any]
+
+
+def bound(pod: Obj, binding: Read, now: str) -> Obj:
+    """The pod on the node that the binding names.
+
+    Raises:
+        StatusError: 422, the target is no node; 409, the pod cannot be bound.
+    """
+    name, target = pod["metadata"]["name"], binding.get("target") or {}
+    node = target.get("name") or ""
+    if target.get("kind") not in {None, "", "Node"}:
+        text = f'Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"'
+        raise invalid("", "Binding", name, [Cause(field="target.kind", reason="FieldValueNotSupported", message=text)])
+    if not node:
+        raise invalid(
+            "", "Binding", name, [Cause(field="target.name", reason="FieldValueRequired", message="Required value")]
+        )
+    _check_bindable(pod, binding, name)
+    pod["spec"]["nodeName"] = node
+    annotations = (binding.get("metadata") or {}).get("annotations")
+    if annotations:
+        pod["metadata"].setdefault("annotations", {}).update(annotations)
+    condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": now}
+    set_condition(pod, condition)
+    return pod
+
+
+def _check_bindable(pod: Read, binding: Read, name: str) -> None:
+    uid = (binding.get("metadata") or {}).get("uid")
+    why = ""
+    if uid and uid != pod["metadata"]["uid"]:
+        met = f"UID in precondition: {uid}, UID in object meta: {pod['metadata']['uid']}"
+        raise conflict("", "pods", name, f"Precondition failed: {met}")
+    if pod["metadata"].get("deletionTimestamp"):
+        why = f"pod {name} is being deleted, cannot be assigned to a host"
+    elif pod["spec"].get("nodeName"):
+        why = f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"'
+    elif pod["spec"].get("schedulingGates"):
+        why = f"pod {name} has non-empty .spec.schedulingGates"
+    if why:
+        raise conflict("", "pods/binding", name, why)
+
+
+def set_condition(pod: Obj, condition: Obj) -> None:
+    """Sets a condition by its type; the transition's time stays when the status does."""
+    conditions = pod.setdefault("status", {}).setdefault("conditions", [])
+    for index, each in enumerate(conditions):
+        if each.get("type") == condition["type"]:
+            if each.get("status") == condition["status"]:
+                condition = {**condition, "lastTransitionTime": each.get("lastTransitionTime")}
+            conditions[index] = condition
+            return
+    conditions.append(condition)
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """A PodDisruptionBudget that covers the pod to be evicted."""
+
+    name: str
+    processed: bool
+    allowed: int
+    desired: int
+    current: int
+
+
+def budgets_for(pod: Read, budgets: Iterable[Read]) -> list[Budget]:
+    """The budgets whose selector matches the pod."""
+    labels = pod["metadata"].get("labels") or {}
+    return [_budget(each) for each in budgets if selects((each.get("spec") or {}).get("selector"), labels)]
+
+
+def _budget(obj: Read) -> Budget:
+    status, meta = obj.get("status") or {}, obj["metadata"]
+    return Budget(
+        name=meta["name"],
+        processed=status.get("observedGeneration", 0) >= meta.get("generation", 0),
+        allowed=status.get("disruptionsAllowed", 0),
+        desired=status.get("desiredHealthy", 0),
+        current=status.get("currentHealthy", 0),
+    )
+
+
+def check_evictable(pod: Read, budgets: list[Budget]) -> Budget | None:
+    """The budget that the eviction uses up, None when none covers the pod.
+
+    Raises:
+        StatusError: 429, the budget allows no disruption; 500, several budgets cover the pod.
+    """
+    done = (pod.get("status") or {}).get("phase") in {"Succeeded", "Failed", "Pending"}
+    if done or pod["metadata"].get("deletionTimestamp") or not budgets:
+        return None
+    if len(budgets) > 1:
+        text = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
+        raise StatusError(500, "InternalError", text)
+    budget = budgets[0]
+    refusal = "Cannot evict pod as it would violate the pod's disruption budget."
+    if not budget.processed:
+        text = f"The disruption budget {budget.name} is still being processed by the server."
+        raise too_many_requests(
+            refusal, retry_after=10, causes=[Cause(field="", reason="DisruptionBudget", message=text)]
+        )
+    if budget.allowed <= 0:
+        needs = f"needs {budget.desired} healthy pods and has {budget.current} currently"
+        text = f"The disruption budget {budget.name} {needs}"
+        raise too_many_requests(
+            refusal, retry_after=0, causes=[Cause(field="", reason="DisruptionBudget", message=text)]
+        )
+    return budget
+
+
+def check_eviction(eviction: Read, name: str) -> Read:
+    """The eviction's DeleteOptions.
+
+    Raises:
+        StatusError: 400, it names another pod.
+    """
+    given = (eviction.get("metadata") or {}).get("name")
+    if given not in {None, "", name}:
+        raise bad_request("name in URL does not match name in Eviction object")
+    options: Read = eviction.get("deleteOptions") or {}
+    return options
+
+
+def selects(selector: Read | None, labels: Read) -> bool:
+    """Whether a LabelSelector matches; an empty one matches everything, none matches nothing."""
+    if selector is None:
+        return False
+    if any(labels.get(key) != value for key, value in (selector.get("matchLabels") or {}).items()):
+        return False
+    return all(_expression(each, labels) for each in selector.get("matchExpressions") or ())
+
+
+def _expression(rule: Read, labels: Read) -> bool:
+    value, values = labels.get(rule["key"]), rule.get("values") or ()
+    match rule.get("operator"):
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None

@@ -1,0 +1,196 @@
+"""What a pod means where it says nothing: ``k8s.io/kubernetes/pkg/apis/core/v1/defaults.go``. Pure, in place.
+
+A pod and a pod template do not get the same defaults. Requests from limits, service links and host ports are set in
+pods only (``SetDefaults_Pod``); a template keeps what its author wrote, so that the next ``kubectl apply`` of another
+amount finds no field that nobody wrote.
+"""
+
+from collections.abc import Iterator, Mapping
+from decimal import ROUND_UP, Decimal
+from typing import Any
+
+from tessera.kube.quantity import format_quantity, parse_quantity
+from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.pods.label_keys import merge_label_keys
+
+#: How long a pod may take to end, seconds.
+TERMINATION_GRACE = 30
+#: Amounts of resources are kept to a thousandth.
+_MILLI = Decimal("0.001")
+
+
+def default_pod(pod: Obj) -> None:
+    """Defaults of a pod (``SetDefaults_Pod``)."""
+    spec = pod.setdefault("spec", {})
+    default_pod_spec(spec)
+    _fill(spec, enableServiceLinks=True)
+    for key in ("containers", "initContainers"):
+        for container in spec.get(key) or ():
+            _request_limits(container["resources"])
+            for port in container.get("ports") or () if spec.get("hostNetwork") else ():
+                if not port.get("hostPort"):
+                    port["hostPort"] = port.get("containerPort")
+
+
+def default_pod_spec(spec: Obj) -> None:
+    """Defaults of a pod's spec, in a pod or a template (``SetDefaults_PodSpec``)."""
+    _fill(
+        spec,
+        restartPolicy="Always",
+        terminationGracePeriodSeconds=TERMINATION_GRACE,
+        dnsPolicy="ClusterFirst",
+        schedulerName="default-scheduler",
+        securityContext={},
+    )
+    if spec.get("serviceAccountName"):
+        spec.setdefault("serviceAccount", spec["serviceAccountName"])
+    elif spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"]
+    canonical_amounts(spec, "overhead")
+    for container in containers(spec):
+        _default_container(container)
+    for volume in spec.get("volumes") or ():
+        _default_volume(volume)
+
+
+def containers(spec: Obj) -> Iterator[Obj]:
+    """All containers of a pod's spec, init and ephemeral ones included."""
+    for key in ("initContainers", "containers", "ephemeralContainers"):
+        for each in spec.get(key) or ():
+            if isinstance(each, dict):
+                yield each
+
+
+def _fill(obj: Obj, **defaults: Any) -> None:
+    for key, value in defaults.items():
+        if obj.get(key) is None:
+            obj[key] = value
+
+
+def _default_container(container: Obj) -> None:
+    _fill(
+        container,
+        terminationMessagePath="/dev/termination-log",
+        terminationMessagePolicy="File",
+        imagePullPolicy=_pull_policy(str(container.get("image") or "")),
+        resources={},
+    )
+    for port in container.get("ports") or ():
+        _fill(port, protocol="TCP")
+    for each in container.get("env") or ():
+        _default_field_reference(each.get("valueFrom") or {})
+    for name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        if container.get(name):
+            _default_probe(container[name])
+    for hook in ("postStart", "preStop"):
+        _default_http(((container.get("lifecycle") or {}).get(hook) or {}).get("httpGet"))
+    canonical_amounts(container["resources"], "limits", "requests")
+
+
+def _pull_policy(image: str) -> str:
+    """Always for a tag that moves: ``latest``, or none where there is no digest either."""
+    name, digest, _ = image.partition("@")
+    tag = name.rpartition("/")[2].partition(":")[2]
+    return "Always" if name and (tag == "latest" or not (tag or digest)) else "IfNotPresent"
+
+
+def _default_field_reference(source: Obj) -> None:
+    if source.get("fieldRef") is not None:
+        _fill(source["fieldRef"], apiVersion="v1")
+
+
+def _default_http(action: Obj | None) -> None:
+    if action:
+        _fill(action, path="/", scheme="HTTP")
+
+
+def _default_probe(probe: Obj) -> None:
+    _fill(probe, timeoutSeconds=1, periodSeconds=10, successThreshold=1, failureThreshold=3)
+    _default_http(probe.get("httpGet"))
+    if probe.get("grpc"):
+        _fill(probe["grpc"], service="")
+
+
+def _request_limits(resources: Obj) -> None:
+    """What is limited and not requested is requested as much."""
+    limits = resources.get("limits") or {}
+    if limits:
+        requests = resources.get("requests") or {}
+        resources["requests"] = {**requests, **{k: v for k, v in limits.items() if k not in requests}}
+
+
+def canonical_amounts(obj: Obj, *keys: str) -> None:
+    """Quantities as Kubernetes writes them back: ``0.5`` is ``500m``, the number 1 is ``"1"``, ``1u`` is ``1m``."""
+    for key in keys:
+        amounts = obj.get(key)
+        if not isinstance(amounts, dict):
+            continue
+        for name, amount in amounts.items():
+            try:
+                text = str(amount)
+                value = parse_quantity(text)
+                rounded = value.quantize(_MILLI, ROUND_UP) if value % _MILLI else value
+                amounts[name] = format_quantity(rounded, binary=text.endswith("i"))
+            except ValueError:
+                continue  # validation refuses it with its place
+
+
+#: Fields of volumes that have a default of their own, by the kind of volume.
+_VOLUMES: Mapping[str, Mapping[str, Any]] = {
+    "configMap": {"defaultMode": 0o644},
+    "secret": {"defaultMode": 0o644},
+    "downwardAPI": {"defaultMode": 0o644},
+    "projected": {"defaultMode": 0o644},
+    "hostPath": {"type": ""},
+    "iscsi": {"iscsiInterface": "default"},
+    "rbd": {"pool": "rbd", "user": "admin", "keyring": "/etc/ceph/keyring"},
+}
+
+
+def _default_volume(volume: Obj) -> None:
+    for kind, defaults in _VOLUMES.items():
+        if volume.get(kind) is not None:
+            _fill(volume[kind], **defaults)
+    sources = [volume, *((volume.get("projected") or {}).get("sources") or ())]
+    for source in sources:
+        for item in (source.get("downwardAPI") or {}).get("items") or ():
+            _default_field_reference(item)
+        if source.get("serviceAccountToken") is not None:
+            _fill(source["serviceAccountToken"], expirationSeconds=3600)
+    if volume.get("image") is not None:
+        _fill(volume["image"], pullPolicy=_pull_policy(str(volume["image"].get("reference") or "")))
+    claim = (volume.get("ephemeral") or {}).get("volumeClaimTemplate") or {}
+    if claim.get("spec") is not None:
+        _fill(claim["spec"], volumeMode="Filesystem")
+    if not volume.keys() - {"name"}:
+        volume["emptyDir"] = {}
+
+
+def new_pod(pod: Obj) -> None:
+    """What a new pod starts with: its status, and label keys written into its selectors."""
+    merge_label_keys(pod)
+    pod["status"] = {"phase": "Pending", "qosClass": quality(pod["spec"])}
+    if pod["spec"].get("schedulingGates"):
+        pod["status"]["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+                "lastProbeTime": None,
+                "lastTransitionTime": None,
+            }
+        ]
+
+
+def quality(spec: Obj) -> str:
+    """The pod's quality of service: Guaranteed, Burstable or BestEffort; only CPU and memory count."""
+    counted = ("cpu", "memory")
+    every = [each.get("resources") or {} for each in containers(spec)]
+    limits = [{k: v for k, v in (r.get("limits") or {}).items() if k in counted} for r in every]
+    requests = [{k: v for k, v in (r.get("requests") or {}).items() if k in counted} for r in every]
+    if not any(limits) and not any(requests):
+        return "BestEffort"
+    if all(len(limit) == len(counted) and limit == request for limit, request in zip(limits, requests, strict=True)):
+        return "Guaranteed"
+    return "Burstable"

@@ -1,0 +1,166 @@
+"""What is wrong with a pod: ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
+
+The shape (types, required fields, enumerations) is checked before. Here stand the rules between fields that pods of
+this project meet: names, mounts, resources, tolerations, scheduling gates.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tessera.kube.quantity import parse_quantity
+from tessera_lab.apiserver import field_errors
+from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.interfaces import Cause
+
+Read = Mapping[str, Any]
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_LABEL_RULE = (
+    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
+    "an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is "
+    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
+)
+_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_STANDARD = frozenset({"cpu", "memory", "ephemeral-storage"})
+_OPERATORS = ("Equal", "Exists")
+
+
+def pod_causes(pod: Read) -> Sequence[Cause]:
+    """What is wrong with a pod."""
+    return list(spec_causes(pod.get("spec") or {}, "spec"))
+
+
+def spec_causes(spec: Read, path: str) -> Iterator[Cause]:
+    """What is wrong with a pod's spec, in a pod or a template."""
+    if not spec.get("containers"):
+        yield field_errors.required(f"{path}.containers")
+    volumes = {each.get("name") for each in spec.get("volumes") or ()}
+    seen: set[str] = set()
+    for key in ("initContainers", "containers", "ephemeralContainers"):
+        for index, each in enumerate(spec.get(key) or ()):
+            place = f"{path}.{key}[{index}]"
+            yield from _container(each, place, volumes)
+            name = each.get("name", "")
+            if name in seen:
+                yield field_errors.duplicate(f"{place}.name", name)
+            seen.add(name)
+    yield from _duplicates(spec.get("volumes") or (), f"{path}.volumes")
+    yield from _gates(spec.get("schedulingGates") or (), f"{path}.schedulingGates")
+    for index, each in enumerate(spec.get("tolerations") or ()):
+        yield from _toleration(each, f"{path}.tolerations[{index}]")
+    for key in ("terminationGracePeriodSeconds",):
+        if (spec.get(key) or 0) < 0:
+            yield invalid(f"{path}.{key}", spec[key], "must be greater than or equal to 0")
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= 2**31 - 1:
+        yield invalid(f"{path}.activeDeadlineSeconds", deadline, "must be between 1 and 2147483647, inclusive")
+    if spec.get("nodeName") and spec.get("schedulingGates"):
+        yield forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
+
+
+def _duplicates(items: Sequence[Read], path: str) -> Iterator[Cause]:
+    seen: set[str] = set()
+    for index, each in enumerate(items):
+        name = each.get("name", "")
+        if name in seen:
+            yield field_errors.duplicate(f"{path}[{index}].name", name)
+        elif name and not _LABEL.fullmatch(name):
+            yield invalid(f"{path}[{index}].name", name, _LABEL_RULE)
+        seen.add(name)
+
+
+def _container(container: Read, path: str, volumes: set[Any]) -> Iterator[Cause]:
+    name = container.get("name") or ""
+    if name and not _LABEL.fullmatch(name):
+        yield invalid(f"{path}.name", name, _LABEL_RULE)
+    if not container.get("image"):
+        yield field_errors.required(f"{path}.image")
+    for index, each in enumerate(container.get("volumeMounts") or ()):
+        if each.get("name") not in volumes:
+            field = f"{path}.volumeMounts[{index}].name"
+            yield Cause(
+                field=field, reason="FieldValueNotFound", message=f"Not found: {field_errors.shown(each.get('name'))}"
+            )
+    for index, each in enumerate(container.get("ports") or ()):
+        port = each.get("containerPort")
+        if isinstance(port, int) and not 0 < port < 65536:
+            yield invalid(f"{path}.ports[{index}].containerPort", port, "must be between 1 and 65535, inclusive")
+    yield from resource_causes(container.get("resources") or {}, f"{path}.resources")
+
+
+def resource_causes(resources: Read, path: str) -> Iterator[Cause]:
+    """What is wrong with a container's limits and requests."""
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for kind, amounts in (("limits", limits), ("requests", requests)):
+        for name, amount in amounts.items():
+            yield from _amount(name, amount, f"{path}.{kind}")
+    for name, amount in requests.items():
+        limit = limits.get(name)
+        if limit is not None and not overcommits(name) and parse_quantity(str(limit)) != parse_quantity(str(amount)):
+            text = f"must be equal to {name} limit of {limit}"
+            yield invalid(f"{path}.requests", str(amount), text)
+        elif limit is not None and overcommits(name) and parse_quantity(str(amount)) > parse_quantity(str(limit)):
+            text = f"must be less than or equal to {name} limit of {limit}"
+            yield invalid(f"{path}.requests", str(amount), text)
+        elif limit is None and not overcommits(name):
+            yield field_errors.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+
+
+def _amount(name: str, amount: Any, path: str) -> Iterator[Cause]:
+    prefix, _, short = name.rpartition("/")
+    if not _QUALIFIED.fullmatch(short) or len(short) > 63:
+        yield invalid(path, name, "must be a qualified resource name")
+    elif not prefix and name not in _STANDARD and not name.startswith("hugepages-"):
+        yield invalid(path, name, "must be a standard resource type or fully qualified")
+        yield invalid(path, name, "must be a standard resource for containers")
+    field = f"{path}[{name}]"
+    try:
+        value = parse_quantity(str(amount))
+    except ValueError as error:
+        yield invalid(field, amount, str(error))
+        return
+    if value < 0:
+        yield invalid(field, str(amount), "must be greater than or equal to 0")
+    elif prefix and value != int(value):
+        yield invalid(field, str(amount), "must be an integer")
+
+
+def overcommits(name: str) -> bool:
+    """Whether requests of the resource may be less than its limits: not of extended resources and huge pages."""
+    prefix = name.rpartition("/")[0]
+    if name.startswith("hugepages-"):
+        return False
+    return not prefix or prefix == "kubernetes.io" or prefix.endswith(".kubernetes.io")
+
+
+def _gates(gates: Sequence[Read], path: str) -> Iterator[Cause]:
+    seen: set[str] = set()
+    for index, each in enumerate(gates):
+        name = each.get("name", "")
+        prefix, slash, short = name.rpartition("/")
+        if not _QUALIFIED.fullmatch(short) or (slash and not prefix):
+            yield invalid(
+                f"{path}[{index}].name",
+                name,
+                "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an "
+                "alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+                "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            )
+        if name in seen:
+            yield field_errors.duplicate(f"{path}[{index}]", name)
+        seen.add(name)
+
+
+def _toleration(toleration: Read, path: str) -> Iterator[Cause]:
+    operator = toleration.get("operator") or "Equal"
+    if operator not in _OPERATORS:
+        yield field_errors.unsupported(f"{path}.operator", operator, _OPERATORS)
+    if operator == "Exists" and toleration.get("value"):
+        yield invalid(f"{path}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'")
+    if not toleration.get("key") and operator != "Exists":
+        text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+        yield invalid(f"{path}.operator", operator, text)
+    if toleration.get("tolerationSeconds") is not None and toleration.get("effect") != "NoExecute":
+        text = "effect must be 'NoExecute' when `tolerationSeconds` is set"
+        yield invalid(f"{path}.effect", toleration.get("effect", ""), text)

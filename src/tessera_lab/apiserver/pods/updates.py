@@ -1,0 +1,155 @@
+"""What of a pod may change: ``ValidatePodUpdate`` of ``k8s.io/kubernetes/pkg/apis/core/validation``. Pure.
+
+Images, an active deadline, further tolerations; scheduling gates may only go; and while a pod is gated its nodeSelector
+may be added to and its required node affinity tightened.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.field_errors import forbidden, invalid
+from tessera_lab.apiserver.interfaces import Cause, Obj
+from tessera_lab.apiserver.storage.store import copied
+
+Read = Mapping[str, Any]
+
+_FROZEN = (
+    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
+    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n"
+)
+_NO_MUTATION = "only additions are allowed (no mutations or deletions)"
+_TERMS = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
+
+
+def pod_update_causes(pod: Read, old: Read) -> Sequence[Cause]:
+    """Which changes of a pod's spec are refused."""
+    new, was = pod.get("spec") or {}, old.get("spec") or {}
+    if new == was:
+        return ()
+    found = [*_counts(new, was), *_deadline(new, was), *_tolerations(new, was), *_gates(new, was)]
+    if found:
+        return found
+    gated = bool(was.get("schedulingGates"))
+    if gated:
+        found = [*_selector(new, was), *_affinity(new, was)]
+    if found:
+        return found
+    left = _without_mutable(new, was, gated=gated)
+    if left == was:
+        return ()
+    differing = sorted(key for key in left.keys() | was.keys() if left.get(key) != was.get(key))
+    shown = {key: [was.get(key), left.get(key)] for key in differing}
+    return [forbidden("spec", _FROZEN + msgspec.json.encode(shown).decode())]
+
+
+def _counts(new: Read, was: Read) -> Iterator[Cause]:
+    for key in ("containers", "initContainers"):
+        if len(new.get(key) or ()) != len(was.get(key) or ()):
+            yield forbidden(f"spec.{key}", "pod updates may not add or remove containers")
+
+
+def _deadline(new: Read, was: Read) -> Iterator[Cause]:
+    before, after = was.get("activeDeadlineSeconds"), new.get("activeDeadlineSeconds")
+    if before is None or before == after:
+        return
+    if after is None:
+        yield invalid("spec.activeDeadlineSeconds", None, "must not update from a positive integer to nil value")
+    elif after > before:
+        yield invalid("spec.activeDeadlineSeconds", after, f"must be less than or equal to previous value: {before}")
+
+
+def _tolerations(new: Read, was: Read) -> Iterator[Cause]:
+    """Old ones stay; of one with NoExecute the seconds may change."""
+    present = [_timeless(each) for each in new.get("tolerations") or ()]
+    for each in was.get("tolerations") or ():
+        if _timeless(each) not in present:
+            text = "existing toleration can not be modified except its tolerationSeconds"
+            yield forbidden("spec.tolerations", text)
+            return
+
+
+def _timeless(toleration: Read) -> Read:
+    if toleration.get("effect") != "NoExecute":
+        return toleration
+    return {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+
+
+def _gates(new: Read, was: Read) -> Iterator[Cause]:
+    before = {each.get("name") for each in was.get("schedulingGates") or ()}
+    for each in new.get("schedulingGates") or ():
+        if each.get("name") not in before:
+            text = f"only deletion is allowed, but found new scheduling gate '{each.get('name')}'"
+            yield forbidden("spec.schedulingGates", text)
+
+
+def _selector(new: Read, was: Read) -> Iterator[Cause]:
+    before, after = was.get("nodeSelector") or {}, new.get("nodeSelector") or {}
+    if any(after.get(key) != value for key, value in before.items()):
+        yield invalid(
+            "spec.nodeSelector", after, "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+        )
+
+
+def _affinity(new: Read, was: Read) -> Iterator[Cause]:
+    path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+    before, after = _terms(was), _terms(new)
+    if before is None:
+        return
+    if after is None:
+        yield invalid(path, None, _NO_MUTATION)
+    elif len(before) != len(after):
+        yield invalid(f"{path}.nodeSelectorTerms", after, _TERMS)
+    else:
+        for index, (then, now) in enumerate(zip(before, after, strict=True)):
+            for key in ("matchExpressions", "matchFields"):
+                rules = now.get(key) or []
+                if (then.get(key) or []) != rules[: len(then.get(key) or [])]:
+                    yield invalid(f"{path}.nodeSelectorTerms[{index}]", now, _NO_MUTATION)
+
+
+def _terms(spec: Read) -> Sequence[Read] | None:
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    return None if affinity is None else affinity.get("nodeSelectorTerms") or []
+
+
+def _without_mutable(new: Read, was: Read, *, gated: bool) -> Obj:
+    """The new spec with everything that may change put back to what it was."""
+    left: Obj = copied(new)
+    for key in ("containers", "initContainers"):
+        for now, then in zip(left.get(key) or (), was.get(key) or (), strict=True):
+            if now.get("name") == then.get("name"):
+                now["image"] = then.get("image")
+    keys = ["activeDeadlineSeconds", "tolerations", "schedulingGates"]
+    if was.get("terminationGracePeriodSeconds", 0) < 0 and new.get("terminationGracePeriodSeconds") == 1:
+        keys.append("terminationGracePeriodSeconds")
+    if gated:
+        keys += ["nodeSelector"]
+        _restore_affinity(left, was)
+    for key in keys:
+        if key in was:
+            left[key] = was[key]
+        else:
+            left.pop(key, None)
+    return left
+
+
+def _restore_affinity(left: Obj, was: Read) -> None:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    affinity = left.get("affinity")
+    node = (affinity or {}).get("nodeAffinity")
+    before = ((was.get("affinity") or {}).get("nodeAffinity") or {}).get(required)
+    if not affinity or node is None:
+        return
+    if before is None:
+        node.pop(required, None)
+    else:
+        node[required] = before
+    if not node and not (was.get("affinity") or {}).get("nodeAffinity"):
+        affinity.pop("nodeAffinity")
+    if not affinity and not was.get("affinity"):
+        left.pop("affinity")

@@ -1,0 +1,161 @@
+"""How an answer looks: JSON, a Table, or objects reduced to their metadata, as the ``Accept`` header asks.
+
+Pure. A representation turns stored objects into bytes; lists are joined from encodings that the objects keep.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.resource_types import ResourceType
+from tessera_lab.apiserver.status import not_acceptable
+from tessera_lab.apiserver.storage.store import Stored
+
+JSON = "application/json"
+YAML = "application/yaml"
+#: What the server can answer with.
+ACCEPTED = (JSON, YAML)
+
+_ENCODE = msgspec.json.Encoder().encode
+
+
+class Accept(msgspec.Struct, frozen=True, kw_only=True):
+    """One clause of an ``Accept`` header that the server can satisfy.
+
+    Attributes:
+        as_kind: ``Table``, ``PartialObjectMetadata``, ``PartialObjectMetadataList`` or empty.
+    """
+
+    media: str = JSON
+    as_kind: str = ""
+
+
+def accept(header: str) -> Accept:
+    """The first clause of the header that can be satisfied.
+
+    Raises:
+        StatusError: 406, there is none.
+    """
+    for clause in (header or "*/*").split(","):
+        media, *raw = (part.strip() for part in clause.split(";"))
+        params = dict(part.split("=", 1) for part in raw if "=" in part)
+        if media in {"*/*", "application/*"}:
+            media = JSON
+        if media not in ACCEPTED:
+            continue
+        kind = params.get("as", "")
+        if not kind:
+            return Accept(media=media)
+        if params.get("g") == "meta.k8s.io" and params.get("v") == "v1" and kind in _AS:
+            return Accept(media=media, as_kind=kind)
+    raise not_acceptable(ACCEPTED)
+
+
+_AS = frozenset({"Table", "PartialObjectMetadata", "PartialObjectMetadataList"})
+
+
+def in_version(resource: ResourceType, stored: Stored) -> bytes:
+    """The object's JSON in the resource's version."""
+    if stored.obj.get("apiVersion") == resource.api_version:
+        return stored.form("", _itself)
+    return stored.form(resource.api_version, lambda obj: to_version(resource, obj))
+
+
+def _itself(obj: Obj) -> Obj:
+    return obj
+
+
+def to_version(resource: ResourceType, obj: Mapping[str, Any]) -> Obj:
+    """The object in the resource's version; shares parts with the given one."""
+    shown = resource.from_storage(dict(obj))
+    return {**shown, "apiVersion": resource.api_version, "kind": resource.kind}
+
+
+def partial_metadata(obj: Mapping[str, Any]) -> Obj:
+    """PartialObjectMetadata of an object."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+
+
+class Form:
+    """One representation of one resource's objects, for single answers, lists and watches.
+
+    Args:
+        now: seconds since 1970, what the ages in tables count from.
+        include: ``includeObject`` of a Table: ``Metadata``, ``Object`` or ``None``.
+    """
+
+    def __init__(self, resource: ResourceType, wanted: Accept, now: Callable[[], float], include: str = "") -> None:
+        self._resource = resource
+        self._kind = wanted.as_kind.removesuffix("List")
+        self._now = now
+        self._include = include or "Metadata"
+        self._headed = False
+
+    @property
+    def key(self) -> Hashable:
+        """Names the representation: equal keys, equal bytes. A Table's rows count ages, so it shares nothing."""
+        return (self._resource.api_version, self._kind) if self._kind != "Table" else object()
+
+    def one(self, stored: Stored) -> bytes:
+        """A single object."""
+        match self._kind:
+            case "Table":
+                return _ENCODE(self._table([stored], {"resourceVersion": str(stored.rv)}))
+            case "PartialObjectMetadata":
+                return stored.form("meta", partial_metadata)
+            case _:
+                return in_version(self._resource, stored)
+
+    def many(self, stored: Sequence[Stored], meta: Mapping[str, Any]) -> bytes:
+        """A list; ``meta`` is its ListMeta."""
+        if self._kind == "Table":
+            return _ENCODE(self._table(stored, meta))
+        kind, version = self._resource.list_kind, self._resource.api_version
+        if self._kind:
+            kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
+        head = _ENCODE({"kind": kind, "apiVersion": version, "metadata": meta})
+        return b'%s,"items":[%s]}' % (head[:-1], b",".join(self.one(each) for each in stored))
+
+    def frame(self, event: str, stored: Stored) -> bytes:
+        """One line of a watch."""
+        return b'{"type":"%s","object":%s}\n' % (event.encode(), self.one(stored))
+
+    def bookmark(self, rv: int, ends_initial: bool) -> bytes:
+        """A bookmark's line."""
+        meta: Obj = {"resourceVersion": str(rv), "creationTimestamp": None}
+        if ends_initial:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        obj: Obj = {"kind": self._resource.kind, "apiVersion": self._resource.api_version, "metadata": meta}
+        if self._kind == "Table":
+            obj = {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": {"resourceVersion": str(rv)}}
+            obj |= {"columnDefinitions": None, "rows": [{"cells": [], "object": partial_metadata({"metadata": meta})}]}
+        elif self._kind:
+            obj = partial_metadata(obj)
+        return _ENCODE({"type": "BOOKMARK", "object": obj}) + b"\n"
+
+    def _table(self, stored: Sequence[Stored], meta: Mapping[str, Any]) -> Obj:
+        columns = self._resource.columns
+        assert columns is not None
+        headers = None if self._headed else columns.definitions()
+        self._headed = True
+        now = self._now()
+        return {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": meta,
+            "columnDefinitions": headers,
+            "rows": [self._row(columns.cells(self._shown(each), now), each) for each in stored],
+        }
+
+    def _shown(self, stored: Stored) -> Mapping[str, Any]:
+        same = stored.obj.get("apiVersion") == self._resource.api_version
+        return stored.obj if same else to_version(self._resource, stored.obj)
+
+    def _row(self, cells: Sequence[Any], stored: Stored) -> Obj:
+        if self._include == "None":
+            return {"cells": cells}
+        if self._include == "Object":
+            return {"cells": cells, "object": self._shown(stored)}
+        return {"cells": cells, "object": partial_metadata(stored.obj)}

@@ -1,0 +1,125 @@
+"""What every verb needs: store, registry, watchers, parts, clock; and one request as the verbs see it."""
+
+import random
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock, rfc3339
+from tessera.kube.transport import Request
+from tessera_lab.apiserver.audit import AuditLog
+from tessera_lab.apiserver.interfaces import (
+    Attributes,
+    Authorizer,
+    BodyDecoder,
+    Discovery,
+    GroupResource,
+    Logs,
+    Obj,
+    OpenApi,
+    Policies,
+    Quota,
+    UserInfo,
+    Webhooks,
+)
+from tessera_lab.apiserver.request.negotiation import in_version
+from tessera_lab.apiserver.request.routing import Query, Route
+from tessera_lab.apiserver.resource_types import Registry, ResourceType
+from tessera_lab.apiserver.storage.store import Store, Stored
+from tessera_lab.apiserver.storage.watch import Hubs
+
+NAMESPACES = GroupResource("", "namespaces")
+PODS = GroupResource("", "pods")
+
+
+class Parts(msgspec.Struct, kw_only=True):
+    """The parts behind the seams; one that is absent takes no part (no quota, everything allowed)."""
+
+    authorizer: Authorizer | None = None
+    discovery: Discovery | None = None
+    openapi: OpenApi | None = None
+    webhooks: Webhooks | None = None
+    policies: Policies | None = None
+    quota: Quota | None = None
+    protobuf: BodyDecoder | None = None
+    logs: Logs | None = None
+
+
+class Core:
+    """The server's state. ``rng`` makes uids and generated names, so that a seeded server repeats itself."""
+
+    def __init__(self, clock: Clock, store: Store, registry: Registry, rng: random.Random) -> None:
+        self.clock = clock
+        self.store = store
+        self.registry = registry
+        self.hubs = Hubs(store)
+        self.parts = Parts()
+        self.audit = AuditLog()
+        self.rng = rng
+
+    def new_uid(self) -> str:
+        """A fresh UUID, version 4."""
+        return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+
+    def timestamp(self) -> str:
+        """Now, as ``metav1.Time``."""
+        return rfc3339(self.clock.now())
+
+    def stored_form(self, resource: ResourceType, obj: Obj) -> Obj:
+        """An object of the resource's version as it is kept: in the version that its storage was first served in."""
+        home = self.registry.stored(resource.storage) or resource
+        return {**resource.to_storage(obj), "apiVersion": home.api_version, "kind": home.kind}
+
+    def shown_form(self, resource: ResourceType, stored: Stored) -> Obj:
+        """A private copy of a stored object in the resource's version."""
+        shown: Obj = msgspec.json.decode(in_version(resource, stored))
+        return shown
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """One request for a resource on its way through a verb.
+
+    Attributes:
+        options: the verb's options: from the query, or a DeleteOptions body.
+        warnings: what goes out as ``Warning`` headers; verbs append.
+    """
+
+    request: Request
+    query: Query
+    route: Route
+    resource: ResourceType
+    user: UserInfo
+    options: Mapping[str, Any] = {}
+    warnings: list[str]
+
+    @property
+    def namespace(self) -> str:
+        """The object's namespace, empty for cluster-scoped ones."""
+        return self.route.namespace if self.resource.namespaced else ""
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether nothing may be stored."""
+        return bool(self.options.get("dryRun"))
+
+    @property
+    def manager(self) -> str:
+        """The field manager: as given, or from the User-Agent up to the first slash."""
+        given = str(self.options.get("fieldManager") or "")
+        return given or self.request.headers.get("user-agent", "").split("/")[0] or "unknown"
+
+    @property
+    def attributes(self) -> Attributes:
+        """The request as authorization and admission see it."""
+        return Attributes(
+            user=self.user,
+            verb=self.route.verb,
+            group=self.route.group,
+            version=self.route.version,
+            resource=self.route.resource,
+            subresource=self.route.subresource,
+            namespace=self.namespace,
+            name=self.route.name,
+        )

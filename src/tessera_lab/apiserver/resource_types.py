@@ -1,0 +1,163 @@
+"""Which resource types the server serves: the built-in ones and those that CRDs add while it runs.
+
+One :class:`ResourceType` is one resource in one version. Versions of one resource share their storage, named by
+``storage``; ``Event`` of ``v1`` and of ``events.k8s.io/v1`` do too. The registry knows no verbs and no objects.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import Columns, GroupResource, Obj, Schema
+
+#: What a resource type that stores objects can do.
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """How lists and maps merge at one place of a kind: for strategic merge and for server-side apply.
+
+    Attributes:
+        fields: children by field name; a field that is not named merges as a plain value.
+        items: of a list's elements, or of the values of a free map.
+        list_type: ``atomic``, ``set`` or ``map``.
+        keys: of an associative list, for server-side apply.
+        merge_key: ``patchMergeKey`` of strategic merge; empty when such a list is replaced.
+        merge_set: strategic merge joins the list as a set of scalars.
+        retain_keys: ``patchStrategy`` has ``retainKeys``.
+        atomic_map: the map is owned as a whole.
+    """
+
+    fields: Mapping[str, "Node"] = {}
+    items: "Node | None" = None
+    list_type: str = "atomic"
+    keys: tuple[str, ...] = ()
+    key_defaults: Mapping[str, Any] = {}
+    merge_key: str = ""
+    merge_set: bool = False
+    retain_keys: bool = False
+    atomic_map: bool = False
+
+
+class Subresource(msgspec.Struct, frozen=True, kw_only=True):
+    """One subresource as discovery shows it.
+
+    Attributes:
+        kind: of its body, when it is not the object's: ``Scale``, ``Eviction``, ``Binding``, ``TokenRequest``.
+        group, version: of that kind.
+    """
+
+    name: str
+    verbs: tuple[str, ...]
+    kind: str = ""
+    group: str = ""
+    version: str = ""
+
+
+class ScalePaths(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the scale subresource reads and writes, as dotted paths; ``selector`` is a LabelSelector or a string."""
+
+    replicas: str = "spec.replicas"
+    status_replicas: str = "status.replicas"
+    selector: str = "spec.selector"
+
+
+def _same(obj: Obj) -> Obj:
+    return obj
+
+
+class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
+    """One resource in one version.
+
+    Attributes:
+        storage: where its objects are kept; versions of one resource share it.
+        subresources: by name.
+        topology: merge rules of the kind.
+        columns: how ``kubectl get`` shows it; None for name and age.
+        schema: shape of the kind; None accepts every field.
+        from_storage, to_storage: convert a copy between the stored form and this version; ``apiVersion`` and ``kind``
+            are set by the server.
+        status_subresource: ``status`` is written through its subresource only, and ``generation`` counts the rest.
+        generation: whether the type counts ``metadata.generation``.
+        field_labels: dotted paths that field selectors may name besides ``metadata.name`` and ``metadata.namespace``.
+        served_crd: the CRD's name, for types that one defines.
+    """
+
+    group: str
+    version: str
+    plural: str
+    singular: str
+    kind: str
+    list_kind: str
+    namespaced: bool
+    storage: GroupResource
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    verbs: tuple[str, ...] = ALL_VERBS
+    subresources: Mapping[str, Subresource] = {}
+    scale: ScalePaths | None = None
+    topology: Node = Node()
+    columns: Columns | None = None
+    schema: Schema | None = None
+    from_storage: Callable[[Obj], Obj] = _same
+    to_storage: Callable[[Obj], Obj] = _same
+    generation: bool = False
+    field_labels: tuple[str, ...] = ()
+    served_crd: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """``v1`` or ``apps/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def group_resource(self) -> GroupResource:
+        """Group and plural."""
+        return GroupResource(self.group, self.plural)
+
+    @property
+    def qualified(self) -> str:
+        """The resource as error texts name it: ``pods``, ``deployments.apps``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def status_subresource(self) -> bool:
+        """Whether ``status`` is written through its subresource only."""
+        return "status" in self.subresources
+
+
+class Registry:
+    """Resource types by group, version and plural. Changes are counted, so that documents made from it can be kept."""
+
+    def __init__(self, types: Iterable[ResourceType]) -> None:
+        self._types: dict[tuple[str, str, str], ResourceType] = {}
+        self.generation = 0
+        for each in types:
+            self.add(each)
+
+    def add(self, resource_type: ResourceType) -> None:
+        """Serves a type, in place of one with the same group, version and plural."""
+        self._types[resource_type.group, resource_type.version, resource_type.plural] = resource_type
+        self.generation += 1
+
+    def remove_crd(self, crd: str) -> None:
+        """Ends serving what the CRD of that name defined."""
+        for key in [key for key, value in self._types.items() if value.served_crd == crd]:
+            del self._types[key]
+        self.generation += 1
+
+    def get(self, group: str, version: str, plural: str) -> ResourceType | None:
+        """The type, or None."""
+        return self._types.get((group, version, plural))
+
+    def stored(self, storage: GroupResource) -> ResourceType | None:
+        """One of the types that share a storage, the first that was added; None when there is none."""
+        return next((t for t in self if t.storage == storage), None)
+
+    def has_group_version(self, group: str, version: str) -> bool:
+        """Whether any type of the group's version is served."""
+        return any(t.group == group and t.version == version for t in self)
+
+    def __iter__(self) -> Iterator[ResourceType]:
+        return iter(self._types.values())

@@ -1,0 +1,151 @@
+r"""Bodies in ``application/vnd.kubernetes.protobuf``, which kubectl sends for ``create`` of typed kinds and ``auth``.
+
+Form: ``k8s\0``, then a ``runtime.Unknown`` that names apiVersion and kind and holds the message. The table of field
+numbers (``schemas/protobuf.json``, made by ``scripts/protobuf_fields.py``) says how each field is called in JSON and
+whether its zero means absence. A kind or field that is not in the table is refused: guessing would lose data silently.
+"""
+
+import base64
+import struct
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import msgspec
+
+from tessera.clock import rfc3339, rfc3339_micro
+from tessera_lab.apiserver import schemas
+from tessera_lab.apiserver.interfaces import Obj
+from tessera_lab.apiserver.schemas.wire import fields, signed
+
+MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
+MAGIC = b"k8s\x00"
+
+
+class _Field(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    kind: str
+    flags: str
+
+
+class _Table(msgspec.Struct, frozen=True):
+    kinds: Mapping[str, str]
+    messages: Mapping[str, Mapping[int, _Field]]
+
+
+@cache
+def _table() -> _Table:
+    data = files(schemas.__name__).joinpath("protobuf.json").read_bytes()
+    return msgspec.json.decode(data, type=_Table)
+
+
+def decode(body: bytes) -> Obj:
+    """The object as JSON.
+
+    Raises:
+        ValueError: not this format, a kind or a field that the table does not have; the text says which.
+    """
+    if not body.startswith(MAGIC):
+        raise ValueError(f"the body is not {MEDIA_TYPE}: it does not begin with {MAGIC!r}")
+    unknown = _joined(body[len(MAGIC) :])
+    meta = _joined(unknown.get(1, b""))
+    api_version, kind = meta.get(1, b"").decode(), meta.get(2, b"").decode()
+    table = _table()
+    message = table.kinds.get(f"{api_version}/{kind}")
+    if kind == "DeleteOptions":
+        message = table.kinds["meta/v1/DeleteOptions"]
+    if message is None:
+        raise ValueError(
+            f"{kind or 'a kind without name'} in {api_version!r} is not known in {MEDIA_TYPE} here; send it as"
+            " application/json (kubectl create -f)"
+        )
+    if unknown.get(3):
+        raise ValueError(f"content encoding {unknown[3].decode()!r} inside {MEDIA_TYPE} is not supported")
+    return {"apiVersion": api_version, "kind": kind, **_message(unknown.get(2, b""), message)}
+
+
+def _joined(message: bytes) -> dict[int, bytes]:
+    """Length-delimited fields by number; for messages that have no other ones."""
+    return {number: value for number, value in fields(message) if isinstance(value, bytes)}
+
+
+def _message(data: bytes, name: str) -> Obj:
+    known = _table().messages[name]
+    made: Obj = {}
+    for number, raw in fields(data):
+        field = known.get(number)
+        if field is None:
+            raise ValueError(f"field {number} of {name} is not known in {MEDIA_TYPE} here; send it as application/json")
+        _set(made, field, raw)
+    return made
+
+
+def _set(made: Obj, field: _Field, raw: int | bytes) -> None:
+    if "m" in field.flags:
+        key, value = _entry(raw, field)
+        made.setdefault(field.name, {})[key] = value
+        return
+    value = _value(raw, field.kind)
+    if "i" in field.flags:
+        made.update(value)
+    elif "l" in field.flags:
+        made.setdefault(field.name, []).append(value)
+    elif value is not None and not ("o" in field.flags and value in ("", 0, False)):
+        made[field.name] = value
+
+
+def _entry(raw: int | bytes, field: _Field) -> tuple[str, Any]:
+    """Key and value of one entry of a map; a list as value is wrapped in a message of its own."""
+    parts = dict(fields(_bytes(raw)))
+    key, value = _bytes(parts.get(1, b"")).decode(), parts.get(2, b"")
+    if "l" in field.flags:
+        return key, [_value(each, field.kind) for _, each in fields(_bytes(value))]
+    return key, _value(value, field.kind)
+
+
+def _bytes(raw: int | bytes) -> bytes:
+    if isinstance(raw, bytes):
+        return raw
+    raise ValueError("protobuf: a message or text is expected where a number stands")
+
+
+def _number(raw: int | bytes) -> int:
+    if isinstance(raw, int):
+        return raw
+    raise ValueError("protobuf: a number is expected where a message or text stands")
+
+
+def _value(raw: int | bytes, kind: str) -> Any:
+    """A value as JSON; None when it says nothing (a zero time)."""
+    match kind:
+        case "bool":
+            return bool(raw)
+        case "int32" | "int64" | "int":
+            return signed(_number(raw))
+        case "float64":
+            return struct.unpack("<d", _bytes(raw))[0]
+        case "string":
+            return _bytes(raw).decode()
+        case "bytes":
+            return base64.b64encode(_bytes(raw)).decode()
+        case "time" | "microtime" | "quantity" | "intorstring" | "raw" | "fields":
+            return _special(dict(fields(_bytes(raw))), kind)
+        case _:
+            return _message(_bytes(raw), kind)
+
+
+def _special(parts: Mapping[int, int | bytes], kind: str) -> Any:
+    """Types whose JSON form is not their message's."""
+    match kind:
+        case "time" | "microtime":
+            if not parts:
+                return None
+            seconds, nanos = signed(_number(parts.get(1, 0))), _number(parts.get(2, 0))
+            return rfc3339(seconds) if kind == "time" else rfc3339_micro(seconds + nanos / 1e9)
+        case "quantity":
+            return _bytes(parts.get(1, b"")).decode() or "0"
+        case "intorstring":
+            return _bytes(parts.get(3, b"")).decode() if parts.get(1) else signed(_number(parts.get(2, 0)))
+        case _:
+            return msgspec.json.decode(_bytes(parts.get(1, b"{}")) or b"{}")

@@ -1,0 +1,231 @@
+"""Where objects live: one global resourceVersion, a map per resource, and the changes of the recent past.
+
+Rules:
+
+1. A stored object never changes; a write stores a new one. What is handed out is shared and read-only.
+2. A write names the object it replaces. If another one is stored by now, the write fails (:class:`Stale`) and
+   nothing has happened. There is no await in here, so a write is atomic.
+3. Every write is one :class:`Change` with its own version, kept in a ring per resource and shown to that resource's
+   listeners at once, in the order of the writes. A past state is the present one with the ring's changes undone.
+4. An object is encoded once per version and representation, however many clients read it.
+
+The store knows neither verbs nor kinds.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera_lab.apiserver.interfaces import GroupResource, Obj
+
+_ENCODER = msgspec.json.Encoder()
+
+#: Changes kept per resource when nothing else is asked for.
+HISTORY = 4096
+
+
+class Stale(Exception):  # noqa: N818 - a condition that callers handle, not a fault
+    """The object that a write wanted to replace is not the stored one any more."""
+
+
+class TooOld(Exception):  # noqa: N818 - a condition that callers handle, not a fault
+    """A version from before the recent past; ``oldest`` is the first that can still be asked for."""
+
+    def __init__(self, asked: int, oldest: int) -> None:
+        super().__init__(f"too old resource version: {asked} ({oldest})")
+        self.oldest = oldest
+
+
+class Stored:
+    """One version of one object. ``obj`` is read-only; ``forms`` keeps its encodings by representation."""
+
+    __slots__ = ("forms", "obj", "rv")
+
+    def __init__(self, obj: Obj, rv: int) -> None:
+        self.obj = obj
+        self.rv = rv
+        self.forms: dict[Any, bytes] = {}
+
+    def form(self, key: object, build: Callable[[Obj], Any]) -> bytes:
+        """The encoding that ``build`` makes of the object, kept under ``key``."""
+        found = self.forms.get(key)
+        if found is None:
+            found = self.forms[key] = _ENCODER.encode(build(self.obj))
+        return found
+
+
+class Change:
+    """One write. ``old`` is None for ADDED; of DELETED ``new`` is the last state with the deletion's version."""
+
+    __slots__ = ("frames", "kind", "new", "old", "rv")
+
+    def __init__(self, kind: str, new: Stored, old: Stored | None) -> None:
+        self.kind = kind
+        self.new = new
+        self.old = old
+        self.rv = new.rv
+        self.frames: dict[Any, bytes] = {}
+
+
+class _Shelf:
+    """Objects and history of one resource."""
+
+    def __init__(self, history: int) -> None:
+        self.objects: dict[str, dict[str, Stored]] = {}
+        self.ring: deque[Change] = deque(maxlen=history)
+        self.dropped = 0
+        self.listeners: list[Callable[[Change], None]] = []
+
+    def note(self, change: Change) -> None:
+        if len(self.ring) == self.ring.maxlen:
+            self.dropped = self.ring[0].rv
+        self.ring.append(change)
+
+
+class Store:
+    """All objects of the server. It is also the :class:`~tessera_lab.apiserver.interfaces.Reader` of the parts.
+
+    Args:
+        history: changes kept per resource; a watch from further back is answered 410.
+    """
+
+    def __init__(self, history: int = HISTORY) -> None:
+        self._history = history
+        self._shelves: dict[GroupResource, _Shelf] = {}
+        self._unseen: deque[tuple[_Shelf, Change]] = deque()
+        self._showing = False
+        self.rv = 1
+
+    def _shelf(self, resource: GroupResource) -> _Shelf:
+        shelf = self._shelves.get(resource)
+        if shelf is None:
+            shelf = self._shelves[resource] = _Shelf(self._history)
+        return shelf
+
+    def _announce(self, shelf: _Shelf, change: Change) -> None:
+        """Shows a change to the listeners; one that a listener makes itself waits until all have seen this one."""
+        shelf.note(change)
+        self._unseen.append((shelf, change))
+        if self._showing:
+            return
+        self._showing = True
+        try:
+            while self._unseen:
+                shelf, change = self._unseen.popleft()
+                for listener in shelf.listeners:
+                    listener(change)
+        finally:
+            self._showing = False
+
+    def listen(self, resource: GroupResource, listener: Callable[[Change], None]) -> None:
+        """Shows every later change of the resource to ``listener``, inside the write."""
+        self._shelf(resource).listeners.append(listener)
+
+    def find(self, resource: GroupResource, namespace: str, name: str) -> Stored | None:
+        """The stored object, ``namespace`` empty for a cluster-scoped one."""
+        shelf = self._shelves.get(resource)
+        return shelf.objects.get(namespace, {}).get(name) if shelf else None
+
+    def put(self, resource: GroupResource, obj: Obj, replaces: Stored | None) -> Stored:
+        """Stores an object in place of ``replaces`` (None: there must be none) and sets its resourceVersion.
+
+        ``obj`` belongs to the store from now on.
+
+        Raises:
+            Stale: something else is stored.
+        """
+        meta = obj["metadata"]
+        namespace, name = meta.get("namespace") or "", meta["name"]
+        shelf = self._shelf(resource)
+        shelves = shelf.objects.setdefault(namespace, {})
+        if shelves.get(name) is not replaces:
+            raise Stale
+        self.rv += 1
+        meta["resourceVersion"] = str(self.rv)
+        stored = shelves[name] = Stored(obj, self.rv)
+        self._announce(shelf, Change("MODIFIED" if replaces else "ADDED", stored, replaces))
+        return stored
+
+    def remove(self, resource: GroupResource, last: Obj, replaces: Stored) -> Stored:
+        """Removes an object; ``last`` is the state that watchers see it go in.
+
+        Raises:
+            Stale: something else is stored.
+        """
+        meta = last["metadata"]
+        namespace, name = meta.get("namespace") or "", meta["name"]
+        shelf = self._shelf(resource)
+        if shelf.objects.get(namespace, {}).get(name) is not replaces:
+            raise Stale
+        self.rv += 1
+        meta["resourceVersion"] = str(self.rv)
+        del shelf.objects[namespace][name]
+        gone = Stored(last, self.rv)
+        self._announce(shelf, Change("DELETED", gone, replaces))
+        return gone
+
+    def select(self, resource: GroupResource, namespace: str | None, *, at: int | None = None) -> list[Stored]:
+        """Objects by namespace and name; ``at`` asks for the state of an earlier version.
+
+        Raises:
+            TooOld: the version's state is not known any more.
+        """
+        shelf = self._shelf(resource)
+        if at is None or at >= self.rv:
+            groups = shelf.objects if namespace is None else {namespace: shelf.objects.get(namespace, {})}
+            return [group[name] for _, group in sorted(groups.items()) for name in sorted(group)]
+        return _past(shelf, namespace, at)
+
+    def since(self, resource: GroupResource, rv: int) -> Sequence[Change]:
+        """Changes later than ``rv``, oldest first.
+
+        Raises:
+            TooOld: some of them are not known any more.
+        """
+        shelf = self._shelf(resource)
+        if rv < shelf.dropped:
+            raise TooOld(rv, shelf.dropped)
+        later: list[Change] = []
+        for change in reversed(shelf.ring):
+            if change.rv <= rv:
+                break
+            later.append(change)
+        return later[::-1]
+
+    def get(self, resource: GroupResource, namespace: str, name: str) -> Mapping[str, Any] | None:
+        """The object for reading, or None."""
+        found = self.find(resource, namespace, name)
+        return found.obj if found else None
+
+    def list(self, resource: GroupResource, namespace: str | None = None) -> Iterable[Mapping[str, Any]]:
+        """The objects for reading."""
+        return [stored.obj for stored in self.select(resource, namespace)]
+
+    def forget_before(self, resource: GroupResource) -> None:
+        """Empties the resource's history, as a compaction does: a watch from before now is answered 410."""
+        shelf = self._shelf(resource)
+        shelf.ring.clear()
+        shelf.dropped = self.rv
+
+
+def _past(shelf: _Shelf, namespace: str | None, at: int) -> list[Stored]:
+    if at < shelf.dropped:
+        raise TooOld(at, shelf.dropped)
+    state = {(ns, name): stored for ns, group in shelf.objects.items() for name, stored in group.items()}
+    for change in reversed(shelf.ring):
+        if change.rv <= at:
+            break
+        meta = change.new.obj["metadata"]
+        key = (meta.get("namespace") or "", meta["name"])
+        if change.old is None:
+            state.pop(key, None)
+        else:
+            state[key] = change.old
+    return [state[key] for key in sorted(state) if namespace is None or key[0] == namespace]
+
+
+def copied(value: Any) -> Any:
+    """A JSON value that shares nothing changeable with the given one; through the encoder, which outruns a walk."""
+    return msgspec.json.decode(_ENCODER.encode(value)) if isinstance(value, dict | list) else value

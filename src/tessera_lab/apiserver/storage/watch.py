@@ -1,0 +1,229 @@
+"""Watches: every change goes once through an index to the watchers that may want it.
+
+Rules:
+
+1. A change is encoded once per representation and event type; watchers share the bytes.
+2. Watchers that pin ``spec.nodeName``, a name or a namespace are indexed by it, so a pod's event does not cost a step
+   for each of a hundred kubelets.
+3. An object that starts or stops matching a selector is ADDED or DELETED to that watcher, whatever really happened.
+   A DELETED made so carries the last state that matched, with the change's version (``cacher.convertToWatchEvent``).
+4. A watcher that does not read is ended, never waited for. So is one that fails with a change; it is shown the change
+   when it asks again.
+
+Time is the event loop's.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable
+
+from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.apiserver.storage.selectors import Selection, field_value
+from tessera_lab.apiserver.storage.store import Change, Store, Stored, copied
+
+_log = logging.getLogger(__name__)
+
+#: How often a watcher that asked for bookmarks gets one, seconds (kube-apiserver: about a minute).
+BOOKMARK_PERIOD = 60.0
+#: A timer may come early by the loop's resolution, seconds.
+TICK = 0.001
+#: Events that a watcher may leave unread before it is ended.
+BACKLOG = 50_000
+
+#: Encodes one object of an event; the first argument is the event's type.
+Frame = Callable[[str, Stored], bytes]
+
+
+def edge(change: Change, selection: Selection) -> tuple[str, Stored] | None:
+    """What a change is to somebody who watches the selection: event type and object, or None."""
+    is_in = change.kind != "DELETED" and selection.matches(change.new.obj)
+    was_in = change.old is not None and selection.matches(change.old.obj)
+    if is_in:
+        return ("MODIFIED" if was_in else "ADDED"), change.new
+    if not was_in:
+        return None
+    if change.kind == "DELETED":
+        return "DELETED", change.new
+    return "DELETED", _aged(change)
+
+
+def _aged(change: Change) -> Stored:
+    assert change.old is not None
+    last = {**change.old.obj, "metadata": {**change.old.obj["metadata"], "resourceVersion": str(change.rv)}}
+    return Stored(copied(last), change.rv)
+
+
+class Watcher:
+    """One open watch.
+
+    Args:
+        frame_key: names the representation; watchers with the same one share encoded events.
+        frame: makes an event's bytes.
+        bookmark: makes a bookmark's bytes from (version, whether it ends the initial events); None for no bookmarks.
+        lifetime: seconds after which the server ends the watch.
+        after: the version that the client knows; changes up to it are not shown.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        frame_key: Hashable,
+        frame: Frame,
+        *,
+        bookmark: Callable[[int, bool], bytes] | None,
+        version: Callable[[], int],
+        lifetime: float,
+        after: int = 0,
+    ) -> None:
+        self.selection = selection
+        self._key = frame_key
+        self._frame = frame
+        self._bookmark = bookmark
+        self._version = version
+        self._lifetime = lifetime
+        self._after = after
+        self._pending: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._due = False
+        self._ended = False
+
+    def offer(self, change: Change) -> None:
+        """Queues what the change is to this watcher."""
+        seen = edge(change, self.selection) if change.rv > self._after else None
+        if seen is None:
+            return
+        kind, stored = seen
+        key = (self._key, kind)
+        frame = change.frames.get(key)
+        if frame is None:
+            frame = change.frames[key] = self._frame(kind, stored)
+        self.push(frame)
+
+    def push(self, frame: bytes) -> None:
+        """Queues an encoded event."""
+        self._pending.append(frame)
+        self._ring()
+        if len(self._pending) > BACKLOG:
+            self._pending.clear()
+            self.end()
+
+    def show(self, stored: Iterable[Stored], *, mark_end: bool) -> None:
+        """Queues the present state as ADDED events; ``mark_end`` follows them with the bookmark that ends them."""
+        for each in stored:
+            self.push(self._frame("ADDED", each))
+        if mark_end and self._bookmark:
+            self.push(self._bookmark(self._version(), True))
+
+    def end(self) -> None:
+        """Ends the watch once what is queued has been read."""
+        self._ended = True
+        self._ring()
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The stream's bytes until the watch ends; all that waits is one chunk. To be read once."""
+        loop = asyncio.get_running_loop()
+        last = loop.time() + self._lifetime
+        timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
+        try:
+            while True:
+                if self._pending:
+                    chunk = b"".join(self._pending)
+                    self._pending.clear()
+                    yield chunk
+                elif self._ended:
+                    return
+                elif self._due:
+                    self._due = False
+                    if loop.time() >= last - TICK:
+                        return
+                    timer = loop.call_at(min(loop.time() + BOOKMARK_PERIOD, last), self._ring, True)
+                    if self._bookmark:
+                        yield self._bookmark(self._version(), False)
+                else:
+                    self._waiter = loop.create_future()
+                    await self._waiter
+        finally:
+            timer.cancel()
+
+    def _ring(self, due: bool = False) -> None:
+        """Wakes the reader; ``due`` when it is a timer's turn."""
+        self._due = self._due or due
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Hub:
+    """The watchers of one resource, indexed by what they pin."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, dict[Watcher, None]] = {}
+
+    def add(self, watcher: Watcher) -> None:
+        """Shows later changes to the watcher."""
+        self._by_key.setdefault(_pin(watcher.selection), {})[watcher] = None
+
+    def remove(self, watcher: Watcher) -> None:
+        """Ends that."""
+        key = _pin(watcher.selection)
+        watchers = self._by_key.get(key, {})
+        watchers.pop(watcher, None)
+        if not watchers:
+            self._by_key.pop(key, None)
+
+    def __len__(self) -> int:
+        return sum(len(watchers) for watchers in self._by_key.values())
+
+    def notify(self, change: Change) -> None:
+        """Offers a change to those who may want it."""
+        for key in _keys(change):
+            for watcher in list(self._by_key.get(key, ())):
+                try:
+                    watcher.offer(change)
+                except Exception:  # noqa: BLE001 - the change is stored, so nothing here may fail the write
+                    _log.exception("a watch is ended by an error")
+                    watcher.end()
+
+    def end_all(self) -> None:
+        """Ends every watch, as a server that shuts down does."""
+        for watchers in self._by_key.values():
+            for watcher in watchers:
+                watcher.end()
+
+
+def _pin(selection: Selection) -> Hashable:
+    node = selection.pinned("spec.nodeName")
+    if node is not None:
+        return ("node", node)
+    name = selection.pinned("metadata.name")
+    if name is not None:
+        return ("name", name)
+    return ("namespace", selection.namespace) if selection.namespace is not None else None
+
+
+def _keys(change: Change) -> Iterable[Hashable]:
+    meta = change.new.obj["metadata"]
+    nodes = {field_value(change.new.obj, "spec.nodeName")}
+    if change.old is not None:
+        nodes.add(field_value(change.old.obj, "spec.nodeName"))
+    return [None, ("namespace", meta.get("namespace")), ("name", meta["name"]), *(("node", node) for node in nodes)]
+
+
+class Hubs:
+    """Hubs by resource, joined to the store as they are needed."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._hubs: dict[GroupResource, Hub] = {}
+
+    def of(self, resource: GroupResource) -> Hub:
+        """The resource's hub."""
+        hub = self._hubs.get(resource)
+        if hub is None:
+            hub = self._hubs[resource] = Hub()
+            self._store.listen(resource, hub.notify)
+        return hub
+
+    def end_all(self) -> None:
+        """Ends every watch of every resource."""
+        for hub in self._hubs.values():
+            hub.end_all()

@@ -1,0 +1,1 @@
+"""Table documents: the columns and cells that ``kubectl get`` prints."""

@@ -1,0 +1,208 @@
+"""Columns of the core group's kinds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.tables.ages import age
+from tessera_lab.apiserver.tables.pod_columns import summary
+
+Part = Mapping[str, Any]
+NONE = "<none>"
+
+
+def name_of(obj: Part) -> str:
+    """The object's name."""
+    return str(obj["metadata"].get("name", ""))
+
+
+def age_of(obj: Part, now: float) -> str:
+    """Time since its creation."""
+    return age(obj["metadata"].get("creationTimestamp"), now)
+
+
+def labels(found: Mapping[str, str] | None) -> str:
+    """Labels as ``a=b,c=d``, sorted."""
+    return ",".join(f"{key}={value}" for key, value in sorted((found or {}).items())) or NONE
+
+
+def _pod(obj: Part, now: float) -> Sequence[Any]:
+    shown, spec, status = summary(obj, now), obj.get("spec") or {}, obj.get("status") or {}
+    gates = spec.get("readinessGates") or ()
+    true = {each.get("type") for each in status.get("conditions") or () if each.get("status") == "True"}
+    ready = f"{sum(each.get('conditionType') in true for each in gates)}/{len(gates)}" if gates else NONE
+    ips = [each.get("ip") for each in status.get("podIPs") or ()]
+    return [
+        name_of(obj),
+        shown.ready,
+        shown.status,
+        shown.restarts,
+        age_of(obj, now),
+        (ips[0] if ips else status.get("podIP")) or NONE,
+        spec.get("nodeName") or NONE,
+        status.get("nominatedNodeName") or NONE,
+        ready,
+    ]
+
+
+def _node(obj: Part, now: float) -> Sequence[Any]:
+    status, meta = obj.get("status") or {}, obj["metadata"]
+    info = status.get("nodeInfo") or {}
+    ready = [each for each in status.get("conditions") or () if each.get("type") == "Ready"]
+    state = ["Unknown"] if not ready else ["Ready" if ready[0].get("status") == "True" else "NotReady"]
+    if (obj.get("spec") or {}).get("unschedulable"):
+        state.append("SchedulingDisabled")
+    found = meta.get("labels") or {}
+    prefix = "node-role.kubernetes.io/"
+    roles = {key.removeprefix(prefix) for key in found if key.startswith(prefix) and key != prefix}
+    roles |= {value for key, value in found.items() if key == "kubernetes.io/role" and value}
+    unknown = "<unknown>"
+    return [
+        name_of(obj),
+        ",".join(state),
+        ",".join(sorted(roles)) or NONE,
+        age_of(obj, now),
+        info.get("kubeletVersion", ""),
+        _address(status, "InternalIP"),
+        _address(status, "ExternalIP"),
+        info.get("osImage") or unknown,
+        info.get("kernelVersion") or unknown,
+        info.get("containerRuntimeVersion") or unknown,
+    ]
+
+
+def _address(status: Part, kind: str) -> str:
+    return next((each["address"] for each in status.get("addresses") or () if each.get("type") == kind), NONE)
+
+
+def event_cells(obj: Part, now: float) -> Sequence[Any]:
+    """Cells of a core/v1 Event."""
+    about = obj.get("involvedObject") or {}
+    source = obj.get("source") or {}
+    component, host = source.get("component") or obj.get("reportingComponent") or "", source.get("host") or ""
+    series = obj.get("series") or {}
+    first = age(obj.get("firstTimestamp") or obj.get("eventTime"), now)
+    last = age(series.get("lastObservedTime") or obj.get("lastTimestamp") or obj.get("eventTime"), now)
+    count = series.get("count") or obj.get("count") or 1
+    target = f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+    if not about.get("name"):
+        target = str(about.get("kind", "")).lower()
+    shown = ", ".join(each for each in (component, host) if each)
+    message = str(obj.get("message") or "").strip()
+    return [
+        last,
+        obj.get("type", ""),
+        obj.get("reason", ""),
+        target,
+        about.get("fieldPath", ""),
+        shown,
+        message,
+        first,
+        count,
+        name_of(obj),
+    ]
+
+
+def _service(obj: Part, now: float) -> Sequence[Any]:
+    spec = obj.get("spec") or {}
+    kind = spec.get("type", "ClusterIP")
+    ips = list(spec.get("externalIPs") or ())
+    if kind == "LoadBalancer":
+        ingress = ((obj.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ()
+        ips = sorted(each.get("ip") or each.get("hostname", "") for each in ingress) + ips
+    external = spec.get("externalName", "") if kind == "ExternalName" else ",".join(ips)
+    return [
+        name_of(obj),
+        kind,
+        spec.get("clusterIP") or NONE,
+        external or ("<pending>" if kind == "LoadBalancer" else NONE),
+        ",".join(_port(each) for each in spec.get("ports") or ()) or NONE,
+        age_of(obj, now),
+        labels(spec.get("selector")),
+    ]
+
+
+def _port(port: Part) -> str:
+    node = f":{port['nodePort']}" if port.get("nodePort") else ""
+    return f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}"
+
+
+def _endpoints(obj: Part, now: float) -> Sequence[Any]:
+    found = [
+        f"{address.get('ip')}:{port.get('port')}"
+        for subset in obj.get("subsets") or ()
+        for port in subset.get("ports") or ()
+        for address in subset.get("addresses") or ()
+    ]
+    more = f" + {len(found) - 3} more..." if len(found) > 3 else ""
+    return [name_of(obj), ",".join(found[:3]) + more or NONE, age_of(obj, now)]
+
+
+def _namespace(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), (obj.get("status") or {}).get("phase", ""), age_of(obj, now)]
+
+
+def _configmap(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), len(obj.get("data") or ()) + len(obj.get("binaryData") or ()), age_of(obj, now)]
+
+
+def _secret(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), obj.get("type", ""), len(obj.get("data") or ()), age_of(obj, now)]
+
+
+def _service_account(obj: Part, now: float) -> Sequence[Any]:
+    return [name_of(obj), len(obj.get("secrets") or ()), age_of(obj, now)]
+
+
+def _quota(obj: Part, now: float) -> Sequence[Any]:
+    status = obj.get("status") or {}
+    hard = status.get("hard") or (obj.get("spec") or {}).get("hard") or {}
+    used = status.get("used") or {}
+    shown = {name: f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard)}
+    limits = [text for name, text in shown.items() if name.startswith("limits.")]
+    requests = [text for name, text in shown.items() if not name.startswith("limits.")]
+    return [name_of(obj), ", ".join(requests), ", ".join(limits), age_of(obj, now)]
+
+
+COLUMNS = {
+    ("", "Pod"): (
+        ("Name", "Ready", "Status", "Restarts", "Age", "+IP", "+Node", "+Nominated Node", "+Readiness Gates"),
+        _pod,
+    ),
+    ("", "Node"): (
+        (
+            "Name",
+            "Status",
+            "Roles",
+            "Age",
+            "Version",
+            "+Internal-IP",
+            "+External-IP",
+            "+OS-Image",
+            "+Kernel-Version",
+            "+Container-Runtime",
+        ),
+        _node,
+    ),
+    ("", "Event"): (
+        (
+            "Last Seen",
+            "Type",
+            "Reason",
+            "Object",
+            "+Subobject",
+            "+Source",
+            "Message",
+            "+First Seen",
+            "+Count",
+            "+Name",
+        ),
+        event_cells,
+    ),
+    ("", "Service"): (("Name", "Type", "Cluster-IP", "External-IP", "Port(s)", "Age", "+Selector"), _service),
+    ("", "Endpoints"): (("Name", "Endpoints", "Age"), _endpoints),
+    ("", "Namespace"): (("Name", "Status", "Age"), _namespace),
+    ("", "ConfigMap"): (("Name", "Data", "Age"), _configmap),
+    ("", "Secret"): (("Name", "Type", "Data", "Age"), _secret),
+    ("", "ServiceAccount"): (("Name", "Secrets", "Age"), _service_account),
+    ("", "ResourceQuota"): (("Name", "Request", "Limit", "Age"), _quota),
+}

@@ -1,0 +1,59 @@
+"""What ``kubectl get`` shows of built-in kinds: column headers and one function of cells for each kind.
+
+Names, order and wide columns (priority 1) are those of Kubernetes 1.32's printers. How rows become a Table document
+(``includeObject``, watch frames) is not known here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tessera_lab.apiserver.interfaces import Columns, Obj
+from tessera_lab.apiserver.tables import core_columns, other_columns, storage_columns, workload_columns
+from tessera_lab.apiserver.tables.ages import age
+
+Cells = Callable[[Mapping[str, Any], float], Sequence[Any]]
+
+
+class BuiltinColumns:
+    """Implements :class:`tessera_lab.apiserver.interfaces.Columns`.
+
+    Args:
+        headers: names; ``+`` in front marks a wide column, ``:integer`` behind one gives another type than string.
+        cells: from an object and the seconds since 1970.
+    """
+
+    def __init__(self, headers: Sequence[str], cells: Cells) -> None:
+        self._definitions = [_definition(header) for header in headers]
+        self._cells = cells
+
+    def definitions(self) -> Sequence[Obj]:
+        """``Table.columnDefinitions``."""
+        return self._definitions
+
+    def cells(self, obj: Mapping[str, Any], now: float) -> Sequence[Any]:
+        """One row."""
+        return self._cells(obj, now)
+
+
+def _definition(header: str) -> Obj:
+    name, _, kind = header.lstrip("+").partition(":")
+    return {
+        "name": name,
+        "type": kind or "string",
+        "format": "name" if name == "Name" else "",
+        "description": "",
+        "priority": 1 if header.startswith("+") else 0,
+    }
+
+
+def _plain(obj: Mapping[str, Any], now: float) -> Sequence[Any]:
+    return [obj["metadata"].get("name"), age(obj["metadata"].get("creationTimestamp"), now)]
+
+
+def builtin_columns(group: str, kind: str) -> Columns:
+    """Columns of a built-in kind; name and age for one that Kubernetes has no columns for."""
+    for module in (core_columns, workload_columns, storage_columns, other_columns):
+        found = module.COLUMNS.get((group, kind))
+        if found:
+            return BuiltinColumns(*found)
+    return BuiltinColumns(("Name", "Age"), _plain)

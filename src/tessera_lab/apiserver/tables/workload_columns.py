@@ -1,0 +1,157 @@
+"""Columns of apps, batch and policy kinds."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera.clock import parse_rfc3339
+from tessera_lab.apiserver.tables.ages import human
+from tessera_lab.apiserver.tables.core_columns import NONE, age_of, labels, name_of
+
+Part = Mapping[str, Any]
+WIDE = ("+Containers", "+Images", "+Selector")
+
+
+def _pods(obj: Part) -> tuple[str, str]:
+    """Names and images of the template's containers."""
+    spec = ((obj.get("spec") or {}).get("template") or {}).get("spec") or {}
+    found = spec.get("containers") or ()
+    return ",".join(each.get("name", "") for each in found), ",".join(each.get("image", "") for each in found)
+
+
+def selector(found: Part | None) -> str:
+    """A LabelSelector as kubectl prints it: ``a=b,c in (d,e)``."""
+    if found is None:
+        return NONE
+    terms = [f"{key}={value}" for key, value in (found.get("matchLabels") or {}).items()]
+    for each in found.get("matchExpressions") or ():
+        key, values = each.get("key"), ",".join(sorted(each.get("values") or ()))
+        forms = {"Exists": f"{key}", "DoesNotExist": f"!{key}", "In": f"{key} in ({values})"}
+        terms.append(forms.get(each.get("operator", ""), f"{key} notin ({values})"))
+    return ",".join(sorted(terms)) or NONE
+
+
+def _numbers(obj: Part, *names: str) -> list[int]:
+    status = obj.get("status") or {}
+    return [status.get(name) or 0 for name in names]
+
+
+def _desired(obj: Part) -> int:
+    wanted = (obj.get("spec") or {}).get("replicas")
+    return 1 if wanted is None else int(wanted)
+
+
+def _deployment(obj: Part, now: float) -> Sequence[Any]:
+    ready, updated, available = _numbers(obj, "readyReplicas", "updatedReplicas", "availableReplicas")
+    wide = (*_pods(obj), selector((obj.get("spec") or {}).get("selector")))
+    return [name_of(obj), f"{ready}/{_desired(obj)}", updated, available, age_of(obj, now), *wide]
+
+
+def _replica_set(obj: Part, now: float) -> Sequence[Any]:
+    wide = (*_pods(obj), selector((obj.get("spec") or {}).get("selector")))
+    return [name_of(obj), _desired(obj), *_numbers(obj, "replicas", "readyReplicas"), age_of(obj, now), *wide]
+
+
+def _stateful_set(obj: Part, now: float) -> Sequence[Any]:
+    (ready,) = _numbers(obj, "readyReplicas")
+    return [name_of(obj), f"{ready}/{_desired(obj)}", age_of(obj, now), *_pods(obj)]
+
+
+def _daemon_set(obj: Part, now: float) -> Sequence[Any]:
+    spec = obj.get("spec") or {}
+    counts = _numbers(
+        obj,
+        "desiredNumberScheduled",
+        "currentNumberScheduled",
+        "numberReady",
+        "updatedNumberScheduled",
+        "numberAvailable",
+    )
+    where = labels(((spec.get("template") or {}).get("spec") or {}).get("nodeSelector"))
+    return [name_of(obj), *counts, where, age_of(obj, now), *_pods(obj), selector(spec.get("selector"))]
+
+
+def _job(obj: Part, now: float) -> Sequence[Any]:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    done = status.get("succeeded") or 0
+    completions, parallel = spec.get("completions"), spec.get("parallelism") or 0
+    if completions is not None:
+        shown = f"{done}/{completions}"
+    else:
+        shown = f"{done}/1 of {parallel}" if parallel > 1 else f"{done}/1"
+    wide = (*_pods(obj), selector(spec.get("selector")))
+    return [name_of(obj), _job_state(obj), shown, _job_duration(status, now), age_of(obj, now), *wide]
+
+
+def _job_state(obj: Part) -> str:
+    true = {
+        each.get("type") for each in (obj.get("status") or {}).get("conditions") or () if each.get("status") == "True"
+    }
+    for condition, shown in (("Complete", "Complete"), ("Failed", "Failed")):
+        if condition in true:
+            return shown
+    if obj["metadata"].get("deletionTimestamp"):
+        return "Terminating"
+    for condition, shown in (
+        ("Suspended", "Suspended"),
+        ("FailureTarget", "FailureTarget"),
+        ("SuccessCriteriaMet", "SuccessCriteriaMet"),
+    ):
+        if condition in true:
+            return shown
+    return "Running"
+
+
+def _job_duration(status: Part, now: float) -> str:
+    start, end = status.get("startTime"), status.get("completionTime")
+    if not start:
+        return ""
+    return human((parse_rfc3339(end) if end else now) - parse_rfc3339(start))
+
+
+def _budget(obj: Part, now: float) -> Sequence[Any]:
+    spec = obj.get("spec") or {}
+    least, most = (str(spec.get(name, "N/A")) for name in ("minAvailable", "maxUnavailable"))
+    return [name_of(obj), least, most, *_numbers(obj, "disruptionsAllowed"), age_of(obj, now)]
+
+
+def _revision(obj: Part, now: float) -> Sequence[Any]:
+    owner = next((each for each in obj["metadata"].get("ownerReferences") or () if each.get("controller")), None)
+    shown = NONE
+    if owner:
+        group, slash, _ = owner.get("apiVersion", "").rpartition("/")
+        kind = owner.get("kind", "").lower()
+        shown = f"{kind}.{group}/{owner.get('name')}" if slash else f"{kind}/{owner.get('name')}"
+    return [name_of(obj), shown, obj.get("revision", 0), age_of(obj, now)]
+
+
+COLUMNS = {
+    ("apps", "Deployment"): (
+        ("Name", "Ready", "Up-to-date:integer", "Available:integer", "Age", *WIDE),
+        _deployment,
+    ),
+    ("apps", "ReplicaSet"): (
+        ("Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", *WIDE),
+        _replica_set,
+    ),
+    ("apps", "StatefulSet"): (("Name", "Ready", "Age", "+Containers", "+Images"), _stateful_set),
+    ("apps", "DaemonSet"): (
+        (
+            "Name",
+            "Desired:integer",
+            "Current:integer",
+            "Ready:integer",
+            "Up-to-date:integer",
+            "Available:integer",
+            "Node Selector",
+            "Age",
+            *WIDE,
+        ),
+        _daemon_set,
+    ),
+    ("apps", "ControllerRevision"): (("Name", "Controller", "Revision:integer", "Age"), _revision),
+    ("batch", "Job"): (("Name", "Status", "Completions", "Duration", "Age", *WIDE), _job),
+    ("policy", "PodDisruptionBudget"): (
+        ("Name", "Min Available", "Max Unavailable", "Allowed Disruptions:integer", "Age"),
+        _budget,
+    ),
+}

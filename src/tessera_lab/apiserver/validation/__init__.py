@@ -1,0 +1,1 @@
+"""Checks an object against its schema and the rules of its kind."""

@@ -1,0 +1,89 @@
+"""Node groups and their instances, as a cloud keeps them: values only."""
+
+import random
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.simulation.cost_model import log_normal
+
+
+class Delay(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something takes: log-normal around its mean, or constant.
+
+    Attributes:
+        mean: seconds.
+        spread: standard deviation as a part of the mean; 0 for a constant.
+    """
+
+    mean: float
+    spread: float = 0.0
+
+    def draw(self, rng: random.Random) -> float:
+        """One duration, seconds."""
+        return log_normal(rng, self.mean, self.spread)
+
+
+class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Machines that are alike.
+
+    Attributes:
+        name: the group's, as of a MachineSet.
+        template: what each machine is; its name is not used.
+        minimum: fewer than these an autoscaler may not leave; so many are there at the start.
+        maximum: more than these there cannot be.
+        labels: of the Node objects from registration on.
+        taints: likewise.
+        vm: from a request until the virtual machine is there, and paid for.
+        join: from there until its kubelet registers.
+        annotations: of the group, which autoscalers read.
+    """
+
+    name: str
+    template: NodeSpec
+    minimum: int = 0
+    maximum: int = 10
+    labels: Mapping[str, str] = {}
+    taints: tuple[Mapping[str, Any], ...] = ()
+    vm: Delay = Delay(mean=0.0)
+    join: Delay = Delay(mean=0.0)
+    annotations: Mapping[str, str] = {}
+
+    @property
+    def gpus(self) -> int:
+        """Cards of one machine."""
+        return len(self.template.cards)
+
+
+class InstanceState(Enum):
+    """How far an instance is."""
+
+    CREATING = "creating"  # requested, no virtual machine yet
+    BOOTING = "booting"  # there, its node is not registered
+    JOINED = "joined"
+    DELETING = "deleting"
+
+
+class Instance(msgspec.Struct, frozen=True, kw_only=True):
+    """One machine of a group; times in seconds since 1970.
+
+    Attributes:
+        name: the Machine's and the node's.
+        group: the group's name.
+        provider_id: as the Node's ``spec.providerID``.
+        requested: when somebody asked for it.
+        state: how far it is.
+        vm: when its virtual machine was there.
+        joined: when its kubelet registered.
+    """
+
+    name: str
+    group: str
+    provider_id: str
+    requested: float
+    state: InstanceState = InstanceState.CREATING
+    vm: float | None = None
+    joined: float | None = None

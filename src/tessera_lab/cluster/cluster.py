@@ -1,0 +1,225 @@
+"""The simulated cluster: API server, workload controllers, scheduler and nodes in one event loop.
+
+The assembler knows who takes part and under which name; what each part does is its own business. All parts are ordinary
+clients of the API server. They reach it without sockets, whether or not it also listens for kubectl.
+
+Nodes are as a cluster administrator leaves them: registered, and those with cards labelled with a MIG layout, which is
+``dynamic`` unless the options say otherwise. More may come and go while the cluster runs.
+"""
+
+import asyncio
+import contextlib
+import random
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.credentials import Credentials
+from tessera.kube.errors import NotFound
+from tessera.kube.resources import NODES
+from tessera.kube.transport import Transport
+from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
+from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
+from tessera_lab.apiserver.authz.identity import BoundObject, bound_to_pod, service_account
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.cluster.container_token import ContainerToken
+from tessera_lab.cluster.node_maker import NodeMaker
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import ClusterOptions, cards_file, node_folders
+from tessera_lab.cluster.service_resolver import ServiceResolver
+from tessera_lab.kubelet.context import ContainerContext, Entrypoint
+from tessera_lab.kubelet.node.node import SimulatedNode
+from tessera_lab.scheduler.scheduler import Scheduler
+from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.supervision import supervised
+from tessera_lab.workloads.suite import Workloads
+
+ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters", "system:authenticated"))
+
+#: What whoever makes a cluster needs besides it.
+__all__ = ["ADMIN", "Cluster", "ClusterOptions", "cards_file"]
+
+
+class Cluster:
+    """A simulated cluster.
+
+    Args:
+        nodes: which nodes it has.
+        clock: its time.
+        options: how it behaves.
+        entrypoint: made from this cluster, runs the containers of Tessera's own image; None simulates them too.
+
+    Attributes:
+        server: the API server.
+        nodes: the nodes by name.
+        hardware_clock: the clock that calls to simulated cards wait on.
+        reviewers: webhooks that run in this process without sockets, by namespace and service.
+        connect: how a container with its service account's credentials reaches the server over HTTPS; None where
+            the server does not listen.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec],
+        *,
+        clock: Clock,
+        options: ClusterOptions | None = None,
+        entrypoint: Callable[["Cluster"], Entrypoint] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.hardware_clock = CountedClock(clock)
+        self.options = options or ClusterOptions()
+        self.server = ApiServer(clock, seed=self.options.seed, leaps=self.options.leaps)
+        self.reviewers: dict[tuple[str, str], Callable[[bytes], bytes]] = {}
+        self.server.parts.webhooks = self._webhooks()
+        self.server.parts.logs = self._logs
+        self.connect: Callable[[Credentials], Transport] | None = None
+        self._maker = NodeMaker(
+            self.options,
+            client=self.client,
+            clock=clock,
+            rng=self.rng,
+            entrypoint=entrypoint(self) if entrypoint is not None else None,
+        )
+        self._group: asyncio.TaskGroup | None = None
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self.nodes = {spec.name: self._maker.made(spec) for spec in nodes}
+
+    def _logs(self, namespace: str, pod: str, container: str) -> Sequence[str]:
+        for node in self.nodes.values():
+            with contextlib.suppress(LookupError):
+                return node.pods.logs(namespace, pod, container)
+        raise LookupError(f"no node has run container {container} of pod {namespace}/{pod}")
+
+    def _webhooks(self) -> AdmissionWebhooks:
+        """Admission webhooks, called over TLS where the server listens, else in this process."""
+        core = self.server.core
+        caller: WebhookCaller
+        if self.options.folder is not None:
+            caller = HttpCaller(ServiceResolver(core.store))
+        else:
+            caller = InProcessCaller(self.reviewers)
+        return AdmissionWebhooks(core.store, core.registry, caller, core.new_uid)
+
+    def client(self, component: str, user: UserInfo = ADMIN) -> Client:
+        """A client without sockets."""
+        return Client(InProcessTransport(self.server, user), field_manager=component, clock=self.clock)
+
+    def account_client(self, component: str, account: UserInfo) -> Client:
+        """A client without sockets for a container, under its service account."""
+        return self.client(component, account)
+
+    async def container_client(self, context: ContainerContext) -> Client:
+        """The API server as a container sees it: with its service account's token where the server listens."""
+        component = f"tessera-{context.argv[1]}"
+        if self.connect is None:
+            pod, node = BoundObject(context.pod, context.pod_uid), BoundObject(context.node, "")
+            extra = bound_to_pod(pod, node)
+            return self.account_client(
+                component, service_account(context.namespace, context.service_account, extra=extra)
+            )
+        credentials = ContainerToken(self.client("kubelet"), context, self.clock)
+        await credentials.current()  # like kubelet, which starts no container before it has the token
+        return Client(self.connect(credentials), field_manager=component, clock=self.clock)
+
+    @property
+    def pending(self) -> int:
+        """Simulated waits under way that end by themselves."""
+        return self.hardware_clock.pending + sum(node.pending for node in self.nodes.values())
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Runs everything inside the block."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(supervised(name, part, self.clock), name=name) for name, part in self._parts().items()
+            ]
+            self._group = group
+            for node in self.nodes.values():
+                self._start(group, node)
+            try:
+                yield
+            finally:
+                self._group = None
+                for task in (*tasks, *self._running.values()):
+                    task.cancel()
+
+    def add_node(
+        self,
+        spec: NodeSpec,
+        *,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Mapping[str, Any]] = (),
+        provider_id: str = "",
+        annotations: Mapping[str, str] | None = None,
+    ) -> SimulatedNode:
+        """A machine is switched on: its kubelet starts and registers the node. The cluster must be running.
+
+        Args:
+            spec: what it is; its name must be free.
+            labels: of the Node object beside those that every node has.
+            taints: of the Node object from registration on.
+            provider_id: ``spec.providerID``.
+            annotations: of the Node object, which whoever made the machine sets.
+
+        Raises:
+            ValueError: there is a node of that name, or the cluster does not run.
+        """
+        if self._group is None:
+            raise ValueError(f"node {spec.name}: the cluster does not run; add nodes inside `async with running()`")
+        if spec.name in self.nodes:
+            raise ValueError(f"node {spec.name}: there is one of that name; remove it first")
+        node = self._maker.made(
+            spec,
+            labels=labels or {},
+            taints=tuple(taints),
+            provider_id=provider_id,
+            annotations=annotations or {},
+        )
+        self.nodes[spec.name] = node
+        self._start(self._group, node)
+        return node
+
+    async def remove_node(self, name: str) -> None:
+        """The machine is switched off for good and its Node object deleted, as a cloud controller does.
+
+        Nothing on it is told before. What is left of its pods is ended by the pod garbage collector.
+
+        Raises:
+            ValueError: there is no such node.
+        """
+        if name not in self.nodes:
+            raise ValueError(f"no node {name!r}; there are {', '.join(self.nodes)}")
+        task = self._running.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        self.nodes.pop(name).forget()
+        for folder in node_folders(self.options, name):
+            shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(NotFound):
+            await self.client("cloud-controller").delete(NODES, name)
+
+    def _start(self, group: asyncio.TaskGroup, node: SimulatedNode) -> None:
+        name = f"node {node.name}"
+        self._running[node.name] = group.create_task(supervised(name, node.run, self.clock), name=name)
+
+    def _parts(self) -> Mapping[str, Callable[[], Coroutine[Any, Any, None]]]:
+        """The control plane's programs by name; each call makes a new one that knows nothing of its predecessor."""
+        manager, scheduler = self._control_plane("kube-controller-manager"), self._control_plane("kube-scheduler")
+        return {
+            "kube-controller-manager": lambda: Workloads(manager, clock=self.clock, rng=self.rng("workloads")).run(),
+            "kube-scheduler": lambda: Scheduler(scheduler, clock=self.clock, rng=self.rng("scheduler")).run(),
+        }
+
+    def _control_plane(self, name: str) -> Client:
+        return self.client(name, UserInfo(name=f"system:{name}", groups=("system:masters", "system:authenticated")))
+
+    def rng(self, part: str) -> random.Random:
+        """Chance for one part, the same in every run with the same seed."""
+        return random.Random(f"{self.options.seed}/{part}")

@@ -1,0 +1,124 @@
+"""Makes the nodes of a simulated cluster: machine, folders, labels and kubelet, as the cluster's options say."""
+
+import itertools
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from tessera.api.names import MIG_CONFIG_LABEL
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.nvml.hardware import DRIVER_VERSION
+from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.cluster.node_feature_discovery import discover
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import ClusterOptions, cards_file, node_folders
+from tessera_lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions, NodeDirectories
+from tessera_lab.kubelet.node.node import SimulatedNode
+
+#: Calls that change a card; what ``slice_seconds`` slows down. Making a slice is two of them, so each takes half.
+_SLICE_CALLS = ("create_gpu_instance", "create_compute_instance", "destroy_gpu_instance", "destroy_compute_instance")
+
+
+class Clients(Protocol):
+    """Makes clients of the API server, by component and user."""
+
+    def __call__(self, component: str, user: UserInfo = ...) -> Client:
+        """A client; an administrator's if no user is named."""
+        ...
+
+
+class NodeMaker:
+    """Makes nodes, each with a number of its own.
+
+    Args:
+        options: how the cluster behaves.
+        client: makes clients.
+        clock: the cluster's time.
+        rng: chance for a part.
+        entrypoint: runs the containers of Tessera's own image.
+    """
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        *,
+        client: Clients,
+        clock: Clock,
+        rng: Callable[[str], random.Random],
+        entrypoint: Entrypoint | None,
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._entrypoint = entrypoint
+        self._numbers = itertools.count(1)
+
+    def made(self, spec: NodeSpec, *, labels: Mapping[str, str] | None = None, **given: Any) -> SimulatedNode:
+        """A node that does not run yet; ``given`` goes to its :class:`KubeletOptions`."""
+        options, number = self._options, next(self._numbers)
+        groups = ("system:masters", "system:nodes", "system:authenticated")
+        return SimulatedNode(
+            spec.name,
+            self._client("kubelet", UserInfo(name=f"system:node:{spec.name}", groups=groups)),
+            machine=self._machine(spec),
+            plugins=self._plugins(spec.name),
+            clock=self._clock,
+            rng=self._rng(spec.name),
+            entrypoint=self._entrypoint,
+            options=KubeletOptions(
+                labels=self._labels(spec) | dict(labels or {}),
+                pull_seconds=options.pull_seconds,
+                images=options.images,
+                publish_every=options.publish_every,
+                boot_seconds=options.boot_seconds,
+                pod_network=f"{options.network}.{number % 256}" if options.network else f"10.{number % 250}",
+                serialise_pulls=options.serialise_pulls,
+                kernel=spec.kernel or options.kernel,
+                os_image=spec.os_image or options.os_image,
+                architecture=spec.architecture,
+                network_seconds=options.network_seconds,
+                lease_seconds=options.lease_seconds,
+                **given,
+            ),
+            address=f"192.0.2.{number % 250 + 1}",
+            catalogue=options.catalogue,
+            once_ready=self._discovery(),
+        )
+
+    def _labels(self, spec: NodeSpec) -> dict[str, str]:
+        if not spec.cards:
+            return {}
+        layout = {MIG_CONFIG_LABEL: self._options.mig_config} if self._options.mig_config else {}
+        # Where features are discovered it is not known before that there are cards.
+        return layout if self._options.nfd_seconds is not None else layout | {"nvidia.com/gpu.present": "true"}
+
+    def _machine(self, spec: NodeSpec) -> SimulatedMachine | None:
+        if not spec.cards:
+            return None
+        latencies = dict.fromkeys(_SLICE_CALLS, self._options.slice_seconds / 2)
+        state = None
+        if self._options.shared_cards and self._options.folder is not None:
+            state = cards_file(self._options.folder, spec.name)
+            state.parent.mkdir(parents=True, exist_ok=True)
+        driver = None if self._options.drivers else DRIVER_VERSION
+        return SimulatedMachine(spec.spec, seed=spec.name, latencies=latencies, state=state, driver=driver)
+
+    def _plugins(self, name: str) -> Direct | Grpc:
+        if self._options.folder is not None:
+            return Grpc(directories=NodeDirectories.under(self._options.folder / "n" / name))
+        if self._options.cdi is None:
+            return Direct()
+        folder, validations, _ = node_folders(self._options, name)
+        for each in (folder, validations):
+            each.mkdir(parents=True, exist_ok=True)
+        return Direct(cdi=folder, validations=validations)
+
+    def _discovery(self) -> Callable[[SimulatedNode], Awaitable[None]] | None:
+        seconds = self._options.nfd_seconds
+        if seconds is None:
+            return None
+        client = self._client("nfd-master")
+        return lambda node: discover(client, node, seconds)

@@ -1,0 +1,133 @@
+"""Simulated nodes on a cluster that is not the lab's: kubelets and production agents against any API server.
+
+Each runs under the identity that a real one has, by impersonation; so the kubeconfig must be an administrator's. Cards,
+images and containers are simulated.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.driver.hardware import SimulatedDriver
+from tessera.agent.main.lifecycle import live
+from tessera.clock import Clock, SystemClock
+from tessera.kube.client import Client
+from tessera.kube.config import load_config
+from tessera.kube.http import HttpTransport
+from tessera.kube.transport import Request, Response, Transport
+from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.cluster.cluster import ADMIN
+from tessera_lab.cluster.node_maker import NodeMaker
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import ClusterOptions
+from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.node.node import SimulatedNode
+from tessera_lab.scheduler.scheduler import Scheduler
+
+#: Where Tessera is installed.
+_SYSTEM = "tessera-system"
+
+
+class Impersonated:
+    """A shared transport under another identity, as ``kubectl --as`` uses it."""
+
+    def __init__(self, transport: Transport, user: UserInfo) -> None:
+        self._transport = transport
+        self._headers = {"impersonate-user": user.name}
+        if not user.name.startswith("system:serviceaccount:"):  # their groups follow from the name
+            self._headers["impersonate-group"] = user.groups[0]
+        self._extra = {f"impersonate-extra-{key.replace('/', '%2f')}": value[0] for key, value in user.extra.items()}
+
+    def _as(self, request: Request) -> Request:
+        return msgspec.structs.replace(request, headers={**request.headers, **self._headers, **self._extra})
+
+    async def request(self, request: Request) -> Response:
+        """Sends a request as the user."""
+        return await self._transport.request(self._as(request))
+
+    def stream(self, request: Request) -> Any:
+        """Opens a stream as the user."""
+        return self._transport.stream(self._as(request))
+
+    async def close(self) -> None:
+        """The transport is shared: nothing is closed."""
+
+
+class Access:
+    """Clients of one API server under any identity, over one pool of connections."""
+
+    def __init__(self, kubeconfig: str, clock: Clock) -> None:
+        self._transport = HttpTransport(load_config(clock=clock, kubeconfig=kubeconfig), connections=4000)
+        self._clock = clock
+
+    def __call__(self, component: str, user: UserInfo = ADMIN) -> Client:
+        """A client; the kubeconfig's own user if none is named."""
+        transport = self._transport if user == ADMIN else Impersonated(self._transport, user)
+        return Client(transport, field_manager=component, clock=self._clock)
+
+    async def close(self) -> None:
+        """Frees the connections."""
+        await self._transport.close()
+
+
+async def run_nodes(
+    kubeconfig: str,
+    *,
+    nodes: str,
+    prefix: str,
+    label: str,
+    taint: Mapping[str, str],
+    folder: Path,
+    agent: Callable[[str], AgentOptions],
+    scheduler: str = "",
+) -> None:
+    """Runs nodes until it is cancelled.
+
+    Args:
+        kubeconfig: an administrator's.
+        nodes: their cards, as ``tessera lab up --nodes`` takes them.
+        prefix: of their names.
+        label: that they have, with the value ``true``.
+        taint: that they have.
+        folder: where they keep files.
+        agent: the options of a node's agent, by the node's name.
+        scheduler: name of a scheduler that runs beside them; empty for none.
+    """
+    clock = SystemClock()
+    access = Access(kubeconfig, clock)
+    options = ClusterOptions(cdi=folder, publish_every=None, lease_seconds=10.0)
+    maker = NodeMaker(options, client=access, clock=clock, rng=_chance, entrypoint=None)
+    async with asyncio.TaskGroup() as group:
+        if scheduler:
+            placing = Scheduler(access("kube-scheduler"), clock=clock, rng=_chance("scheduler"), name=scheduler)
+            group.create_task(placing.run())
+        for spec in parse_nodes(nodes):
+            name = f"{prefix}{spec.name}"
+            node = maker.made(msgspec.structs.replace(spec, name=name), labels={label: "true"}, taints=(dict(taint),))
+            group.create_task(node.run())
+            group.create_task(_run_agent(node, access, agent(name), folder, clock))
+
+
+async def _run_agent(node: SimulatedNode, access: Access, options: AgentOptions, folder: Path, clock: Clock) -> None:
+    """Runs the production agent on a node, as its DaemonSet would start it."""
+    assert node.machine is not None
+    assert isinstance(node.plugins, Direct)
+    state = folder / f"{node.name}-state"
+    state.mkdir(parents=True, exist_ok=True)
+    own = {"cdi_dir": node.plugins.cdi, "state_dir": state, "http_port": None, "markers_dir": None}
+    user = msgspec.structs.replace(
+        service_account(_SYSTEM, "tessera-agent"), extra={"authentication.kubernetes.io/node-name": (node.name,)}
+    )
+    driver = SimulatedDriver(node.machine, clock)
+    client = access("tessera-agent", user)
+    await live(msgspec.structs.replace(options, **own), client, driver, node.plugins.bus, clock, rng=_chance(node.name))
+
+
+def _chance(part: str) -> random.Random:
+    return random.Random(f"fake/{part}")

@@ -1,0 +1,281 @@
+"""The process behind ``tessera lab up``: a cluster that listens for kubectl, in its folder, until it is told to end."""
+
+import asyncio
+import base64
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvloop
+import yaml
+
+from tessera.api.instaslice import INSTASLICES, Instaslice
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.api.node_offers import OFFERS_ANNOTATION
+from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
+from tessera.driver.resolution import ImageQuery
+from tessera.kube.config import ClusterConfig
+from tessera.kube.credentials import Credentials
+from tessera.kube.http import HttpTransport
+from tessera.kube.informer import Informer
+from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
+from tessera.kube.transport import Transport
+from tessera.kube.until import Watched
+from tessera.manifests import images, install_manifests
+from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
+from tessera_lab.apiserver.authz.certificates import Authority
+from tessera_lab.apiserver.main.http_server import HttpFront
+from tessera_lab.cloud.autoscaled_groups import autoscaled, parse_groups
+from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
+from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.daemon.addresses import taken_block
+from tessera_lab.daemon.control_socket import Answer, served
+from tessera_lab.daemon.lab_folder import LabState, announce, held
+from tessera_lab.experiments.article_images import published
+from tessera_lab.installation.image_resolver import SimulatedRegistry
+from tessera_lab.installation.install import Commands, entrypoint, install
+from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
+from tessera_lab.nvidia_smi_list import format_gpu_list
+from tessera_lab.simulation.operating_systems import running
+from tessera_lab.simulation.virtual_time import VirtualTimeLoop
+from tessera_lab.workloads.storage.provisioner import PROVISIONER
+
+#: How often kubelets renew their Leases, seconds, as real ones do.
+LEASE_SECONDS = 10.0
+
+#: Seconds for Tessera to come up on all nodes before the lab is said to be unusable.
+PATIENCE = 55.0
+
+#: The default class of volumes, as kind, k3s and the clouds have one: claims without a class are served.
+_STORAGE = {
+    "metadata": {"name": "standard", "annotations": {DEFAULT_CLASS: "true"}},
+    "provisioner": PROVISIONER,
+    "volumeBindingMode": "WaitForFirstConsumer",
+}
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``tessera lab up`` was told; see its help."""
+
+    nodes: str
+    virtual_time: bool
+    image_pull: float
+    slice_latency: float
+    publish_every: float | None
+    boot_time: float
+    mig_config: str
+    drivers: bool
+    system: str
+    kernel: str
+    groups: tuple[str, ...]
+    idle_time: float
+    port: int
+    installed: bool
+
+
+def serve_lab(folder: Path, world: World, commands: Commands) -> None:
+    """Runs the lab until SIGTERM or SIGINT.
+
+    Raises:
+        LabError: the folder is another lab's.
+        ValueError: the nodes cannot be meant.
+        TimeoutError: Tessera did not come up.
+    """
+    with held(folder), taken_block() as network:
+        lab = Lab(folder, world, commands, network)
+        with asyncio.Runner(loop_factory=lab.loop) as runner:
+            runner.run(lab.run())
+
+
+class Lab:
+    """One lab in its folder."""
+
+    def __init__(self, folder: Path, world: World, commands: Commands, network: str) -> None:
+        self._folder = folder
+        self._network = network
+        self._world = world
+        self._nodes = parse_nodes(world.nodes)
+        self._groups = parse_groups(world.groups)
+        self._commands = commands
+        self._cluster: Cluster | None = None
+        self._settled = False
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Real time on uvloop, or virtual time that leaps only over simulated waits."""
+        if self._world.virtual_time:
+            return VirtualTimeLoop(may_leap=lambda: bool(self._settled and self._cluster and self._cluster.pending))
+        return uvloop.new_event_loop()
+
+    async def run(self) -> None:
+        """Runs until a signal."""
+        clock = self._clock()
+        cluster = self._cluster = Cluster(
+            self._nodes, clock=clock, options=self._options(), entrypoint=entrypoint(self._commands)
+        )
+        authority = Authority(clock.now())
+        front = HttpFront(cluster.server, authority, port=self._world.port)
+        await front.start()
+        cluster.connect = lambda credentials: _transport(front.url, authority, credentials)
+        try:
+            async with cluster.running(), served(self._folder, self._answers(cluster)):
+                await self._until_usable(cluster, clock)
+                self._settled = True
+                async with autoscaled(
+                    cluster,
+                    self._groups,
+                    machine_seconds=self._world.boot_time,
+                    idle_seconds=self._world.idle_time,
+                ):
+                    self._announce(front.url, authority, clock)
+                    await _signal()
+        finally:
+            await front.close()
+
+    def _clock(self) -> Clock:
+        return LoopClock(time.time()) if self._world.virtual_time else SystemClock()
+
+    def _options(self) -> ClusterOptions:
+        world, system = self._world, running(self._world.system, self._world.kernel)
+        given = {"os_image": system.os_image, "kernel": system.kernel}
+        machines = (published() if world.drivers else {}) | {name: value for name, value in given.items() if value}
+        return ClusterOptions(
+            folder=self._folder,
+            # Whoever installs Tessera may run its agent as a process of its own, on the same cards.
+            shared_cards=not world.installed,
+            pull_seconds=world.image_pull,
+            # Tessera's own image is there already: how long its pull takes is no part of what is shown.
+            images=frozenset(images(install_manifests())),
+            slice_seconds=world.slice_latency,
+            publish_every=world.publish_every,
+            boot_seconds=world.boot_time,
+            mig_config=world.mig_config,
+            network=self._network,
+            seed=int.from_bytes(os.urandom(4)),
+            leaps=world.virtual_time,
+            lease_seconds=LEASE_SECONDS,
+            **machines,
+        )
+
+    async def _until_usable(self, cluster: Cluster, clock: Clock) -> None:
+        """Nodes are registered; with Tessera installed, admission is trusted and every node with cards has joined."""
+        client = cluster.client("tessera-lab")
+        await client.create(STORAGE_CLASSES.untyped(), _STORAGE)
+        rng = cluster.rng("serve")
+        nodes = Informer(client, NODES, clock=clock, rng=rng)
+        if not self._world.installed:
+            watched = Watched(nodes)
+            async with watched.running():
+                await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
+            return
+        await install(client)
+        slices = Informer(client, INSTASLICES, clock=clock, rng=rng, namespace=INSTASLICE_NAMESPACE)
+        hooks = Informer(client, MUTATING_WEBHOOKS.untyped(), clock=clock, rng=rng)
+        watched = Watched(nodes, slices, hooks)
+        async with watched.running():
+            await watched.until(lambda: len(nodes.cache) == len(self._nodes), PATIENCE, "the nodes are registered")
+            await watched.until(lambda: _trusted(hooks), PATIENCE, "the webhook is trusted")
+            if self._world.drivers:  # nobody serves a card before an administrator asks for drivers
+                return
+            await watched.until(lambda: self._served(nodes, slices), PATIENCE, "every node with cards is served")
+
+    def _served(self, nodes: Informer[Node], slices: Informer[Instaslice]) -> bool:
+        """Whether each node with cards gives them to slicing on demand, or has said what it offers of them."""
+        return all(
+            slices.cache.get(f"{INSTASLICE_NAMESPACE}/{spec.name}")
+            or ((node := nodes.cache.get(spec.name)) is not None and OFFERS_ANNOTATION in node.metadata.annotations)
+            for spec in self._nodes
+            if spec.cards
+        )
+
+    def _answers(self, cluster: Cluster) -> dict[str, Answer]:
+        answers: dict[str, Answer] = {"smi": self._smi, "reboot": self._reboot}
+        catalogue = cluster.options.catalogue
+        if catalogue is not None:
+            answers["resolve"] = lambda query: _resolved(SimulatedRegistry(catalogue, cluster.clock), query)
+        return answers
+
+    def _smi(self, node: str) -> str:
+        machine = self._node(node).machine
+        return "No devices were found" if machine is None else format_gpu_list(machine)
+
+    def _reboot(self, argument: str) -> str:
+        name, _, kernel = argument.partition(" ")
+        found = self._node(name)
+        found.reboot(kernel)
+        into = f" into kernel {kernel}" if kernel else ""
+        return f"node {name} reboots{into}; it is back in about {SHUTDOWN + found.options.boot_seconds:g} s"
+
+    def _node(self, name: str) -> SimulatedNode:
+        assert self._cluster is not None
+        found = self._cluster.nodes.get(name)
+        if found is None:
+            raise ValueError(f"no node {name!r}; there are {', '.join(self._cluster.nodes)}")
+        return found
+
+    def _announce(self, url: str, authority: Authority, clock: Clock) -> None:
+        path = self._folder / "kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(kubeconfig(url, authority))
+        announce(
+            self._folder,
+            LabState(
+                pid=os.getpid(),
+                server=url,
+                kubeconfig=str(path),
+                nodes=self._world.nodes,
+                virtual_time=self._world.virtual_time,
+                started=rfc3339(clock.now()),
+                registries=self._world.drivers,
+                groups=self._world.groups,
+            ),
+        )
+
+
+def _resolved(registries: SimulatedRegistry, query: str) -> str:
+    """What the lab's registries say to an :class:`ImageQuery`; both are JSON."""
+    return msgspec.json.encode(registries.answer(msgspec.json.decode(query, type=ImageQuery))).decode()
+
+
+def _trusted(hooks: Informer[dict[str, Any]]) -> bool:
+    configurations = list(hooks.cache.values())
+    return bool(configurations) and all(
+        hook["clientConfig"].get("caBundle") for each in configurations for hook in each.get("webhooks", ())
+    )
+
+
+def _transport(url: str, authority: Authority, credentials: Credentials) -> Transport:
+    return HttpTransport(ClusterConfig(server=url, ca=authority.certificate, credentials=credentials))
+
+
+def kubeconfig(url: str, authority: Authority) -> str:
+    """A kubeconfig for the lab's administrator, with a client certificate."""
+    pair = authority.client(ADMIN.name, ADMIN.groups[:1])
+
+    def encoded(content: bytes) -> str:
+        return base64.b64encode(content).decode()
+
+    cluster = {"server": url, "certificate-authority-data": encoded(authority.certificate)}
+    user = {"client-certificate-data": encoded(pair.certificate), "client-key-data": encoded(pair.key)}
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "tessera-lab", "cluster": cluster}],
+            "users": [{"name": ADMIN.name, "user": user}],
+            "contexts": [{"name": "tessera-lab", "context": {"cluster": "tessera-lab", "user": ADMIN.name}}],
+            "current-context": "tessera-lab",
+        },
+        sort_keys=False,
+    )
+
+
+async def _signal() -> None:
+    """Returns when the process is asked to end."""
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked.set)
+    await asked.wait()

@@ -1,0 +1,158 @@
+"""Driver containers: they come, bring a kernel module into the machine, say so by a marker, and take it away again.
+
+As NVIDIA's containers do (gpu-driver-container, ``nvidia-driver init``):
+
+* the marker ``.driver-ctr-ready`` is written by the startup probe and removed by the preStop hook;
+* a driver of the same version that is loaded already is kept, another one is unloaded first, and one in use ends the
+  container with an error;
+* a container that is stopped unloads the module, unless it is in use: then it stays for the next one.
+
+Modules fit one kernel. An image made for another ends at once, as ``modprobe`` would have it.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from tessera.agent.base.marker_files import Markers
+from tessera.api.driver.status import DRIVER_CONTAINER_READY
+from tessera.nvml.errors import InUse
+from tessera_lab.drivers.driver_toolkit import DRIVER_SIDE, wait_for_build
+from tessera_lab.kubelet.images.catalogue import ImageProgram
+from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
+from tessera_lab.simulation.cost_model import CostModel
+
+#: Draws a duration around a mean, seconds.
+Draw = Callable[[float], float]
+
+
+def exact(mean: float) -> float:
+    """A world without chance: every duration is its mean."""
+    return mean
+
+
+def precompiled(version: str, costs: CostModel, *, kernel: str = "", draw: Draw = exact) -> ImageProgram:
+    """A container with finished modules.
+
+    Args:
+        version: the driver's, ``525.125.06``.
+        costs: how long its steps take.
+        kernel: the one that its modules are for; empty for whichever runs.
+        draw: chance.
+    """
+
+    async def run(context: ProgramContext) -> int:
+        if _is_helper(context):
+            return await _stay(context)
+        if kernel and kernel != context.kernel:
+            context.log(f"simulated: modprobe nvidia: the modules are for kernel {kernel}, {context.kernel} runs")
+            return FAILED_EXIT
+        steps = {"installs the driver": draw(costs.install_seconds)}
+        return await _serve(context, version, steps, costs, draw)
+
+    return run
+
+
+def builder(version: str, costs: CostModel, *, draw: Draw = exact, fails: str = "") -> ImageProgram:
+    """A container with sources, which compiles the modules for the kernel that runs.
+
+    Args:
+        version: the driver's.
+        costs: how long its steps take.
+        draw: chance.
+        fails: it ends with this message instead of compiling, such as that there are no headers; empty for no failure.
+    """
+
+    async def run(context: ProgramContext) -> int:
+        if DRIVER_SIDE in context.argv:
+            await context.clock.sleep(draw(costs.prepare_seconds))
+            await wait_for_build(context)
+            return await _serve(context, version, {"installs the driver": draw(costs.install_seconds)}, costs, draw)
+        if _is_helper(context):
+            return await _stay(context)
+        steps = {f"prepares for kernel {context.kernel}": draw(costs.prepare_seconds)}
+        if not fails:
+            steps["compiles kernel modules"] = draw(costs.compile_seconds)
+            steps["installs the driver"] = draw(costs.install_seconds)
+        return await _serve(context, version, steps, costs, draw, fails=fails)
+
+    return run
+
+
+def broken(message: str, *, after: float = 0.0) -> ImageProgram:
+    """A container that ends with an error, whatever it is asked for; for images that are no good.
+
+    Args:
+        message: the last line of its log.
+        after: seconds until then.
+    """
+
+    async def run(context: ProgramContext) -> int:
+        await context.clock.sleep(after)
+        context.log(f"simulated: {message}")
+        return FAILED_EXIT
+
+    return run
+
+
+def _is_helper(context: ProgramContext) -> bool:
+    """Whether it is one of the containers beside the driver's, of the same image (peermem, GDS, Driver Toolkit)."""
+    return bool(context.argv) and "init" not in context.argv
+
+
+async def _stay(context: ProgramContext) -> int:
+    context.ready()
+    await asyncio.Event().wait()
+    raise AssertionError("waits until it is cancelled")
+
+
+async def _serve(
+    context: ProgramContext, version: str, steps: dict[str, float], costs: CostModel, draw: Draw, *, fails: str = ""
+) -> int:
+    machine = context.machine
+    if machine is None:
+        context.log("simulated: modprobe nvidia: no such device")
+        return FAILED_EXIT
+    if machine.loaded_driver == version:
+        context.log(f"simulated: driver {version} is loaded already and stays")
+    else:
+        if machine.loaded_driver is not None:
+            await context.clock.sleep(draw(costs.unload_seconds))
+            machine.unload_driver()
+        for what, seconds in steps.items():
+            context.log(f"simulated: {what}, {seconds:.1f} s")
+            await context.clock.sleep(seconds)
+        if fails:
+            context.log(f"simulated: {fails}")
+            return FAILED_EXIT
+        await context.clock.sleep(draw(costs.load_seconds))
+        machine.load_driver(version)
+    context.log(f"simulated: driver {version} is loaded on kernel {context.kernel}")
+    if context.markers is None:
+        context.ready()
+        return await _until_stopped(context, None, costs, draw)
+    markers = Markers(context.markers)
+    context.when_started(lambda: _say_ready(context, markers))
+    context.ready()
+    return await _until_stopped(context, markers, costs, draw)
+
+
+def _say_ready(context: ProgramContext, markers: Markers) -> None:
+    try:
+        markers.write(DRIVER_CONTAINER_READY, "simulated\n")
+    except OSError as error:  # something else lies there; nobody will take the driver for ready
+        context.log(f"simulated: {error}")
+
+
+async def _until_stopped(context: ProgramContext, markers: Markers | None, costs: CostModel, draw: Draw) -> int:
+    assert context.machine is not None
+    try:
+        await asyncio.Event().wait()
+    finally:
+        if markers is not None:
+            markers.remove(DRIVER_CONTAINER_READY)
+        await context.clock.sleep(draw(costs.unload_seconds))
+        try:
+            context.machine.unload_driver()
+        except InUse as error:
+            context.log(f"simulated: {error}; the driver stays loaded")
+    raise AssertionError("waits until it is cancelled")

@@ -1,0 +1,246 @@
+"""The cluster that an experiment runs in: whose order of steps, which images, how long things take.
+
+Both orders of steps see the same costs, the same cluster and the same chance. Node feature discovery labels nodes in
+both; one waits for it, the other does not. Kubelets publish capacity every ten seconds, as real ones do, in both.
+"""
+
+import asyncio
+import random
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from tessera.clock import LoopClock
+from tessera.kube.client import Client
+from tessera.manifests import install_manifests
+from tessera.provisioning.options import STARTUP_TAINT
+from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler
+from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.cloud.cloud import Cloud
+from tessera_lab.cloud.node_groups import Delay, NodeGroup
+from tessera_lab.cluster.cluster import Cluster, ClusterOptions
+from tessera_lab.cluster.node_feature_discovery import features
+from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
+from tessera_lab.drivers.driver_containers import Draw
+from tessera_lab.drivers.driver_toolkit import driver_toolkit
+from tessera_lab.experiments.scenarios import (
+    DRIVER_TOOLKIT,
+    KERNEL,
+    MODEL,
+    OS_IMAGE,
+    SCENARIOS,
+    VERSION,
+    Scenario,
+)
+from tessera_lab.installation.install import apply
+from tessera_lab.kubelet.context import Entrypoint
+from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+from tessera_lab.reference_operator import manifests, programs
+from tessera_lab.reference_operator.operator import UpstreamOperator
+from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.simulation.cost_model import CostModel, durations
+
+#: The date that a world's time zero stands for.
+EPOCH = 1_800_000_000.0
+
+#: Makes what runs Tessera's own containers in a cluster; from :func:`tessera_lab.installation.install.entrypoint`.
+MakeEntrypoint = Callable[[Cluster], Entrypoint]
+
+
+class World:
+    """A running cluster on virtual time.
+
+    Attributes:
+        cluster: the cluster.
+        clock: its time.
+        client: an administrator's.
+    """
+
+    def __init__(self, cluster: Cluster, costs: CostModel, waits: Waits = REFERENCE) -> None:
+        self.cluster = cluster
+        self.clock = cluster.clock
+        self.client: Client = cluster.client("bench")
+        self._costs = costs
+        self._waits = waits
+
+    @asynccontextmanager
+    async def autoscaled(
+        self, timers: Timers, *, labelled: bool = True, tainted: bool = False, maximum: int = 10
+    ) -> AsyncIterator[ClusterAutoscaler]:
+        """Gives the cluster a node group with cards, and an autoscaler for it.
+
+        Args:
+            timers: the autoscaler's.
+            labelled: nodes carry the accelerator label from registration on.
+            tainted: nodes carry Tessera's startup taint from registration on.
+            maximum: nodes of the group at most.
+        """
+        spread = self._costs.spread
+        group = NodeGroup(
+            name="gpu",
+            template=NodeSpec(name="gpu", cards=(MODEL,)),
+            maximum=maximum,
+            labels=({GPU_LABEL: "nvidia-t4"} if labelled else {}) | self._known_before(),
+            taints=({"key": STARTUP_TAINT, "effect": "NoSchedule"},) if tainted else (),
+            vm=Delay(mean=self._costs.vm_seconds, spread=spread),
+            join=Delay(mean=self._costs.join_seconds, spread=spread),
+        )
+        cloud = Cloud(self.cluster, [group])
+        async with cloud.running():
+            scaler = ClusterAutoscaler(
+                self.cluster.client("cluster-autoscaler"), self.cluster.hardware_clock, cloud, timers
+            )
+            async with _beside(scaler.run()):
+                yield scaler
+
+    def _known_before(self) -> dict[str, Any]:
+        """Labels of features from registration on, for pods of the reference that begin before a node is Ready."""
+        return {} if self._waits.after_ready else features(KERNEL, OS_IMAGE, cards=True)
+
+
+@asynccontextmanager
+async def reference(
+    scenario: Scenario, costs: CostModel, *, cards: bool, seed: int, waits: Waits = REFERENCE
+) -> AsyncIterator[World]:
+    """A cluster with the reference operator.
+
+    Args:
+        scenario: how drivers come.
+        costs: how long things take.
+        cards: its node has a card; otherwise nodes with cards are yet to come.
+        seed: of chance.
+        waits: what the operator waits for.
+    """
+    draw = durations(costs, random.Random(f"{seed}/costs"))
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(_folder())
+        images = _images(costs, draw, waits)
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, waits=waits)
+        await stack.enter_async_context(cluster.running())
+        await apply(cluster.client("install"), [each for each in install_manifests() if _is_definition(each)])
+        operator = UpstreamOperator(
+            cluster.client("gpu-operator"),
+            cluster.clock,
+            costs,
+            driver_toolkit="" if scenario.precompiled else DRIVER_TOOLKIT,
+            waits=waits,
+            draw=draw,
+        )
+        await stack.enter_async_context(_beside(operator.run()))
+        yield World(cluster, costs, waits)
+
+
+@asynccontextmanager
+async def tessera(
+    costs: CostModel,
+    *,
+    cards: bool,
+    seed: int,
+    make: MakeEntrypoint,
+    publish_every: float | None = REFERENCE.publish_every,
+) -> AsyncIterator[World]:
+    """A cluster with Tessera installed: the production processes, as their manifests have them.
+
+    Args:
+        costs: how long things take.
+        cards: its node has a card.
+        seed: of chance.
+        make: makes what runs Tessera's containers.
+        publish_every: kubelets publish capacity so often, seconds; None for at once.
+    """
+    draw = durations(costs, random.Random(f"{seed}/costs"))
+    images = _images(costs, draw, REFERENCE)
+    with _folder() as folder:
+        waits = Waits(publish_every=publish_every)
+        cluster = _cluster(costs, images, folder, cards=cards, seed=seed, waits=waits, make=make)
+        async with cluster.running():
+            await apply(cluster.client("install"), [_alone(each) for each in install_manifests()])
+            yield World(cluster, costs)
+
+
+def _cluster(
+    costs: CostModel,
+    images: Catalogue,
+    folder: Path,
+    *,
+    cards: bool,
+    seed: int,
+    waits: Waits = REFERENCE,
+    make: MakeEntrypoint | None = None,
+) -> Cluster:
+    nodes = [NodeSpec(name="node-1", cards=(MODEL,) if cards else ())]
+    return Cluster(
+        nodes,
+        clock=LoopClock(EPOCH),
+        options=ClusterOptions(
+            cdi=folder,
+            catalogue=images,
+            drivers=True,
+            kernel=KERNEL,
+            os_image=OS_IMAGE,
+            network_seconds=costs.network_seconds,
+            nfd_seconds=costs.nfd_seconds if waits.discovery else 0.0,
+            publish_every=waits.publish_every,
+            mig_config="",
+            seed=seed,
+        ),
+        entrypoint=make,
+    )
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """What nodes of a world write, gone with it."""
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _images(costs: CostModel, draw: Draw, waits: Waits) -> Catalogue:
+    images: dict[str, SimulatedImage] = {
+        each.reference: (
+            driver_image(VERSION, costs, draw=draw) if each.precompiled else builder_image(VERSION, costs, draw=draw)
+        )
+        for each in SCENARIOS.values()
+    }
+    images |= {
+        DRIVER_TOOLKIT: SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs, draw=draw)),
+        manifests.VALIDATOR: SimulatedImage(
+            size_mib=costs.operand_mib, program=programs.validator(costs, waits=waits, draw=draw)
+        ),
+        manifests.TOOLKIT: SimulatedImage(
+            size_mib=costs.toolkit_mib, program=programs.toolkit(costs, waits=waits, draw=draw)
+        ),
+        manifests.PLUGIN: SimulatedImage(
+            size_mib=costs.operand_mib, program=programs.device_plugin(costs, waits=waits, draw=draw)
+        ),
+        **{
+            each: SimulatedImage(size_mib=costs.operand_mib, program=programs.other)
+            for each in manifests.OTHERS.values()
+        },
+    }
+    return catalogue(costs, images, draw=draw)
+
+
+def _alone(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The controller without an election: nobody runs against it, and each renewal of a lease costs real time."""
+    if (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", "tessera-controller"):
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        container["args"] = [*container["args"], "--no-leader-election"]
+    return manifest
+
+
+def _is_definition(manifest: Mapping[str, Any]) -> bool:
+    return manifest["kind"] in {"CustomResourceDefinition", "Namespace"}
+
+
+@asynccontextmanager
+async def _beside(work: Any) -> AsyncIterator[None]:
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(work)
+        try:
+            yield
+        finally:
+            task.cancel()

@@ -1,0 +1,128 @@
+"""Runs an experiment in the lab, for the reference operator's order of steps or for Tessera's.
+
+The same code that measures a live cluster measures here, on virtual time.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.provisioning.experiments.autoscale import Autoscale
+from tessera.provisioning.experiments.policyreset import PolicyReset
+from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
+from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.experiments import clusters
+from tessera_lab.experiments.clusters import MakeEntrypoint, World
+from tessera_lab.experiments.scenarios import WORKLOAD, Scenario
+from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
+
+#: Names of the two orders of steps.
+UPSTREAM, OURS = "reference", "tessera"
+#: Timers under which nodes go soon once they are empty, so that the next sample can begin, seconds.
+SOON = Timers(unneeded=60, delay_after_add=60)
+#: Simulated seconds in which a cluster comes to rest before anything is measured.
+REST = 120.0
+
+Told = Callable[[float], None]
+
+
+def quiet(seconds: float) -> None:
+    """Tells nobody."""
+    del seconds
+
+
+def policy_reset(
+    scenario: Scenario,
+    repeats: int,
+    *,
+    operator: str,
+    make: MakeEntrypoint,
+    costs: CostModel | None = None,
+    waits: Waits = REFERENCE,
+    seed: int = 0,
+    each: Told = quiet,
+) -> Samples:
+    """Policy reset in a fresh cluster of one node with a card.
+
+    Args:
+        scenario: how drivers come.
+        repeats: samples that count.
+        operator: :data:`UPSTREAM` or :data:`OURS`.
+        make: makes what runs Tessera's containers.
+        costs: how long things take; the declared ones if None.
+        waits: of the reference.
+        seed: of chance.
+        each: told each sample.
+    """
+
+    async def play() -> list[float]:
+        async with _world(operator, scenario, costs, waits, seed, make=make, cards=True) as world:
+            await world.clock.sleep(REST)
+            experiment = PolicyReset(world.client, world.clock, node="node-1", rng=random.Random(seed))
+            return await experiment.run(scenario.policy(), repeats, each=each)
+
+    first, *samples = run_virtual(play())
+    return Samples(
+        experiment=POLICY_RESET,
+        scenario=scenario.name,
+        operator=operator,
+        first=first,
+        samples=tuple(samples),
+        simulated=True,
+    )
+
+
+def autoscale(
+    scenario: Scenario,
+    repeats: int,
+    *,
+    operator: str,
+    make: MakeEntrypoint,
+    costs: CostModel | None = None,
+    waits: Waits = REFERENCE,
+    seed: int = 0,
+    each: Told = quiet,
+) -> Samples:
+    """Autoscaling in a fresh cluster whose nodes with cards are made on demand; arguments as :func:`policy_reset`."""
+
+    async def play() -> list[float]:
+        async with (
+            _world(operator, scenario, costs, waits, seed, make=make, cards=False) as world,
+            world.autoscaled(SOON),
+        ):
+            await world.client.create(CLUSTER_POLICIES, scenario.policy())
+            await world.clock.sleep(REST)
+            experiment = Autoscale(world.client, world.clock, namespace="default", rng=random.Random(seed))
+            return await experiment.run(WORKLOAD, repeats, each=each)
+
+    return Samples(
+        experiment=AUTOSCALE,
+        scenario=scenario.name,
+        operator=operator,
+        samples=tuple(run_virtual(play())),
+        simulated=True,
+    )
+
+
+@asynccontextmanager
+async def _world(
+    operator: str,
+    scenario: Scenario,
+    costs: CostModel | None,
+    waits: Waits,
+    seed: int,
+    *,
+    make: MakeEntrypoint,
+    cards: bool,
+) -> AsyncIterator[World]:
+    model = costs or CostModel()
+    made: AbstractAsyncContextManager[World]
+    if operator == UPSTREAM:
+        made = clusters.reference(scenario, model, cards=cards, seed=seed, waits=waits)
+    else:
+        made = clusters.tessera(model, cards=cards, seed=seed, make=make, publish_every=waits.publish_every)
+    async with made as world:
+        yield world

@@ -1,0 +1,1 @@
+"""Runs Tessera inside a simulated cluster, from the manifests that users install."""

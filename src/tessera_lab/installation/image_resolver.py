@@ -1,0 +1,83 @@
+"""The resolver of driver images over the lab's catalogue: what the real one finds out with HTTP, without any.
+
+Knows only what the catalogue names: that a world need not list its ``busybox`` does not make driver images exist.
+Answers take no time and are never stale. What a registry refuses is set at the catalogue, so that kubelets' pulls and
+the resolver's answers are of one piece.
+"""
+
+from collections.abc import Sequence
+
+from tessera.clock import Clock
+from tessera.driver.image_tags import SourceError, candidates
+from tessera.driver.resolution import ImageQuery, Outcome, Resolution, Tried
+from tessera_lab.kubelet.images.catalogue import Catalogue
+
+#: Which outcome counts where no candidate was found: those first that say least about what is there.
+_WORST_FIRST = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.WRONG_ARCHITECTURE, Outcome.NOT_FOUND)
+
+_TEXTS = {
+    Outcome.FOUND: "found (simulated)",
+    Outcome.NOT_FOUND: "the registry has no such tag (simulated)",
+    Outcome.UNAUTHORIZED: "the registry wants other credentials (simulated)",
+    Outcome.UNREACHABLE: "the registry does not answer (simulated)",
+    Outcome.WRONG_ARCHITECTURE: "the registry has it for other architectures only (simulated)",
+}
+
+
+class SimulatedRegistry:
+    """A :class:`~tessera.driver.resolution.Resolver` on a catalogue.
+
+    Args:
+        catalogue: what there is.
+        clock: for the time of answers.
+
+    Attributes:
+        asked: every query so far, in order.
+    """
+
+    def __init__(self, catalogue: Catalogue, clock: Clock) -> None:
+        self._catalogue = catalogue
+        self._clock = clock
+        self.asked: list[ImageQuery] = []
+
+    async def resolve(self, query: ImageQuery, *, fresh: bool = False) -> Resolution:  # noqa: ARG002 - always fresh
+        """See :meth:`.Resolver.resolve`."""
+        return self.answer(query)
+
+    def answer(self, query: ImageQuery) -> Resolution:
+        """The answer to a query; it takes no time."""
+        self.asked.append(query)
+        try:
+            names = candidates(query)
+        except SourceError as error:
+            return Resolution(
+                outcome=Outcome.NOT_FOUND,
+                tried=(Tried(reference=query.source.image, outcome=Outcome.NOT_FOUND, text=str(error)),),
+                checked=self._clock.now(),
+            )
+        tried: list[Tried] = []
+        for name in names:
+            outcome = self._look(name.reference, query.pool.architecture)
+            tried.append(Tried(reference=name.reference, outcome=outcome, text=_TEXTS[outcome]))
+            if outcome is Outcome.FOUND:
+                image = self._catalogue.named(name.reference)
+                return Resolution(
+                    outcome=outcome,
+                    reference=name.reference,
+                    digest=self._catalogue.digest(name.reference),
+                    tag=name.tag,
+                    tried=tuple(tried),
+                    checked=self._clock.now(),
+                    size_bytes=image.size_bytes if image is not None else 0,
+                )
+        return Resolution(outcome=_counts(tried), tried=tuple(tried), checked=self._clock.now())
+
+    def _look(self, reference: str, architecture: str) -> Outcome:
+        outcome = self._catalogue.answer(reference, architecture)
+        named = self._catalogue.named(reference) is not None
+        return Outcome.NOT_FOUND if outcome is Outcome.FOUND and not named else outcome
+
+
+def _counts(tried: Sequence[Tried]) -> Outcome:
+    seen = {each.outcome for each in tried}
+    return next((each for each in _WORST_FIRST if each in seen), Outcome.NOT_FOUND)

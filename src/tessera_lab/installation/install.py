@@ -1,0 +1,164 @@
+"""Runs Tessera inside the lab as users install it: the manifests of ``deploy/``, each container the production process.
+
+A container reaches the API server under its service account: over HTTPS with a token where the lab listens, else
+without sockets under the same identity, so that RBAC holds either way.
+"""
+
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tessera.agent.base.options import AgentOptions
+from tessera.agent.driver.hardware import Driver, SimulatedDriver
+from tessera.agent.main.lifecycle import live
+from tessera.controller.options import ControllerOptions
+from tessera.controller.run import run as run_controller
+from tessera.kube.client import Client
+from tessera.kube.meta import resource_for
+from tessera.kubelet.grpc import GrpcKubelet
+from tessera.kubelet.interfaces import Kubelet
+from tessera.manifests import install_manifests
+from tessera.webhook.options import WebhookOptions
+from tessera.webhook.run import Webhook
+from tessera_lab.installation.image_resolver import SimulatedRegistry
+from tessera_lab.installation.missing_driver import NoDriver
+from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint
+from tessera_lab.kubelet.images.catalogue import Catalogue
+
+if TYPE_CHECKING:
+    from tessera_lab.cluster.cluster import Cluster
+
+Parsed = Callable[[Sequence[str], Mapping[str, str]], Any]
+
+
+class Commands(msgspec.Struct, frozen=True):
+    """How each process reads its arguments and environment; the command line's own parsers are injected here."""
+
+    agent: Parsed
+    controller: Parsed
+    webhook: Parsed
+
+
+def entrypoint(commands: Commands) -> "Callable[[Cluster], Entrypoint]":
+    """Makes the function that runs Tessera's containers in a cluster."""
+
+    def bound(cluster: "Cluster") -> Entrypoint:
+        runs = Counter[str]()
+
+        async def run(context: ContainerContext) -> int:
+            runs[context.pod_uid] += 1  # a process that starts again does not draw what its predecessor drew
+            rng = random.Random(f"{cluster.options.seed}/{context.pod_uid}/{runs[context.pod_uid]}")
+            client = await cluster.container_client(context)
+            try:
+                match context.argv[1]:
+                    case "agent":
+                        await _agent(cluster, commands.agent(context.argv[2:], context.env), context, client, rng)
+                    case "controller":
+                        options: ControllerOptions = commands.controller(context.argv[2:], context.env)
+                        await run_controller(
+                            _without_port(options), client, context.clock, resolver=_registry(cluster), rng=rng
+                        )
+                    case _:
+                        options_: WebhookOptions = commands.webhook(context.argv[2:], context.env)
+                        await _webhook(cluster, options_, context, client, rng)
+            finally:
+                await client.close()
+            return 0
+
+        return run
+
+    return bound
+
+
+def _registry(cluster: "Cluster") -> SimulatedRegistry:
+    """What a controller in the lab asks for images: no real registry, so that no file of authorities is read."""
+    return SimulatedRegistry(cluster.options.catalogue or Catalogue(), cluster.clock)
+
+
+def _without_port(options: ControllerOptions) -> ControllerOptions:
+    """Pods of the lab share one machine's ports; nobody probes them here."""
+    return dataclasses.replace(options, http_port=None)
+
+
+async def _agent(
+    cluster: "Cluster", options: AgentOptions, context: ContainerContext, client: Client, rng: random.Random
+) -> None:
+    # Where the host has its driver nobody waits for markers, and a machine has 128 inotify instances for all its nodes.
+    waits = context.machine is not None and context.machine.host_driver is None
+    markers = context.markers if waits else None
+    options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
+    options.state_dir.mkdir(parents=True, exist_ok=True)
+    clock = context.clock
+    driver: Driver = NoDriver(context.node)
+    if context.machine is not None:
+        driver = SimulatedDriver(context.machine, cluster.hardware_clock)
+    await live(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))
+
+
+def _reboot(context: ContainerContext) -> Callable[[], Awaitable[None]]:
+    async def reboot() -> None:
+        context.reboot()
+
+    return reboot
+
+
+def _kubelet(context: ContainerContext) -> Kubelet:
+    if isinstance(context.plugins, Direct):
+        return context.plugins.bus
+    folders = context.plugins.directories
+    return GrpcKubelet(folders.plugins, folders.pod_resources / "kubelet.sock", clock=context.clock)
+
+
+def _folders(context: ContainerContext) -> dict[str, Any]:
+    """What the manifest mounts from the host, as the lab has it."""
+    if isinstance(context.plugins, Direct):
+        assert context.plugins.cdi is not None, "a node with cards has a CDI folder"
+        return {"cdi_dir": context.plugins.cdi, "state_dir": context.plugins.cdi.parent / f"{context.node}-state"}
+    folders = context.plugins.directories
+    return {
+        "plugin_dir": folders.plugins,
+        "pod_resources_dir": folders.pod_resources,
+        "cdi_dir": folders.cdi,
+        "state_dir": folders.state,
+    }
+
+
+async def _webhook(
+    cluster: "Cluster", options: WebhookOptions, context: ContainerContext, client: Client, rng: random.Random
+) -> None:
+    socketless = isinstance(context.plugins, Direct)
+    options = dataclasses.replace(
+        options, address=context.pod_ip, port=None if socketless else options.port, health_port=None
+    )
+    webhook = Webhook(options, client, context.clock, rng=rng)
+    if socketless:
+        cluster.reviewers[(options.namespace, options.service)] = webhook.review
+    await webhook.run()
+
+
+async def install(client: Client, *, without: Collection[str] = ()) -> None:
+    """``kubectl apply -k deploy/``, by server-side apply.
+
+    Args:
+        client: who installs.
+        without: Deployments that are left out, since somebody else runs what they would.
+    """
+    await apply(
+        client,
+        (
+            manifest
+            for manifest in install_manifests()
+            if manifest["kind"] != "Deployment" or manifest["metadata"]["name"] not in without
+        ),
+    )
+
+
+async def apply(client: Client, manifests: Iterable[Mapping[str, Any]]) -> None:
+    """``kubectl apply --server-side`` of objects, in their order."""
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        await client.apply(resource_for(manifest), metadata["name"], manifest, metadata.get("namespace"))

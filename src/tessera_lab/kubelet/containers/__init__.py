@@ -1,0 +1,1 @@
+"""Containers of one pod: image, environment, CDI edits, simulated process, probes."""

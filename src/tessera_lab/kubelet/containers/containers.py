@@ -1,0 +1,323 @@
+"""The life of a pod's containers on a node: start, run, restart, stop.
+
+As kubelet does: ordinary init containers one after the other, each to its good end; sidecars as soon as they have
+started; then the app containers side by side, though their starts (pull, create, PreStartContainer) come one after
+another. This module changes records and reports each change; :mod:`tessera_lab.kubelet.pod_status` computes the pod's
+status from them.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from tessera.api.names import SIMULATED_RUNTIME
+from tessera.clock import Clock
+from tessera.kubelet.interfaces import Allocation, PluginError
+from tessera.nvml.errors import NvmlError
+from tessera_lab.kubelet.containers.cdi import CdiError
+from tessera_lab.kubelet.containers.environment import ConfigError, command_line
+from tessera_lab.kubelet.containers.image_pulling import Pulling, duration
+from tessera_lab.kubelet.containers.program_run import ProgramRun
+from tessera_lab.kubelet.containers.runtime import Created, Runtime
+from tessera_lab.kubelet.pod_status import ContainerRecord, Role, Running, Terminated, Waiting
+from tessera_lab.simulation.restart_backoff import CREATE_RETRY, CrashBackoff
+from tessera_lab.simulation.supervision import being_cancelled, one_line_of
+
+Json = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
+
+#: Exit codes of a container that was stopped: by SIGTERM, and by SIGKILL after the grace period.
+SIGTERM_EXIT = 143
+SIGKILL_EXIT = 137
+
+#: Exit code of a container whose GPU is not there, as of a command that the runtime cannot start.
+NO_GPU_EXIT = 128
+
+#: Exit code of a container whose simulation failed.
+DIED_EXIT = 1
+
+
+class PodHost(Protocol):
+    """What the containers of one pod need from their node."""
+
+    async def environment(self, container: Json) -> dict[str, str]:
+        """The variables of the container's spec. Raises ConfigError."""
+        ...
+
+    async def pre_start(self, container: str) -> None:
+        """PreStartContainer of the container's devices. Raises PluginError."""
+        ...
+
+    def allocations(self, container: str) -> Sequence[Allocation]:
+        """What device plugins answered for the container."""
+        ...
+
+    def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
+        """The container's process if it is run for real, else None."""
+        ...
+
+    def program(self, record: ContainerRecord, created: Created) -> ProgramRun | None:
+        """The run of its image's program, else None."""
+        ...
+
+    def tell(
+        self,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - an event's own word
+    ) -> None:
+        """Records an event about the pod."""
+        ...
+
+    def changed(self) -> None:
+        """A record changed: the status is due."""
+        ...
+
+
+class Containers:
+    """The containers of one pod.
+
+    Args:
+        pod: the pod as decoded JSON.
+        records: its containers; changed in place.
+        host: the node's side.
+        runtime: the node's container runtime.
+        clock: for times and back-off.
+        rng: for container ids.
+    """
+
+    def __init__(
+        self,
+        pod: Json,
+        records: Sequence[ContainerRecord],
+        *,
+        host: PodHost,
+        runtime: Runtime,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._pod = pod
+        self._policy = pod["spec"].get("restartPolicy") or "Always"
+        self._records = records
+        self._host = host
+        self._runtime = runtime
+        self._clock = clock
+        self._rng = rng
+        self._starting = asyncio.Lock()
+        self._programs: set[ProgramRun] = set()
+        self._pulling = Pulling(host, runtime.images, clock, self._wait)
+
+    async def live(self) -> None:
+        """Runs all containers until the pod is finished. Cancel it, after :meth:`announce_stop`, to stop them."""
+        sidecars: list[asyncio.Task[None]] = []
+        async with asyncio.TaskGroup() as pod:
+            try:
+                for record in self._records:
+                    if record.role is Role.INIT:
+                        await self._keep(record)
+                        if not record.done:
+                            return
+                    elif record.role is Role.SIDECAR:
+                        started = asyncio.Event()
+                        sidecars.append(pod.create_task(self._keep(record, started)))
+                        await started.wait()
+                async with asyncio.TaskGroup() as group:
+                    for record in self._records:
+                        if record.role is Role.APP:
+                            group.create_task(self._keep(record))
+            finally:
+                for task in sidecars:
+                    task.cancel()
+
+    def announce_stop(self) -> None:
+        """Tells that every running container is being stopped."""
+        for record in self._records:
+            if isinstance(record.state, Running):
+                self._host.tell("Killing", f"Stopping container {record.name}")
+
+    def kill(self) -> None:
+        """What programs still do while they are being stopped is over now: SIGKILL, or the machine is down."""
+        for program in self._programs:
+            program.kill()
+
+    def stopped(self, exit_code: int) -> None:
+        """Writes down that what still ran was stopped, and that what waited never will run."""
+        for record in self._records:
+            if isinstance(record.state, Running):
+                self._end(record, exit_code)
+        self._host.changed()
+
+    # One container
+
+    async def _keep(self, record: ContainerRecord, started: asyncio.Event | None = None) -> None:
+        """Starts the container, and again after each end, as long as its restart policy says so."""
+        if not self._begins(record):
+            return
+        backoff = CrashBackoff()
+        while True:
+            created = await self._start(record)
+            if started is not None:
+                started.set()
+            began = self._clock.monotonic()
+            try:
+                exit_code = await self._process(record, created)
+            except Exception as error:
+                if being_cancelled():
+                    raise
+                _log.exception("process of container %s", record.name)
+                record.log.append(f"simulated: the process died of an error of the lab: {one_line_of(error)}")
+                exit_code = DIED_EXIT
+            self._end(record, exit_code)
+            self._host.changed()
+            if not self._again(record, exit_code):
+                return
+            await self._back_off(record, backoff.after(self._clock.monotonic() - began))
+            record.restarts += 1
+
+    def _begins(self, record: ContainerRecord) -> bool:
+        """Whether the container is started at all; one that ran before the node's boot counts as restarted."""
+        if isinstance(record.state, Terminated) and not self._again(record, record.state.exit_code):
+            return False
+        record.restarts += bool(record.container_id)
+        return True
+
+    def _again(self, record: ContainerRecord, exit_code: int) -> bool:
+        if record.role is Role.SIDECAR:
+            return True
+        if record.role is Role.INIT and exit_code == 0:
+            return False
+        # For an init container Always means: until it ends well.
+        return self._policy == "Always" or (self._policy == "OnFailure" and exit_code != 0)
+
+    async def _back_off(self, record: ContainerRecord, seconds: float) -> None:
+        if not seconds:
+            return
+        metadata = self._pod["metadata"]
+        pod = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
+        text = f"back-off {duration(seconds)} restarting failed container={record.name} pod={pod}"
+        self._wait(record, "CrashLoopBackOff", text)
+        self._host.tell("BackOff", f"Back-off restarting failed container {record.name} in pod {pod}", type="Warning")
+        await self._clock.sleep(seconds)
+
+    async def _process(self, record: ContainerRecord, created: Created) -> int:
+        log = record.log.append
+        task = self._host.real(record.name, created, log)
+        if task is None:
+            record.log += self._runtime.log_head(created)
+            program = self._host.program(record, created)
+            if program is not None:
+                return await self._programmed(record, program)
+            task = asyncio.create_task(self._simulated(record, created))
+        try:
+            return await task
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task])
+            raise
+
+    async def _programmed(self, record: ContainerRecord, program: ProgramRun) -> int:
+        self._programs.add(program)
+        try:
+            code = await program.run()
+            if program.killed_by_probe:
+                self._host.tell("Killing", f"Container {record.name} failed startup probe, will be restarted")
+            return code
+        finally:
+            self._programs.discard(program)
+
+    async def _simulated(self, record: ContainerRecord, created: Created) -> int:
+        try:
+            return await self._runtime.run(created, record.log.append)
+        except (NvmlError, MemoryError) as error:
+            record.log.append(f"simulated: the container cannot use its GPU: {error}")
+            return NO_GPU_EXIT
+
+    # Starting
+
+    async def _start(self, record: ContainerRecord) -> Created:
+        """Starts the container; tries again until it has started."""
+        while True:
+            async with self._starting:
+                created = await self._try_start(record)
+            if created is not None:
+                return created
+            await self._clock.sleep(CREATE_RETRY)
+            await self._pulling.back_off(record)
+
+    async def _try_start(self, record: ContainerRecord) -> Created | None:
+        if not await self._pulling.pull(record):
+            return None
+        try:
+            env = await self._host.environment(record.spec)
+            await self._host.pre_start(record.name)
+        except (ConfigError, PluginError) as error:
+            self._failed(record, "CreateContainerConfigError", str(error))
+            return None
+        except Exception as error:
+            if being_cancelled():
+                raise
+            _log.exception("environment of container %s", record.name)
+            self._failed(record, "CreateContainerConfigError", one_line_of(error))
+            return None
+        try:
+            created = self._runtime.create(
+                record.spec.get("image", ""),
+                command_line(record.spec, env),
+                env,
+                self._host.allocations(record.name),
+            )
+        except CdiError as error:
+            container_id = f"{self._rng.getrandbits(256):064x}"
+            self._failed(record, "CreateContainerError", f'failed to generate container "{container_id}" spec: {error}')
+            return None
+        except Exception as error:
+            if being_cancelled():
+                raise
+            _log.exception("making container %s", record.name)
+            self._failed(record, "CreateContainerError", one_line_of(error))
+            return None
+        self._host.tell("Created", f"Created container: {record.name}")
+        record.container_id = f"{SIMULATED_RUNTIME}{self._rng.getrandbits(256):064x}"
+        record.env = created.env
+        record.image_id = self._runtime.images.image_id(created.image)
+        record.started = record.ready = True
+        if isinstance(record.state, Terminated):
+            record.last = record.state
+        record.state = Running(self._clock.now())
+        self._host.tell("Started", f"Started container {record.name}")
+        self._host.changed()
+        return created
+
+    def _failed(self, record: ContainerRecord, reason: str, message: str) -> None:
+        self._wait(record, reason, message)
+        self._host.tell("Failed", f"Error: {message}", type="Warning")
+
+    def _wait(self, record: ContainerRecord, reason: str, message: str) -> None:
+        if isinstance(record.state, Terminated):
+            record.last = record.state
+        if record.state != Waiting(reason, message):
+            record.state = Waiting(reason, message)
+            self._host.changed()
+
+    def _end(self, record: ContainerRecord, exit_code: int) -> None:
+        state = record.state
+        now = self._clock.now()
+        started = state.started if isinstance(state, Running) else now
+        record.state = Terminated(
+            exit_code=exit_code,
+            started=started,
+            finished=now,
+            container_id=record.container_id,
+            message=_last_words(record) if exit_code else "",
+        )
+
+
+def _last_words(record: ContainerRecord) -> str:
+    """The end of a failed container's log, where its ``terminationMessagePolicy`` asks for it (2 KiB or 80 lines)."""
+    if record.spec.get("terminationMessagePolicy") != "FallbackToLogsOnError":
+        return ""
+    return "\n".join(record.log[-80:])[-2048:]

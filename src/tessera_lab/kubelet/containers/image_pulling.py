@@ -1,0 +1,86 @@
+"""A container's image before its start: there already, pulled, or waited for; in kubelet's order and words."""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+from tessera.clock import Clock
+from tessera_lab.kubelet.images.node_images import NodeImages, PullError
+from tessera_lab.kubelet.pod_status import ContainerRecord
+from tessera_lab.simulation.restart_backoff import CREATE_RETRY, PullBackoff
+
+
+class Teller(Protocol):
+    """Whoever records events about the pod."""
+
+    def tell(
+        self,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - an event's own word
+    ) -> None:
+        """Records an event about the pod."""
+        ...
+
+
+class Pulling:
+    """The images of one pod's containers.
+
+    Args:
+        teller: the pod.
+        images: the node's images.
+        clock: for back-off.
+        wait: sets a container to waiting, with reason and message.
+    """
+
+    def __init__(
+        self, teller: Teller, images: NodeImages, clock: Clock, wait: Callable[[ContainerRecord, str, str], None]
+    ) -> None:
+        self._teller = teller
+        self._images = images
+        self._clock = clock
+        self._wait = wait
+        self._backoffs: dict[str, PullBackoff] = {}
+
+    async def pull(self, record: ContainerRecord) -> bool:
+        """Brings the container's image; False if it could not be had."""
+        image = record.spec.get("image", "")
+        if self._images.has(image, record.spec.get("imagePullPolicy") or "IfNotPresent"):
+            self._teller.tell("Pulled", f'Container image "{image}" already present on machine')
+            return True
+        self._teller.tell("Pulling", f'Pulling image "{image}"')
+        try:
+            pull = await self._images.pull(image)
+        except PullError as error:
+            self._failed(record, image, str(error))
+            return False
+        if pull.size_bytes is None:
+            took = duration(pull.waited)
+        else:  # the words of kubelet 1.30 and later
+            waited = f"({duration(pull.waited)} including waiting)"
+            took = f"{duration(pull.seconds)} {waited}. Image size: {pull.size_bytes} bytes."
+        self._teller.tell("Pulled", f'Successfully pulled image "{image}" in {took} (simulated)')
+        self._backoffs.pop(record.name, None)
+        return True
+
+    async def back_off(self, record: ContainerRecord) -> None:
+        """Returns when the container's image may be pulled again."""
+        image, backoff = record.spec.get("image", ""), self._backoffs.get(record.name)
+        while backoff is not None and self._clock.monotonic() < backoff.due:
+            self._teller.tell("BackOff", f'Back-off pulling image "{image}"')
+            self._wait(record, "ImagePullBackOff", f'Back-off pulling image "{image}": ErrImagePull: {backoff.why}')
+            self._teller.tell("Failed", "Error: ImagePullBackOff", type="Warning")
+            await self._clock.sleep(CREATE_RETRY)
+
+    def _failed(self, record: ContainerRecord, image: str, message: str) -> None:
+        self._backoffs.setdefault(record.name, PullBackoff()).failed(self._clock.monotonic(), message)
+        self._teller.tell("Failed", f'Failed to pull image "{image}": {message}', type="Warning")
+        self._wait(record, "ErrImagePull", message)
+        self._teller.tell("Failed", "Error: ErrImagePull", type="Warning")
+
+
+def duration(seconds: float) -> str:
+    """As Go prints durations: ``10s``, ``1m20s``, ``1.5s``."""
+    minutes, rest = divmod(seconds, 60)
+    text = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
+    return f"{int(minutes)}m{text}" if minutes else text

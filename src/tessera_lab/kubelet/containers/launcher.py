@@ -1,0 +1,113 @@
+"""What a container on a node is started with: the context of one that runs for real, or of its image's program."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tessera.clock import Clock
+from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.containers.real_containers import exit_code, is_own
+from tessera_lab.kubelet.containers.runtime import Created
+from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc
+from tessera_lab.kubelet.images.catalogue import ImageProgram
+from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock
+from tessera_lab.kubelet.images.node_images import NodeImages
+from tessera_lab.simulation.counted_clock import CountedClock
+
+Json = Mapping[str, Any]
+
+
+class Launcher:
+    """Starts the containers of one node that do something.
+
+    Args:
+        node: the node's name.
+        entrypoint: runs Tessera's own containers; None leaves them to their image.
+        images: the node's images.
+        machine: the node's cards.
+        plugins: how device plugins join.
+        markers: the node's ``/run/nvidia/validations``.
+        clock: the node's time.
+        waits: the same, for waits over which a lab may leap.
+        architecture: the node's.
+        kernel: what runs now.
+        reboot: reboots the node.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        entrypoint: Entrypoint | None,
+        images: NodeImages,
+        machine: SimulatedMachine | None,
+        plugins: Direct | Grpc,
+        markers: Path | None,
+        clock: Clock,
+        waits: CountedClock,
+        architecture: str,
+        kernel: Callable[[], str],
+        reboot: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._entrypoint = entrypoint
+        self._images = images
+        self._machine = machine
+        self._plugins = plugins
+        self._markers = markers
+        self._clock = clock
+        self._waits = waits
+        self._architecture = architecture
+        self._kernel = kernel
+        self._reboot = reboot
+
+    def real(
+        self, pod: Json, pod_ip: str, container: str, created: Created, log: Callable[[str], None]
+    ) -> asyncio.Task[int] | None:
+        """Starts one of Tessera's own processes; None for a container that is none."""
+        if self._entrypoint is None or not is_own(created.argv):
+            return None
+        metadata = pod["metadata"]
+        context = ContainerContext(
+            argv=created.argv,
+            env=created.env,
+            namespace=metadata["namespace"],
+            pod=metadata["name"],
+            pod_uid=metadata["uid"],
+            container=container,
+            service_account=pod["spec"].get("serviceAccountName") or "default",
+            node=self._node,
+            pod_ip=pod_ip,
+            machine=self._machine,
+            plugins=self._plugins,
+            markers=self._markers,
+            clock=self._clock,
+            reboot=self._reboot,
+            log=log,
+        )
+        return asyncio.create_task(exit_code(self._entrypoint, context))
+
+    def program(
+        self, pod: Json, created: Created, log: Callable[[str], None]
+    ) -> tuple[ImageProgram, ProgramContext] | None:
+        """The program of a container's image and what it is given; None if the image has none."""
+        image = self._images.image(created.image)
+        if image is None or image.program is None:
+            return None
+        context = ProgramContext(
+            argv=created.argv,
+            env=created.env,
+            image=created.image,
+            namespace=pod["metadata"]["namespace"],
+            pod=pod["metadata"]["name"],
+            node=self._node,
+            kernel=self._kernel(),
+            architecture=self._architecture,
+            machine=self._machine,
+            markers=self._markers,
+            plugins=self._plugins,
+            clock=RunClock(self._waits),
+            log=log,
+        )
+        return image.program, context

@@ -1,0 +1,160 @@
+"""Probes of simulated containers whose image has a program: when kubelet asks, and what follows from the answers.
+
+Times are kubelet's (``pkg/kubelet/prober/worker.go``): each probe has a ticker that began when the pod did, so a probe
+is made at a tick, not before ``initialDelaySeconds`` after the container's start; readiness is asked for at once when
+the container has started, since a container that is not ready triggers its probe. A startup probe that failed
+``failureThreshold`` times has the container killed. Liveness probes are not carried out.
+
+Nothing here asks again and again: between two answers that are the same no timer runs, so a probe of one second costs
+a lab on virtual time no more than one of a minute. A probe that goes on failing is therefore told once, not each time.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from tessera_lab.kubelet.images.image_programs import Health, RunClock
+
+Json = Mapping[str, Any]
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A probe's times in seconds and its thresholds; defaults are the API's."""
+
+    delay: float = 0.0
+    period: float = 10.0
+    successes: int = 1
+    failures: int = 3
+
+    @classmethod
+    def of(cls, container: Json, kind: str) -> "Probe | None":
+        """The container's ``startupProbe`` or ``readinessProbe``, None without one."""
+        written = container.get(kind)
+        if written is None:
+            return None
+        return cls(
+            delay=float(written.get("initialDelaySeconds") or 0),
+            period=float(written.get("periodSeconds") or 10),
+            successes=int(written.get("successThreshold") or 1),
+            failures=int(written.get("failureThreshold") or 3),
+        )
+
+    def tick(self, began: float, earliest: float) -> float:
+        """The first tick that is not before ``earliest``, of a ticker that began at ``began``."""
+        return began + self.period * max(0, math.ceil((earliest - began) / self.period - 1e-9))
+
+
+class Probed(Protocol):
+    """The container as its probes change it (:class:`~tessera_lab.kubelet.pod_status.ContainerRecord`)."""
+
+    started: bool
+    ready: bool
+
+    @property
+    def name(self) -> str:
+        """The container's name."""
+        ...
+
+
+class Probing:
+    """The probes of one run of a container.
+
+    Args:
+        container: whose ``started`` and ``ready`` are set.
+        startup: its startup probe.
+        readiness: its readiness probe.
+        health: what a probe finds.
+        clock: the run's.
+        pod_began: when kubelet began with the pod, on the clock's monotonic time.
+        changed: called after ``started`` or ``ready`` changed.
+        tell: records a warning event about the pod.
+    """
+
+    def __init__(
+        self,
+        container: Probed,
+        *,
+        startup: Probe | None,
+        readiness: Probe | None,
+        health: Health,
+        clock: RunClock,
+        pod_began: float,
+        changed: Callable[[], None],
+        tell: Callable[[str], None],
+    ) -> None:
+        self._container = container
+        self._startup = startup
+        self._readiness = readiness
+        self._health = health
+        self._clock = clock
+        self._pod_began = pod_began
+        self._began = clock.monotonic()
+        self._changed = changed
+        self._tell = tell
+        container.started = startup is None
+        container.ready = startup is None and readiness is None
+
+    async def run(self) -> None:
+        """Carries the probes out; returns only when the container must be killed for its startup probe."""
+        if self._startup is not None:
+            if not await self._starts(self._startup):
+                return
+            self._health.on_started()
+            self._container.started = True
+            self._container.ready = self._readiness is None
+            self._changed()
+        if self._readiness is not None:
+            await self._follow(self._readiness)
+        await asyncio.Event().wait()
+
+    async def _starts(self, probe: Probe) -> bool:
+        """Whether the startup probe succeeds before it has failed too often."""
+        first = probe.tick(self._pod_began, self._began + probe.delay)
+        last = first + (probe.failures - 1) * probe.period
+        told = False
+        while True:
+            await self._answer(True, until=last if told else first)
+            now = self._clock.monotonic()
+            await self._until(max(first, min(last, probe.tick(self._pod_began, now))))
+            if self._health.ok:
+                return True
+            if not told:
+                told = True
+                self._tell("Startup probe failed: simulated: the program is not ready yet")
+            if self._clock.monotonic() >= last:
+                return False
+
+    async def _follow(self, probe: Probe) -> None:
+        """Sets ``ready`` as the readiness probe finds the program."""
+        at_once = probe.delay == 0 and self._health.ok
+        while True:
+            wanted = not self._container.ready
+            await self._health.becomes(wanted)
+            now = self._clock.monotonic()
+            if not at_once:
+                await self._until(probe.tick(self._pod_began, max(now, self._began + probe.delay)))
+            at_once = False
+            again = (probe.successes if wanted else probe.failures) - 1
+            if again:
+                await self._clock.sleep(again * probe.period)
+            if self._health.ok is wanted:
+                self._container.ready = wanted
+                if not wanted:
+                    self._tell("Readiness probe failed: simulated: the program is not ready any more")
+                self._changed()
+
+    async def _answer(self, ok: bool, until: float) -> None:
+        """Returns when a probe would answer so, or at a moment."""
+        try:
+            async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
+                await self._health.becomes(ok)
+        except TimeoutError:
+            pass
+
+    async def _until(self, moment: float) -> None:
+        seconds = moment - self._clock.monotonic()
+        if seconds > 0:
+            await self._clock.sleep(seconds)

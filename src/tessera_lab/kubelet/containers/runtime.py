@@ -1,0 +1,138 @@
+"""The simulated container runtime of a node: container creation, processes.
+
+There are three sorts of containers. The injected entrypoint runs Tessera's own commands for real; an image may have a
+program (:mod:`tessera_lab.kubelet.images.catalogue`); of all others the command is simulated
+(:mod:`tessera_lab.kubelet.containers.simulated_command`). The runtime resolves CDI devices as containerd does. A
+running container that sees MIG devices has a simulated process with memory on each, so that a slice in use cannot be
+destroyed; a container that sees any card holds the driver, so that the driver stays loaded.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from tessera.kubelet.interfaces import Allocation
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.hardware import SimulatedHardware
+from tessera.nvml.interface import MigUuid
+from tessera_lab.kubelet.containers.cdi import CdiRegistry, Edits
+from tessera_lab.kubelet.containers.simulated_command import program
+from tessera_lab.kubelet.images.node_images import NodeImages
+from tessera_lab.simulation.counted_clock import CountedClock
+
+Json = Mapping[str, Any]
+
+#: The variables in which a container finds its GPUs.
+DEVICE_VARIABLES = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that may be started."""
+
+    image: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+class Runtime:
+    """The containers of one node.
+
+    Args:
+        clock: how long things take; its ``pending`` are waits that are sure to end by themselves.
+        cdi: the node's CDI devices.
+        machine: whose cards containers compute on; None for a node without GPUs.
+        gpu_memory: bytes that a process takes on each MIG device.
+        images: the node's images.
+
+    Attributes:
+        images: the node's images.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: CountedClock,
+        cdi: CdiRegistry,
+        machine: SimulatedHardware | None,
+        gpu_memory: int,
+        images: NodeImages,
+    ) -> None:
+        self._clock = clock
+        self._cdi = cdi
+        self._machine = machine
+        self._gpu_memory = gpu_memory
+        self.images = images
+
+    def create(
+        self, image: str, argv: Sequence[str], env: Mapping[str, str], allocations: Sequence[Allocation]
+    ) -> Created:
+        """Makes a container.
+
+        Args:
+            image: what it runs.
+            argv: command and arguments, expanded.
+            env: the environment of the pod's spec.
+            allocations: what device plugins answered for it.
+
+        Raises:
+            CdiError: a CDI device is not there.
+        """
+        merged: dict[str, str] = {}
+        names: list[str] = []
+        for allocation in allocations:
+            merged |= allocation.envs
+            names += allocation.cdi_devices
+        edits: Edits = self._cdi.edits(names)
+        return Created(image=image, argv=tuple(argv), env={**merged, **env, **edits.env})
+
+    def log_head(self, created: Created) -> list[str]:
+        """What the log of a simulated container begins with: that it is simulated, and what it was given."""
+        lines = [f"{name}={created.env[name]}" for name in sorted(created.env)]
+        return [f"simulated container, image {created.image}, command {list(created.argv)}", *lines]
+
+    async def run(self, created: Created, log: Callable[[str], None]) -> int:
+        """Runs a simulated container to its end and returns its exit code; cancel it to stop it.
+
+        Raises:
+            NvmlError: a MIG device that it sees is not there, or no driver is loaded.
+            MemoryError: a MIG device has too little memory left.
+        """
+        does = program(created.image, created.argv)
+        for line in does.output:
+            log(line)
+        with self._on_gpus(created.env):
+            if does.seconds is None:
+                await asyncio.Event().wait()
+            elif does.seconds:
+                await self._clock.sleep(does.seconds)
+        return does.exit_code
+
+    @contextmanager
+    def _on_gpus(self, env: Mapping[str, str]) -> Iterator[None]:
+        """What the container holds for as long as it runs: the driver, and a process on each MIG device it sees."""
+        pids: list[int] = []
+        machine = self._machine
+        if machine is None or not devices(env):
+            yield
+            return
+        let_go = machine.open_session()
+        try:
+            pids += [machine.start_process(MigUuid(uuid), self._gpu_memory) for uuid in devices(env, "MIG-")]
+            yield
+        finally:
+            for pid in pids:
+                with suppress(NvmlError):  # the card was lost, reset or rebooted, and the process with it
+                    machine.end_process(pid)
+            let_go()
+
+
+def devices(env: Mapping[str, str], *prefixes: str) -> tuple[str, ...]:
+    """The UUIDs of cards and MIG devices that a container's environment names, or those that begin so."""
+    for name in DEVICE_VARIABLES:
+        uuids = tuple(each for each in env.get(name, "").split(",") if each.startswith(prefixes or ("GPU-", "MIG-")))
+        if uuids:
+            return uuids
+    return ()

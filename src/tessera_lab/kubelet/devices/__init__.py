@@ -1,0 +1,1 @@
+"""Kubelet's device manager: device plugins, the ledger of their devices, and its checkpoint."""

@@ -1,0 +1,115 @@
+"""``kubelet_internal_checkpoint``: what the device manager remembers over a restart.
+
+The file has kubelet's shape (``Data.PodDeviceEntries``, ``Data.RegisteredDevices``, ``Checksum``). Two things differ:
+the checksum is CRC-32 of ``Data``, and ``AllocResp`` holds the answer as base64 of JSON instead of protobuf. Pod names
+are added for readers of the file.
+"""
+
+import base64
+import zlib
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+
+from tessera.kubelet.interfaces import Allocation
+from tessera_lab.kubelet.devices.device_ledger import DeviceLedger, Holding, PodUid
+
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+class CheckpointError(Exception):
+    """The checkpoint cannot be read; like kubelet, the node does not start with it."""
+
+
+class Checkpoint(Protocol):
+    """Where a ledger survives a restart."""
+
+    def save(self, ledger: DeviceLedger) -> None:
+        """Keeps what the ledger knows now."""
+        ...
+
+    def load(self) -> DeviceLedger | None:
+        """What was kept last, or None.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        ...
+
+
+class MemoryCheckpoint:
+    """A checkpoint for nodes without a directory. A restart then starts from the ledger itself."""
+
+    def __init__(self) -> None:
+        self._ledger: DeviceLedger | None = None
+
+    def save(self, ledger: DeviceLedger) -> None:
+        """Remembers the ledger."""
+        self._ledger = ledger
+
+    def load(self) -> DeviceLedger | None:
+        """Holders and resource names, as a file would give them."""
+        return self._ledger.after_restart() if self._ledger else None
+
+
+class FileCheckpoint:
+    """The checkpoint file in kubelet's device-plugin folder, replaced atomically."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+
+    def save(self, ledger: DeviceLedger) -> None:
+        """Writes the file."""
+        data = _data(ledger)
+        text = msgspec.json.encode({"Data": data, "Checksum": _checksum(data)})
+        scratch = self._path.with_suffix(".new")
+        scratch.write_bytes(text)
+        scratch.replace(self._path)
+
+    def load(self) -> DeviceLedger | None:
+        """Reads the file, if there is one."""
+        try:
+            content = msgspec.json.decode(self._path.read_bytes())
+            if _checksum(content["Data"]) != content["Checksum"]:
+                raise CheckpointError(f"{self._path}: checksum does not match; delete the file to start without it")
+            return _ledger(content["Data"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, RecursionError, LookupError, TypeError, AttributeError, OSError) as error:
+            raise CheckpointError(f"{self._path}: {error}; delete the file to start without it") from error
+
+
+def _data(ledger: DeviceLedger) -> dict[str, Any]:
+    entries = [
+        {
+            "PodUID": pod.uid,
+            "PodNamespace": pod.namespace,
+            "PodName": pod.name,
+            "ContainerName": holding.container,
+            "ResourceName": holding.resource,
+            "DeviceIDs": {"-1": list(holding.device_ids)},
+            "AllocResp": base64.b64encode(msgspec.json.encode(holding.allocation)).decode(),
+        }
+        for pod in ledger.pods()
+        for holding in pod.holdings
+    ]
+    registered = {name: list(ids) for name, ids in ledger.registered().items()}
+    return {"PodDeviceEntries": entries, "RegisteredDevices": registered}
+
+
+def _checksum(data: Any) -> int:
+    return zlib.crc32(msgspec.json.encode(data))
+
+
+def _ledger(data: dict[str, Any]) -> DeviceLedger:
+    ledger = DeviceLedger.restored((), data["RegisteredDevices"])
+    for entry in data["PodDeviceEntries"]:
+        holding = Holding(
+            container=entry["ContainerName"],
+            resource=entry["ResourceName"],
+            device_ids=tuple(each for ids in entry["DeviceIDs"].values() for each in ids),
+            allocation=msgspec.json.decode(base64.b64decode(entry["AllocResp"]), type=Allocation),
+        )
+        ledger.hold(PodUid(entry["PodUID"]), entry["PodNamespace"], entry["PodName"], holding)
+    return ledger

@@ -1,0 +1,232 @@
+"""Which device belongs to which container: kubelet's device manager as plain accounting.
+
+Rules, all kubelet's (``pkg/kubelet/cm/devicemanager``):
+
+* a device is healthy, unhealthy or unknown; capacity counts the first two, allocatable the healthy ones;
+* a device is held by one pod at a time, and until the pod is finished, also while its containers restart;
+* devices of an ordinary init container are used again by the containers that come after it; those of an app container
+  or of a restartable init container are not;
+* a resource whose plugin ended keeps its capacity with all devices unhealthy, for five minutes;
+* after a restart kubelet knows resources and holders from its checkpoint, but no device is healthy until its plugin
+  registers again. Containers that ran on are left alone; those that a reboot ended are refused what they held as long
+  as it is not healthy (``devicesToAllocate``), and plugins hardly ever come back before them.
+
+No I/O, no plugin: :mod:`tessera_lab.kubelet.devices.device_manager` asks this ledger which devices are free and records
+in it which devices it gave.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NewType
+
+import msgspec
+
+from tessera.kubelet.interfaces import Allocation, ContainerDevices, ContainerResources, Device, PodResources
+
+#: ``metadata.uid`` of a pod.
+PodUid = NewType("PodUid", str)
+
+#: Devices that a pod's earlier init containers leave to its later containers, by resource.
+Reusable = dict[str, set[str]]
+
+
+class DeviceRefusal(Exception):  # noqa: N818 - kubelet refuses, nothing broke
+    """The container cannot have its devices; the text is kubelet's."""
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one container was given of one resource."""
+
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+    allocation: Allocation = Allocation()
+
+
+class PodHoldings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one pod holds on this node."""
+
+    uid: PodUid
+    namespace: str
+    name: str
+    holdings: tuple[Holding, ...] = ()
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What a container may be given: ``given`` must be used, ``needed - len(given)`` more come from ``available``."""
+
+    given: tuple[str, ...]
+    available: tuple[str, ...]
+    needed: int
+
+
+class DeviceLedger:
+    """The devices of one node and who holds them."""
+
+    def __init__(self) -> None:
+        self._healthy: dict[str, dict[str, None]] = {}  # insertion order is the plugin's order
+        self._unhealthy: dict[str, set[str]] = {}
+        self._owner: dict[str, dict[str, PodUid]] = {}
+        self._pods: dict[PodUid, PodHoldings] = {}
+
+    # What plugins report
+
+    def set_devices(self, resource: str, devices: Sequence[Device]) -> None:
+        """A plugin's full list replaces what was known of its resource."""
+        self._healthy[resource] = {device.id: None for device in devices if device.healthy}
+        self._unhealthy[resource] = {device.id for device in devices if not device.healthy}
+
+    def plugin_ended(self, resource: str) -> None:
+        """All devices of the resource become unhealthy."""
+        if resource in self._healthy:
+            self._unhealthy[resource] |= set(self._healthy[resource])
+            self._healthy[resource] = {}
+
+    def forget(self, resource: str) -> None:
+        """The plugin stayed away for the grace period: the resource leaves the node."""
+        self._healthy.pop(resource, None)
+        self._unhealthy.pop(resource, None)
+
+    def counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Capacity and allocatable by resource."""
+        capacity = {name: len(ids) + len(self._unhealthy[name]) for name, ids in self._healthy.items()}
+        return capacity, {name: len(ids) for name, ids in self._healthy.items()}
+
+    # What pods are given
+
+    def choose(self, resource: str, needed: int, reusable: Collection[str]) -> Choice:
+        """What a container may be given; ``reusable`` are the devices its pod's init containers left.
+
+        Raises:
+            DeviceRefusal: unknown resource, no healthy devices, or too few free ones.
+        """
+        if resource not in self._healthy:
+            raise DeviceRefusal(f"cannot allocate unregistered device {resource}")
+        healthy = self._healthy[resource]
+        if not healthy:
+            raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {resource}")
+        given = sorted(reusable)[:needed]  # healthy or not
+        if len(given) == needed:
+            return Choice(given=tuple(given), available=(), needed=needed)
+        owners = self._owner.get(resource, {})
+        available = tuple(each for each in healthy if each not in owners)
+        if len(available) < needed - len(given):
+            raise DeviceRefusal(
+                f"requested number of devices unavailable for {resource}. "
+                f"Requested: {needed - len(given)}, Available: {len(available)}"
+            )
+        return Choice(given=tuple(given), available=available, needed=needed)
+
+    def confirm(self, holding: Holding) -> None:
+        """Checks that a pod which starts again after the node's boot can have again what it has had.
+
+        Raises:
+            DeviceRefusal: the plugin has not registered yet, or no longer has one of the devices.
+        """
+        healthy = self._healthy.get(holding.resource)
+        if healthy is None:
+            raise DeviceRefusal(f"cannot allocate unregistered device {holding.resource}")
+        if not healthy:
+            raise DeviceRefusal(f"no healthy devices present; cannot allocate unhealthy devices {holding.resource}")
+        if not healthy.keys() >= set(holding.device_ids):
+            raise DeviceRefusal(
+                "previously allocated devices are no longer healthy; "
+                f"cannot allocate unhealthy devices {holding.resource}"
+            )
+
+    def hold(self, uid: PodUid, namespace: str, name: str, holding: Holding) -> None:
+        """Writes down that a container has its devices."""
+        pod = self._pods.get(uid) or PodHoldings(uid=uid, namespace=namespace, name=name)
+        self._pods[uid] = msgspec.structs.replace(pod, holdings=(*pod.holdings, holding))
+        owners = self._owner.setdefault(holding.resource, {})
+        for device in holding.device_ids:
+            owners[device] = uid
+
+    def release(self, uid: PodUid) -> bool:
+        """Frees everything that a pod holds. Returns whether it held anything."""
+        pod = self._pods.pop(uid, None)
+        if pod is None:
+            return False
+        for holding in pod.holdings:
+            owners = self._owner.get(holding.resource, {})
+            for device in holding.device_ids:
+                owners.pop(device, None)
+        return True
+
+    def holdings(self, uid: PodUid, container: str) -> tuple[Holding, ...]:
+        """What a container holds, one entry for each resource."""
+        pod = self._pods.get(uid)
+        return tuple(each for each in pod.holdings if each.container == container) if pod else ()
+
+    def pods(self) -> tuple[PodHoldings, ...]:
+        """Every pod that holds devices."""
+        return tuple(self._pods.values())
+
+    def has(self, resource: str) -> bool:
+        """Whether a plugin registered the resource on this node and it has not been forgotten."""
+        return resource in self._healthy
+
+    # Restart
+
+    def after_restart(self) -> "DeviceLedger":
+        """What a restarted kubelet knows from its checkpoint: holders and resource names, no device."""
+        return DeviceLedger.restored(self._pods.values(), self._healthy)
+
+    @staticmethod
+    def restored(pods: Collection[PodHoldings], resources: Collection[str]) -> "DeviceLedger":
+        """A ledger made from a checkpoint's content."""
+        ledger = DeviceLedger()
+        for resource in resources:
+            ledger.set_devices(resource, ())
+        for pod in pods:
+            for holding in pod.holdings:
+                ledger.hold(pod.uid, pod.namespace, pod.name, holding)
+        return ledger
+
+    def registered(self) -> dict[str, tuple[str, ...]]:
+        """The healthy devices by resource, as the checkpoint records them."""
+        return {name: tuple(ids) for name, ids in self._healthy.items()}
+
+
+def wanted_devices(container: Mapping[str, Any], ledger: DeviceLedger) -> list[tuple[str, int]]:
+    """The device resources that a container asks for. Limits without a plugin on this node are not kubelet's."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return [(name, int(value)) for name, value in limits.items() if ledger.has(name) and int(value) > 0]
+
+
+def pass_on(spec: Mapping[str, Any], container: str, reusable: Reusable, taken: Sequence[Holding]) -> None:
+    """Updates what later containers of the pod may use again after ``container`` got ``taken``."""
+    ordinary_init = any(
+        each["name"] == container and each.get("restartPolicy") != "Always" for each in spec.get("initContainers") or ()
+    )
+    for holding in taken:
+        devices = reusable.setdefault(holding.resource, set())
+        if ordinary_init:
+            devices |= set(holding.device_ids)
+        else:
+            devices -= set(holding.device_ids)
+
+
+def pod_resources(pods: Sequence[tuple[Mapping[str, Any], PodUid]], ledger: DeviceLedger) -> list[PodResources]:
+    """The pod-resources listing of running pods: app containers and restartable init containers.
+
+    Args:
+        pods: each pod as decoded JSON with its UID.
+        ledger: who holds what.
+    """
+    listing: list[PodResources] = []
+    for pod, uid in pods:
+        spec = pod["spec"]
+        sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
+        containers = tuple(
+            ContainerResources(
+                name=each["name"],
+                devices=tuple(
+                    ContainerDevices(resource_name=held.resource, device_ids=held.device_ids)
+                    for held in ledger.holdings(uid, each["name"])
+                ),
+            )
+            for each in [*sidecars, *spec.get("containers", ())]
+        )
+        metadata = pod["metadata"]
+        listing.append(PodResources(name=metadata["name"], namespace=metadata["namespace"], containers=containers))
+    return listing

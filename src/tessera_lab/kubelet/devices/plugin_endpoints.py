@@ -1,0 +1,80 @@
+"""How device plugins join a node: in this process, or over unix sockets in the node's folders, as on a real one."""
+
+import shutil
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tessera_lab.kubelet.context import Direct, Grpc
+from tessera_lab.kubelet.devices.checkpoint import Checkpoint, FileCheckpoint, MemoryCheckpoint
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+
+
+class PluginSide:
+    """One node's side towards device plugins and their files.
+
+    Args:
+        plugins: the way they join.
+    """
+
+    def __init__(self, plugins: Direct | Grpc) -> None:
+        self._plugins = plugins
+        self._stack: AsyncExitStack | None = None
+
+    def checkpoint(self) -> Checkpoint:
+        """Where the device manager's ledger survives a restart."""
+        match self._plugins:
+            case Direct():
+                return MemoryCheckpoint()
+            case Grpc():
+                return FileCheckpoint(self._plugins.directories.plugins)
+
+    def cdi_folders(self) -> list[Path]:
+        """Where CDI files lie."""
+        match self._plugins:
+            case Direct():
+                return [self._plugins.cdi] if self._plugins.cdi else []
+            case Grpc():
+                return [self._plugins.directories.cdi]
+
+    def markers(self) -> Path | None:
+        """Where parts of the driver stack leave markers."""
+        match self._plugins:
+            case Direct():
+                return self._plugins.validations
+            case Grpc():
+                return self._plugins.directories.validations
+
+    def lose_memory(self) -> None:
+        """The node went down: what lies below ``/run`` is lost, CDI files and markers among it."""
+        for folder in self.cdi_folders():
+            for path in folder.glob("*.json"):
+                path.unlink()
+        markers = self.markers()
+        for path in markers.iterdir() if markers is not None else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    async def open(self, devices: DeviceManager) -> None:
+        """Starts to take registrations and to answer pod-resources."""
+        match self._plugins:
+            case Direct():
+                self._plugins.bus.start(devices.registered, devices)
+            case Grpc():
+                from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
+                from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
+
+                directories = self._plugins.directories
+                self._stack = AsyncExitStack()
+                socket = directories.pod_resources / "kubelet.sock"
+                await self._stack.enter_async_context(PodResourcesServer(socket, devices))
+                await self._stack.enter_async_context(RegistrationServer(directories.plugins, devices.registered))
+
+    async def shut(self) -> None:
+        """Ends that; does nothing when it is not open."""
+        if isinstance(self._plugins, Direct):
+            self._plugins.bus.stop()
+        stack, self._stack = self._stack, None
+        if stack is not None:
+            await stack.aclose()

@@ -1,0 +1,1 @@
+"""Simulated registries, the images on one node, and the programs inside images."""

@@ -1,0 +1,182 @@
+"""Images that exist only here: how large they are, where they lie, and what happens when one runs.
+
+A :class:`Catalogue` stands for all registries of a simulated world. Its keys are whole references
+(``quay.io/x/driver:525-5.14.0-rhcos4.13``) or patterns with ``*`` (``nvcr.io/nvidia/*``, ``quay.io/x/driver:525-*``).
+Rules:
+
+* a repository that is named with tags has these tags only; another tag of it is not there;
+* a pattern without a tag stands for every tag of the repositories that it matches; of several patterns that match,
+  the longest counts;
+* of what nobody named there is one kind, :attr:`Catalogue.unnamed`, so that a world need not list its ``busybox``;
+* a reference by digest is the tag that has this digest.
+
+Time to pull is ``latency + size / bandwidth + size / unpack``. Bandwidth is of one node from one registry: that nodes
+slow each other down is not modelled.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from tessera.driver.resolution import Outcome
+from tessera_lab.kubelet.images.image_programs import ProgramContext
+
+#: What a container of an image does: returns its exit code; cancelled when the container is stopped, so that what its
+#: ``finally`` does is what a real one does in its preStop hook.
+ImageProgram = Callable[[ProgramContext], Awaitable[int]]
+
+_MIB = 1 << 20
+
+
+class SimulatedImage(msgspec.Struct, frozen=True, kw_only=True):
+    """One image.
+
+    Attributes:
+        size_mib: its layers as they are transferred, MiB.
+        program: runs in each of its containers; None: the container's command is simulated
+            (:mod:`tessera_lab.kubelet.containers.simulated_command`).
+        shared_mib: how much of the size lies in layers that all images of its repository have in common; a node that
+            has one of them does not fetch these again.
+        architectures: for which machines it is there, as registries say it.
+    """
+
+    size_mib: float = 0.0
+    program: ImageProgram | None = None
+    shared_mib: float = 0.0
+    architectures: tuple[str, ...] = ("amd64",)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size in bytes."""
+        return round(self.size_mib * _MIB)
+
+
+class Catalogue:
+    """All registries of a simulated world; changes when somebody pushes.
+
+    Args:
+        images: by whole reference or repository pattern.
+        bandwidth: MiB/s to one node by registry host (``quay.io``); what is not named has ``default_bandwidth``.
+        default_bandwidth: MiB/s; 0 for no limit.
+        unpack: MiB/s at which a node unpacks layers; 0 for no time.
+        latency: seconds until a registry has told what an image consists of.
+        unnamed: what every repository holds that is not named; None if such a repository does not exist.
+    """
+
+    def __init__(
+        self,
+        images: Mapping[str, SimulatedImage] | None = None,
+        *,
+        bandwidth: Mapping[str, float] | None = None,
+        default_bandwidth: float = 0.0,
+        unpack: float = 0.0,
+        latency: float = 0.0,
+        unnamed: SimulatedImage | None = SimulatedImage(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self._tags: dict[str, SimulatedImage] = {}
+        self._patterns: dict[str, SimulatedImage] = {}
+        self._pushes: dict[str, int] = {}
+        self._refusals: dict[str, Outcome] = {}
+        self._bandwidth = dict(bandwidth or {})
+        self._default_bandwidth = default_bandwidth
+        self._unpack = unpack
+        self.latency = latency
+        self._unnamed = unnamed
+        for reference, image in (images or {}).items():
+            self.name(reference, image)
+
+    def name(self, reference: str, image: SimulatedImage) -> None:
+        """There is this image under a whole reference or a pattern, and always was."""
+        whole = _tag_of(reference) and "*" not in reference
+        (self._tags if whole else self._patterns)[reference] = image
+
+    def find(self, reference: str) -> SimulatedImage | None:
+        """The image that is pulled under a reference; None if there is none."""
+        found = self.named(reference)
+        if found is not None:
+            return found
+        repository = repository_of(reference)
+        tagged = [*self._tags, *(each for each in self._patterns if _tag_of(each))]
+        known = any(fnmatchcase(repository, repository_of(each)) for each in tagged)
+        return None if known else self._unnamed
+
+    def named(self, reference: str) -> SimulatedImage | None:
+        """The image of a reference, if somebody named it or its repository."""
+        repository = repository_of(reference)
+        if "@" in reference:
+            wanted = reference.partition("@")[2]
+            reference = next((each for each in self.tags(repository) if self.digest(each) == wanted), reference)
+        if reference in self._tags:
+            return self._tags[reference]
+        by_digest = "@" in reference
+        matching = [
+            each
+            for each in self._patterns
+            if fnmatchcase(repository, repository_of(each) if by_digest else each) or fnmatchcase(reference, each)
+        ]
+        return self._patterns[max(matching, key=len)] if matching else None
+
+    def tags(self, repository: str) -> list[str]:
+        """The whole references of a repository that are named."""
+        return [each for each in self._tags if repository_of(each) == repository]
+
+    def digest(self, reference: str) -> str:
+        """``sha256:…`` of what a reference means now; another one after each push."""
+        if "@" in reference:
+            return reference.partition("@")[2]
+        text = f"{reference} {self._pushes.get(reference, 0)}"
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+    def push(self, reference: str, image: SimulatedImage) -> None:
+        """Somebody pushes an image under a whole reference."""
+        if not _tag_of(reference):
+            raise ValueError(f"push of {reference!r}: a reference has a tag, registry/repository:tag")
+        self._pushes[reference] = self._pushes.get(reference, -1) + 1
+        self._tags[reference] = image
+
+    def delete(self, reference: str) -> None:
+        """Somebody deletes a tag."""
+        self._tags.pop(reference, None)
+
+    def refuse(self, pattern: str, outcome: Outcome) -> None:
+        """From now on references that match the pattern are answered like this, whatever there is."""
+        self._refusals[pattern] = outcome
+
+    def allow(self, pattern: str) -> None:
+        """Takes a refusal back."""
+        self._refusals.pop(pattern, None)
+
+    def answer(self, reference: str, architecture: str) -> Outcome:
+        """What a registry says when it is asked for an image for an architecture."""
+        for pattern, outcome in self._refusals.items():
+            if fnmatchcase(reference, pattern):
+                return outcome
+        image = self.find(reference)
+        if image is None:
+            return Outcome.NOT_FOUND
+        return Outcome.FOUND if architecture in image.architectures else Outcome.WRONG_ARCHITECTURE
+
+    def transfer_seconds(self, reference: str, mib: float) -> float:
+        """How long so much of an image takes to one node, unpacked."""
+        rate = self._bandwidth.get(host_of(reference), self._default_bandwidth)
+        return (mib / rate if rate else 0.0) + (mib / self._unpack if self._unpack else 0.0)
+
+
+def repository_of(reference: str) -> str:
+    """Registry and path without tag and digest."""
+    name = reference.partition("@")[0]
+    tag = _tag_of(name)
+    return name[: -len(tag) - 1] if tag else name
+
+
+def host_of(reference: str) -> str:
+    """The registry; ``docker.io`` where none is written."""
+    first, slash, _ = reference.partition("/")
+    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
+
+
+def _tag_of(reference: str) -> str:
+    _, colon, tag = reference.partition("@")[0].rpartition(":")
+    return tag if colon and "/" not in tag else ""

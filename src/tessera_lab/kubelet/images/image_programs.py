@@ -1,0 +1,115 @@
+"""Programs of images: coroutines that stand for what a real container does, with time, cards and files of its node.
+
+A program reports that it is healthy (:meth:`ProgramContext.ready`); kubelet's probes
+(:mod:`tessera_lab.kubelet.containers.probes`) notice this at their next tick. Kubelet stops a program by cancelling it.
+The program's ``finally`` block is its preStop hook and may wait on the context's clock until the pod's grace period is
+over. A machine that goes down does not wait for programs.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tessera.nvml.errors import NvmlError
+from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.context import Direct, Grpc
+from tessera_lab.simulation.counted_clock import CountedClock
+
+#: Exit code of a program that failed in a way that it did not foresee.
+FAILED_EXIT = 1
+
+
+class Health:
+    """What a program says of itself, and what its startup probe does besides asking.
+
+    Attributes:
+        ok: whether a probe would succeed now.
+        on_started: done by the startup probe when it first succeeds.
+    """
+
+    def __init__(self) -> None:
+        self.ok = False
+        self.on_started: Callable[[], None] = lambda: None
+        self._changed = asyncio.Event()
+
+    def set(self, ok: bool) -> None:
+        """From now on probes succeed, or fail."""
+        self.ok = ok
+        self._changed.set()
+
+    async def becomes(self, ok: bool) -> None:
+        """Returns when a probe would answer so."""
+        while self.ok is not ok:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class RunClock(CountedClock):
+    """The clock of one run of a program; whoever sleeps on it after the machine went down does not wake up.
+
+    Attributes:
+        stopped: the run is over, whatever the program still wants to do.
+    """
+
+    stopped = False
+
+    async def sleep(self, seconds: float) -> None:
+        """See :meth:`.Clock.sleep`."""
+        if self.stopped:
+            raise asyncio.CancelledError
+        await super().sleep(seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramContext:
+    """What a program knows and can do.
+
+    Attributes:
+        argv: command and arguments, ``$(VAR)`` expanded; empty for the image's own command.
+        env: its environment.
+        image: the reference that the pod's spec has.
+        namespace: the pod's.
+        pod: the pod's name.
+        node: the node's name.
+        kernel: the kernel that runs on it.
+        architecture: the node's, as registries say it.
+        machine: the node's cards; None for a node without.
+        markers: the node's ``/run/nvidia/validations``; None where the lab keeps no files.
+        plugins: how device plugins join the node.
+        clock: simulated time; sleeping on it is a wait over which a lab on virtual time may leap.
+        log: adds a line to the container's log.
+        health: see :meth:`ready` and :meth:`when_started`.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    image: str
+    namespace: str
+    pod: str
+    node: str
+    kernel: str
+    architecture: str
+    machine: SimulatedMachine | None
+    markers: Path | None
+    plugins: Direct | Grpc
+    clock: RunClock
+    log: Callable[[str], None]
+    health: Health = field(default_factory=Health)
+
+    def ready(self, ok: bool = True) -> None:
+        """From now on probes of the container succeed, or fail."""
+        self.health.set(ok)
+
+    def when_started(self, hook: Callable[[], None]) -> None:
+        """What the container's startup probe does when it first succeeds, such as to write a marker."""
+        self.health.on_started = hook
+
+
+async def exit_code(program: Callable[[ProgramContext], Awaitable[int]], context: ProgramContext) -> int:
+    """Runs a program to its end; one that fails unforeseen ends with 1 and the reason in its log."""
+    try:
+        return await program(context)
+    except (NvmlError, OSError, ValueError) as error:
+        context.log(f"simulated: {type(error).__name__}: {error}")
+        return FAILED_EXIT

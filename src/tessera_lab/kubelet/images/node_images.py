@@ -1,0 +1,152 @@
+"""The images of one node, and how they come to it.
+
+Without a catalogue every image that is missing takes the same fixed time, and pulls go side by side. With one, an image
+takes as long as its size and its registry say, one pull after the other (kubelet's ``serializeImagePulls``, on by
+default), and an image that no registry has cannot be pulled. Layers that images of one repository share come once.
+"""
+
+import asyncio
+from collections.abc import Iterable
+
+import msgspec
+
+from tessera.api.names import SIMULATED_RUNTIME
+from tessera.driver.resolution import Outcome
+from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage, repository_of
+from tessera_lab.simulation.counted_clock import CountedClock
+
+#: What containerd says of each refusal, after ``failed to resolve reference "…":``.
+_REFUSALS = {
+    Outcome.NOT_FOUND: "not found",
+    Outcome.UNAUTHORIZED: "pull access denied, repository does not exist or may require authorization: "
+    "authorization failed: no basic auth credentials",
+    Outcome.UNREACHABLE: "dial tcp: i/o timeout",
+    Outcome.WRONG_ARCHITECTURE: "no match for platform in manifest: not found",
+}
+
+
+class PullError(Exception):
+    """The image cannot be pulled; the text is the runtime's."""
+
+
+class Pull(msgspec.Struct, frozen=True, kw_only=True):
+    """A pull that is done.
+
+    Attributes:
+        seconds: how long the runtime took.
+        waited: the same with the time in kubelet's queue.
+        size_bytes: the image's size; None where images have none.
+    """
+
+    seconds: float
+    waited: float
+    size_bytes: int | None = None
+
+
+class NodeImages:
+    """The images of one node.
+
+    Args:
+        clock: counts the waits; its ``pending`` are pulls under way.
+        images: those that are there already.
+        pull_seconds: how long an image takes to arrive where there is no catalogue.
+        catalogue: what registries hold; None for images that have neither size nor program.
+        architecture: the node's, as registries say it.
+        serialised: pulls go one after the other, with a catalogue.
+    """
+
+    def __init__(
+        self,
+        clock: CountedClock,
+        *,
+        images: Iterable[str] = (),
+        pull_seconds: float = 0.0,
+        catalogue: Catalogue | None = None,
+        architecture: str = "amd64",
+        serialised: bool = True,
+    ) -> None:
+        self._clock = clock
+        self._pull_seconds = pull_seconds
+        self._catalogue = catalogue
+        self._architecture = architecture
+        self._serialised = serialised
+        self._digests = dict.fromkeys(images, "")  # of what is there; empty where nobody asked a registry
+        self._repositories = {repository_of(each) for each in self._digests}
+        self._pulls: dict[str, asyncio.Task[Pull]] = {}
+        self._turn = asyncio.Lock()
+
+    def has(self, image: str, policy: str) -> bool:
+        """Whether the image need not be pulled."""
+        return policy == "Never" or (policy != "Always" and image in self._digests)
+
+    def image(self, reference: str) -> SimulatedImage | None:
+        """What the catalogue says of an image."""
+        return self._catalogue.find(reference) if self._catalogue is not None else None
+
+    def image_id(self, reference: str) -> str:
+        """``imageID`` of a container: repository and digest where a registry told one."""
+        digest = self._digests.get(reference)
+        if digest or (digest == "" and self._catalogue is not None):
+            assert self._catalogue is not None
+            return f"{repository_of(reference)}@{digest or self._catalogue.digest(reference)}"
+        return f"{SIMULATED_RUNTIME}{reference}"
+
+    async def pull(self, image: str) -> Pull:
+        """Fetches an image; pods that wait for the same one share the pull.
+
+        Raises:
+            PullError: no registry gives it.
+        """
+        began = self._clock.monotonic()
+        running = self._pulls.get(image)
+        if running is None:
+            running = self._pulls[image] = asyncio.create_task(self._fetch(image))
+            running.add_done_callback(lambda task: self._done(image, task))
+        pull = await asyncio.shield(running)
+        return msgspec.structs.replace(pull, waited=self._clock.monotonic() - began)
+
+    def forget_pulls(self) -> None:
+        """The machine goes down: pulls under way are lost."""
+        for task in list(self._pulls.values()):
+            task.cancel()
+
+    def _done(self, image: str, task: asyncio.Task[Pull]) -> None:
+        if self._pulls.get(image) is task:
+            del self._pulls[image]
+        if not task.cancelled():
+            task.exception()  # whoever waited has it; where nobody does any more it is no news
+
+    async def _fetch(self, image: str) -> Pull:
+        if self._catalogue is None:
+            seconds = 0.0 if image in self._digests else self._pull_seconds
+            if seconds:
+                await self._clock.sleep(seconds)
+            self._digests[image] = ""
+            return Pull(seconds=seconds, waited=seconds)
+        if not self._serialised:
+            return await self._fetch_from(self._catalogue, image)
+        async with self._turn:
+            return await self._fetch_from(self._catalogue, image)
+
+    async def _fetch_from(self, catalogue: Catalogue, reference: str) -> Pull:
+        began = self._clock.monotonic()
+        if catalogue.latency:
+            await self._clock.sleep(catalogue.latency)
+        outcome = catalogue.answer(reference, self._architecture)
+        if outcome is not Outcome.FOUND:
+            raise PullError(
+                f'failed to pull and unpack image "{reference}": failed to resolve reference "{reference}": '
+                f"{_REFUSALS[outcome]}"
+            )
+        image = catalogue.find(reference)
+        assert image is not None, "a registry that has it found it"
+        digest, repository = catalogue.digest(reference), repository_of(reference)
+        if digest not in {self._digests.get(reference), *self._digests.values()}:
+            missing = image.size_mib - (image.shared_mib if repository in self._repositories else 0.0)
+            seconds = catalogue.transfer_seconds(reference, missing)
+            if seconds:
+                await self._clock.sleep(seconds)
+        self._digests[reference] = digest
+        self._repositories.add(repository)
+        took = self._clock.monotonic() - began
+        return Pull(seconds=took, waited=took, size_bytes=image.size_bytes)

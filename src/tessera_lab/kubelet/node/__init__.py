@@ -1,0 +1,1 @@
+"""One simulated node: its Node object and Lease, and the kubelet that runs its pods."""

@@ -1,0 +1,351 @@
+"""A simulated node: what the lab's assembler makes, one for each node.
+
+The node runs its kubelet as a client of the API server: one watch for its own Node object, one for the pods bound to
+it. Device plugins join over unix sockets or in this process; everything above that is the same code.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Never
+from uuid import UUID
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.meta import uid_of
+from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
+from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.containers.cdi import CdiRegistry
+from tessera_lab.kubelet.containers.launcher import Launcher
+from tessera_lab.kubelet.containers.runtime import Runtime
+from tessera_lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions
+from tessera_lab.kubelet.devices.device_ledger import PodUid
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.kubelet.devices.plugin_endpoints import PluginSide
+from tessera_lab.kubelet.images.catalogue import Catalogue
+from tessera_lab.kubelet.images.node_images import NodeImages
+from tessera_lab.kubelet.node.addresses import Addresses
+from tessera_lab.kubelet.node.node_object import NodeObject
+from tessera_lab.kubelet.pods.admission import Rejection, admit
+from tessera_lab.kubelet.pods.node_pods import NodePods
+from tessera_lab.kubelet.pods.pod_worker import NodeServices
+from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.scheduler.state.pod_requests import amounts
+from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.supervision import LabInformer, supervised
+
+Json = Mapping[str, Any]
+
+#: Seconds from when a reboot is asked for until the machine goes down: systemd ends services first.
+SHUTDOWN = 2.0
+
+
+#: Seconds from the end of a kubelet that failed until it is started again (kubeadm's ``RestartSec``).
+KUBELET_RESTART = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class _WentDown(Exception):  # noqa: N818 - no error: the machine was asked to
+    """Ends everything that runs on the machine."""
+
+
+class SimulatedNode:
+    """One node with its kubelet, container runtime and cards.
+
+    Args:
+        name: the node's name.
+        client: calls the API server as this kubelet.
+        machine: the node's simulated cards; None for a node without.
+        plugins: how device plugins join, :class:`Direct` or :class:`Grpc`.
+        clock: the node's time.
+        rng: for ids and jitter; seed it for repeatable runs.
+        entrypoint: runs Tessera's own containers; None simulates them like others.
+        options: see :class:`KubeletOptions`.
+        address: the node's internal IP.
+        catalogue: what registries hold; None for images that have neither size nor program.
+        once_ready: what else runs on the node from each boot on, when it has a network; may wait on :attr:`waits`.
+
+    Attributes:
+        name: the node's name.
+        machine: its cards.
+        pods: the pods that are bound to it.
+        kernel: ``uname -r`` of what runs now.
+        waits: the node's clock for waits that end by themselves: a lab on virtual time may leap over them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        client: Client,
+        *,
+        plugins: Direct | Grpc,
+        clock: Clock,
+        rng: random.Random,
+        machine: SimulatedMachine | None = None,
+        entrypoint: Entrypoint | None = None,
+        options: KubeletOptions | None = None,
+        address: str = "192.0.2.1",
+        catalogue: Catalogue | None = None,
+        once_ready: Callable[["SimulatedNode"], Awaitable[None]] | None = None,
+    ) -> None:
+        self.name = name
+        self.plugins = plugins
+        self.machine = machine
+        self.options = options or KubeletOptions()
+        self._client = client
+        self._clock = clock
+        self._rng = rng
+        self._addresses = Addresses(self.options.pod_network)
+        self._restarting = asyncio.Lock()
+        self._to_reboot = asyncio.Event()
+        self._once_ready = once_ready
+        self.waits = CountedClock(clock)
+        self.kernel = self._next_kernel = self.options.kernel
+        self._booting = False
+        self._registered = False
+        self._side = PluginSide(plugins)
+        self.devices = DeviceManager(
+            clock=clock,
+            checkpoint=self._side.checkpoint(),
+            on_change=self._changed,
+            running_pods=self._running_pods,
+        )
+        self._events = EventRecorder(client, component="kubelet", instance=name, clock=clock, rng=rng)
+        self._nodes = LabInformer(client, NODES.untyped(), clock=clock, rng=rng, field_selector=f"metadata.name={name}")
+        self._object = NodeObject(
+            name,
+            client=client,
+            clock=clock,
+            waits=self.waits,
+            options=self.options,
+            address=address,
+            boot_id=self._new_boot_id(),
+            devices=self._device_counts,
+            current=lambda: self._nodes.cache.get(name),
+        )
+        self._nodes.add_handler(lambda _: self._object.changed())
+        images = NodeImages(
+            self.waits,
+            images=self.options.images,
+            pull_seconds=self.options.pull_seconds,
+            catalogue=catalogue,
+            architecture=self.options.architecture,
+            serialised=self.options.serialise_pulls,
+        )
+        self._runtime = Runtime(
+            clock=self.waits,
+            cdi=CdiRegistry(self._side.cdi_folders()),
+            machine=machine,
+            gpu_memory=self.options.gpu_memory,
+            images=images,
+        )
+        launcher = Launcher(
+            name,
+            entrypoint=entrypoint,
+            images=images,
+            machine=machine,
+            plugins=plugins,
+            markers=self.markers,
+            clock=clock,
+            waits=self.waits,
+            architecture=self.options.architecture,
+            kernel=lambda: self.kernel,
+            reboot=self.reboot,
+        )
+        services = NodeServices(
+            client=client,
+            clock=clock,
+            rng=rng,
+            events=self._events,
+            devices=self.devices,
+            runtime=self._runtime,
+            host_ip=address,
+            admission=asyncio.Lock(),
+            admit=self._admit,
+            allocatable=self._allocatable,
+            data=self._data,
+            real=launcher.real,
+            program=launcher.program,
+            network=self._object.network,
+            take_address=self._addresses.take,
+            put_back_address=self._addresses.put_back,
+        )
+        self.pods = NodePods(name, services)
+
+    # For tests and the lab
+
+    @property
+    def markers(self) -> Path | None:
+        """The node's ``/run/nvidia/validations``; None where the lab keeps no files."""
+        return self._side.markers()
+
+    @property
+    def pending(self) -> int:
+        """Simulated waits under way that end by themselves: image pulls, programs with an end, a boot."""
+        return self.waits.pending + (self._booting or self._to_reboot.is_set())
+
+    # Life
+
+    async def run(self) -> None:
+        """Registers the node and runs its pods until cancelled."""
+        while True:
+            await self._up()
+            await self._boot()
+
+    def reboot(self, kernel: str = "") -> None:
+        """Asks the machine to reboot: it goes down after :data:`SHUTDOWN` seconds and is back after the options' boot.
+
+        Nothing that runs on it survives. Pods are the same afterwards: their containers start again as their restart
+        policies say. Pods with devices are mostly refused, as on real nodes: kubelet has not seen their plugins again.
+
+        Args:
+            kernel: the one that it boots, ``uname -r``; empty for the one that runs.
+        """
+        self._next_kernel = kernel or self.kernel
+        self._to_reboot.set()
+
+    async def _up(self) -> None:
+        """Runs kubelet and the pods until the machine goes down."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self.pods.open(group)
+                group.create_task(
+                    supervised(f"kubelet of {self.name}", self._kubelet, self._clock, least=KUBELET_RESTART)
+                )
+                if self._once_ready is not None:
+                    group.create_task(self._accompany(self._once_ready))
+                await self._go_down()
+        except* _WentDown:
+            pass
+        finally:
+            self.pods.close()
+            await self._shut()
+
+    async def _kubelet(self) -> None:
+        """One run of kubelet; pods that ran before it go on running."""
+        follower = LabInformer(
+            self._client, PODS.untyped(), clock=self._clock, rng=self._rng, field_selector=f"spec.nodeName={self.name}"
+        )
+        follower.add_handler(self.pods.follow)
+        if not self._registered:
+            await self._object.register()
+            self._registered = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                for part in (self._nodes.run(), self._events.run()):
+                    group.create_task(part)
+                await self._nodes.wait_synced()
+                group.create_task(self._object.run())
+                await self._open()
+                group.create_task(follower.run())
+                await follower.wait_synced()
+                self.devices.keep(self.pods.settle(uid_of(pod) for pod in follower.cache.values()))
+        except Exception:
+            async with self._restarting:
+                await self._shut()
+                await self.devices.restart()
+            raise
+
+    async def _accompany(self, once_ready: Callable[["SimulatedNode"], Awaitable[None]]) -> None:
+        await self._object.network()
+        try:
+            await once_ready(self)
+        except Exception:  # noqa: BLE001 - one pod's error, whatever it is, must not end its kubelet
+            _log.exception("what runs beside kubelet on %s", self.name)
+
+    async def _go_down(self) -> Never:
+        await self._to_reboot.wait()
+        await self._clock.sleep(SHUTDOWN)
+        self.pods.went_down()
+        raise _WentDown
+
+    async def _boot(self) -> None:
+        async with self._restarting:
+            await self._shut()  # kubelet may have been restarting just then
+            self._booting = True
+            self._to_reboot.clear()
+            self._runtime.images.forget_pulls()
+            await self._clock.sleep(self.options.boot_seconds)
+            self.kernel = self._next_kernel
+            self._side.lose_memory()
+            if self.machine is not None:
+                self.machine.reboot()
+            await self.devices.restart()
+            boot_id = self._new_boot_id()
+            await self._object.booted(boot_id, self.kernel)
+            node = self._nodes.cache.get(self.name) or {}
+            about = reference_to(NODES, self.name, uid=uid_of(node) if node else "")
+            self._events.record(
+                about, "Rebooted", f"Node {self.name} has been rebooted, boot id: {boot_id}", type="Warning"
+            )
+            self._booting = False
+
+    def forget(self) -> None:
+        """The machine is gone for good; it does not run any more."""
+        self._runtime.images.forget_pulls()
+
+    async def restart_kubelet(self, down: float = 0.0) -> None:
+        """Kubelet ends and starts again after ``down`` seconds; containers go on running.
+
+        Device plugins must register again; until they have, their resources count 0 and a pod admitted fails.
+        """
+        async with self._restarting:
+            await self._shut()
+            await self._clock.sleep(down)
+            await self.devices.restart()
+            await self._open()
+
+    # Plugins' side
+
+    async def _open(self) -> None:
+        await self._side.open(self.devices)
+
+    async def _shut(self) -> None:
+        await self._side.shut()
+        await self.devices.stop()
+
+    # What workers ask
+
+    def _admit(self, pod: PodNeeds) -> Rejection | None:
+        node = self._nodes.cache.get(self.name) or {}
+        return admit(
+            pod,
+            name=self.name,
+            labels=(node.get("metadata") or {}).get("labels") or {},
+            taints=(node.get("spec") or {}).get("taints") or (),
+            allocatable=amounts(self._allocatable()),
+            others=self.pods.needs_beside(pod.uid),
+        )
+
+    def _allocatable(self) -> Mapping[str, str]:
+        """What the node gives out now; devices as the device manager has them, whatever is published."""
+        node = self._nodes.cache.get(self.name) or {}
+        allocatable = dict((node.get("status") or {}).get("allocatable") or {})
+        return allocatable | {name: str(count) for name, count in self.devices.ledger.counts()[1].items()}
+
+    async def _data(self, plural: str, namespace: str, name: str) -> Mapping[str, str] | None:
+        resource = CONFIGMAPS if plural == "configmaps" else SECRETS
+        try:
+            found = await self._client.get(resource.untyped(), name, namespace)
+        except NotFound:
+            return None
+        return found.get("data") or {}
+
+    # Small parts
+
+    def _changed(self) -> None:
+        self._object.changed()
+
+    def _device_counts(self) -> tuple[dict[str, int], dict[str, int]]:
+        return self.devices.ledger.counts()
+
+    def _running_pods(self) -> Sequence[tuple[Json, PodUid]]:
+        return self.pods.running()
+
+    def _new_boot_id(self) -> str:
+        return str(UUID(int=self._rng.getrandbits(128), version=4))

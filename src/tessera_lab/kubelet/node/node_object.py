@@ -1,0 +1,318 @@
+"""The Node object as kubelet keeps it: registration, capacity, conditions, and the Lease.
+
+Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/setters.go``):
+
+* capacity of extended resources that others patched in is kept, and copied to allocatable;
+* a resource whose plugin stayed away is set to 0, once; it stays in the Node object until somebody removes it;
+* extended resources of an earlier life of the node are set to 0 at registration;
+* labels and taints are given once, at registration;
+* a node without a network is not Ready. It registers with the taint that the admission plugin TaintNodesByCondition
+  gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes.node_taints`).
+
+Capacity is published at once after a change, or on a fixed period like the real kubelet's 10 s.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tessera.api.names import SIMULATED_RUNTIME
+from tessera.clock import Clock, rfc3339, rfc3339_micro
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, NotFound
+from tessera.kube.resources import LEASES, NODES
+from tessera_lab.kubelet.context import KubeletOptions
+from tessera_lab.kubelet.device_plugins.registration import is_extended_resource_name
+
+Json = Mapping[str, Any]
+
+#: What kubelet sets on every node of this kind.
+SYSTEM = "linux"
+
+#: Taint of a node that is not Ready.
+NOT_READY_TAINT = "node.kubernetes.io/not-ready"
+_NO_NETWORK = (
+    "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin "
+    "returns error: cni plugin not initialized (simulated)"
+)
+
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_SECONDS = 40
+
+#: Seconds before a write that failed is tried again.
+_AGAIN = 1.0
+
+
+class NodeObject:
+    """One node's object in the API.
+
+    Args:
+        name: the node's name and hostname.
+        client: who writes.
+        clock: for times and periods.
+        waits: the same, for waits over which a lab may leap.
+        options: see :class:`~tessera_lab.kubelet.context.KubeletOptions`.
+        address: the node's internal IP.
+        boot_id: changes with every boot.
+        devices: capacity and allocatable of device plugins now.
+        current: the Node object as last seen, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        client: Client,
+        clock: Clock,
+        waits: Clock,
+        options: KubeletOptions,
+        address: str,
+        boot_id: str,
+        devices: Callable[[], tuple[dict[str, int], dict[str, int]]],
+        current: Callable[[], Json | None],
+    ) -> None:
+        self._name = name
+        self._client = client
+        self._clock = clock
+        self._waits = waits
+        self._options = options
+        self._kernel = options.kernel
+        self._network = asyncio.Event()
+        if not options.network_seconds:
+            self._network.set()
+        self._address = address
+        self.boot_id = boot_id
+        self._devices = devices
+        self._current = current
+        self._ready_since = ""
+        self._seen: set[str] = set()
+        self._changed = asyncio.Event()
+
+    def changed(self) -> None:
+        """Capacity may have changed, or somebody patched the object."""
+        self._changed.set()
+
+    async def register(self) -> None:
+        """Makes the Node object, or takes over the one there is."""
+        self._registered = self._ready_since = rfc3339(self._clock.now())
+        labels = {
+            "kubernetes.io/hostname": self._name,
+            "kubernetes.io/arch": self._options.architecture,
+            "kubernetes.io/os": SYSTEM,
+            "beta.kubernetes.io/arch": self._options.architecture,
+            "beta.kubernetes.io/os": SYSTEM,
+            **self._options.labels,
+        }
+        metadata = {"name": self._name, "labels": labels, "annotations": dict(self._options.annotations)}
+        node = {"metadata": metadata, "spec": self._spec(), "status": self._status(None)}
+        await self._insist(lambda: self._make(node, labels))
+
+    async def run(self) -> None:
+        """Keeps the status until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._publish())
+            self._changed.set()
+            if not self._network.is_set():
+                group.create_task(self._join_network())
+            if self._options.lease_seconds is not None:
+                group.create_task(self._renew(self._options.lease_seconds))
+
+    async def network(self) -> None:
+        """Returns when the node has a network."""
+        await self._network.wait()
+
+    async def booted(self, boot_id: str, kernel: str) -> None:
+        """Kubelet is up again after a reboot: it says so, and what the node has now.
+
+        Capacity that others patched in and labels stay: kubelet has its checkpoint, so it does not take the node for a
+        new one. Whether the node is said to have been away is the matter of who watches its Lease.
+        """
+        self.boot_id, self._kernel = boot_id, kernel
+        if self._options.network_seconds:
+            self._network.clear()
+            self._ready_since = rfc3339(self._clock.now())
+        await self._insist(self._back)
+
+    async def _back(self) -> None:
+        try:
+            node = await self._client.get(NODES.untyped(), self._name)
+        except NotFound:
+            await self.register()
+            return
+        wanted = self._status(node)
+        lists = {
+            name: _difference(node["status"].get(name) or {}, wanted[name]) for name in ("capacity", "allocatable")
+        }
+        await self._patch({"nodeInfo": wanted["nodeInfo"], **lists})
+        if not self._network.is_set():
+            await self._patch_conditions()
+
+    async def _join_network(self) -> None:
+        await self._waits.sleep(self._options.network_seconds)
+        self._network.set()
+        self._ready_since = rfc3339(self._clock.now())
+        await self._insist(self._patch_conditions)
+
+    # Registration
+
+    def _spec(self) -> dict[str, Any]:
+        taints = [dict(taint) for taint in self._options.taints]
+        if not self._network.is_set():
+            taints.append({"key": NOT_READY_TAINT, "effect": "NoSchedule"})
+        told = {"taints": taints, "providerID": self._options.provider_id}
+        return {name: value for name, value in told.items() if value}
+
+    async def _make(self, node: dict[str, Any], labels: Mapping[str, str]) -> None:
+        try:
+            made = await self._client.create(NODES.untyped(), node)
+            if not (made.get("status") or {}).get("conditions"):
+                await self._patch(node["status"])
+        except AlreadyExists:
+            old = await self._client.get(NODES.untyped(), self._name)
+            await self._client.merge_patch(NODES.untyped(), self._name, {"metadata": {"labels": dict(labels)}})
+            stale = dict.fromkeys(_extended(old), "0")
+            status = self._status(None)
+            status["capacity"] |= stale
+            status["allocatable"] |= stale
+            await self._patch(status)
+
+    # Status
+
+    async def _publish(self) -> None:
+        """Writes capacity and allocatable when they differ from what the API has."""
+        while True:
+            if self._options.publish_every is not None:
+                await self._clock.sleep(self._options.publish_every)
+            else:
+                await self._changed.wait()
+            self._changed.clear()
+            await self._insist(self._publish_once)
+
+    async def _publish_once(self) -> None:
+        node = self._current()
+        if node is None:
+            return
+        status = node.get("status") or {}
+        wanted = self._status(node)
+        resources = {name: wanted[name] for name in ("capacity", "allocatable")}
+        if any(resources[name] != (status.get(name) or {}) for name in resources):
+            await self._patch({name: _difference(status.get(name) or {}, resources[name]) for name in resources})
+        said = {each["type"]: each["status"] for each in status.get("conditions") or ()}
+        if said.get("Ready") == "Unknown":  # nobody had heard of this node for a while
+            self._ready_since = self._registered = rfc3339(self._clock.now())
+            await self._patch_conditions()
+        if (status.get("nodeInfo") or {}).get("bootID") != self.boot_id:
+            await self._patch({"nodeInfo": wanted["nodeInfo"]})
+
+    def _status(self, node: Json | None) -> dict[str, Any]:
+        capacity, allocatable = self._resources(node)
+        return {
+            "capacity": capacity,
+            "allocatable": allocatable,
+            "conditions": self._conditions(),
+            "addresses": [
+                {"type": "InternalIP", "address": self._address},
+                {"type": "Hostname", "address": self._name},
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+            "nodeInfo": {
+                "machineID": self._name,
+                "systemUUID": self._name,
+                "bootID": self.boot_id,
+                "kernelVersion": self._kernel,
+                "osImage": self._options.os_image,
+                "containerRuntimeVersion": f"{SIMULATED_RUNTIME}1.0",
+                "kubeletVersion": "v1.32.0",
+                "kubeProxyVersion": "",
+                "operatingSystem": SYSTEM,
+                "architecture": self._options.architecture,
+            },
+        }
+
+    def _resources(self, node: Json | None) -> tuple[dict[str, str], dict[str, str]]:
+        capacity = {
+            "cpu": self._options.cpu,
+            "memory": self._options.memory,
+            "ephemeral-storage": "1Ti",
+            "pods": str(self._options.max_pods),
+        }
+        own, usable = self._devices()
+        removed = self._seen - own.keys()
+        self._seen |= own.keys()
+        published = _extended(node)
+        self._seen -= {name for name in removed if published.get(name) == "0"}
+        capacity |= {name: value for name, value in published.items() if name not in own}
+        capacity |= dict.fromkeys(removed, "0")
+        allocatable = dict(capacity)
+        capacity |= {name: str(count) for name, count in own.items()}
+        allocatable |= {name: str(count) for name, count in usable.items()}
+        return capacity, allocatable
+
+    def _conditions(self) -> list[dict[str, Any]]:
+        pressures = [
+            ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ]
+        ready = ("Ready", "True", "KubeletReady", "kubelet is posting ready status (simulated)")
+        if not self._network.is_set():
+            ready = ("Ready", "False", "KubeletNotReady", _NO_NETWORK)
+        now = rfc3339(self._clock.now())
+        return [
+            {
+                "type": kind,
+                "status": status,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": self._ready_since if kind == "Ready" else self._registered,
+                "reason": reason,
+                "message": message,
+            }
+            for kind, status, reason, message in [(kind, "False", why, text) for kind, why, text in pressures] + [ready]
+        ]
+
+    async def _patch(self, status: Json) -> None:
+        await self._client.merge_patch(NODES.untyped(), self._name, {"status": status}, subresource="status")
+
+    async def _patch_conditions(self) -> None:
+        """Writes kubelet's own conditions beside those of others, as kubelet does: by a strategic merge patch."""
+        path = NODES.path(name=self._name, subresource="status")
+        patch = {"status": {"conditions": self._conditions()}}
+        await self._client.request("PATCH", path, body=patch, content_type="application/strategic-merge-patch+json")
+
+    # Lease
+
+    async def _renew(self, period: float) -> None:
+        while True:
+            await self._insist(self._renew_once)
+            await self._clock.sleep(period)
+
+    async def _renew_once(self) -> None:
+        now = rfc3339_micro(self._clock.now())
+        spec = {"holderIdentity": self._name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
+        try:
+            await self._client.merge_patch(LEASES.untyped(), self._name, {"spec": spec}, LEASE_NAMESPACE)
+        except NotFound:
+            lease = {"metadata": {"name": self._name, "namespace": LEASE_NAMESPACE}, "spec": spec}
+            await self._client.create(LEASES.untyped(), lease, LEASE_NAMESPACE)
+
+    async def _insist(self, write: Callable[[], Any]) -> None:
+        """Repeats a write until the API takes it; kubelet never gives its node up."""
+        while True:
+            try:
+                await write()
+            except (ApiError, ConnectionError, TimeoutError):
+                await self._clock.sleep(_AGAIN)
+            else:
+                return
+
+
+def _extended(node: Json | None) -> dict[str, str]:
+    """The extended resources in the object's capacity."""
+    capacity = ((node or {}).get("status") or {}).get("capacity") or {}
+    return {name: value for name, value in capacity.items() if is_extended_resource_name(name)}
+
+
+def _difference(old: Json, new: Json) -> dict[str, Any]:
+    """The merge patch from one resource list to the other."""
+    gone = {name: None for name in old if name not in new}
+    return {name: value for name, value in new.items() if old.get(name) != value} | gone

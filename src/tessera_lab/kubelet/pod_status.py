@@ -1,0 +1,258 @@
+"""What a pod's status says, computed from the states of its containers.
+
+Phases, conditions, reasons and messages are kubelet's (``pkg/kubelet/kubelet_pods.go``, ``status/generate.go``). Pure:
+a record of each container in, a ``status`` for the API out. A container is started and ready while it runs; only those
+whose image has a program are asked by probes (:mod:`tessera_lab.kubelet.containers.probes`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from tessera.clock import rfc3339
+
+Json = Mapping[str, Any]
+
+
+#: The conditions of a pod that kubelet writes, and takes away with its status.
+OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+
+
+class Role(Enum):
+    """What a container is for in its pod."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Not running; ``reason`` as in ``state.waiting``."""
+
+    reason: str
+    message: str = ""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """Running since ``started`` (seconds since 1970)."""
+
+    started: float
+
+
+class Terminated(msgspec.Struct, frozen=True, kw_only=True):
+    """Ended; times in seconds since 1970."""
+
+    exit_code: int
+    started: float
+    finished: float
+    container_id: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+State = Waiting | Running | Terminated
+
+
+@dataclass
+class ContainerRecord:
+    """One container through all its restarts.
+
+    Attributes:
+        spec: the container in the pod's spec.
+        role: init, sidecar or app.
+        state: now.
+        last: how it ended the last time before now.
+        restarts: how often it was started again.
+        container_id: of the present or the last run; empty before the first.
+        env: the environment of the present or the last run.
+        log: the lines of all runs.
+        started: the present run has passed its startup probe, or has none that is carried out.
+        ready: the present run has passed its probes, or has none that are carried out.
+        image_id: of the present or the last run's image; empty before the first.
+    """
+
+    spec: Json
+    role: Role
+    state: State
+    last: Terminated | None = None
+    restarts: int = 0
+    container_id: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
+    started: bool = True
+    ready: bool = True
+    image_id: str = ""
+
+    @property
+    def name(self) -> str:
+        """The container's name."""
+        return str(self.spec["name"])
+
+    @property
+    def done(self) -> bool:
+        """An init container that has done its part: ended well, or is a sidecar that runs."""
+        if self.role is Role.SIDECAR:
+            return isinstance(self.state, Running) and self.started
+        return isinstance(self.state, Terminated) and self.state.exit_code == 0
+
+
+def records(spec: Json) -> list[ContainerRecord]:
+    """The containers of a pod that has not started, init containers first."""
+    inits = spec.get("initContainers") or ()
+    waiting = Waiting("PodInitializing" if inits else "ContainerCreating")
+    first = [
+        ContainerRecord(each, Role.SIDECAR if each.get("restartPolicy") == "Always" else Role.INIT, waiting)
+        for each in inits
+    ]
+    return first + [ContainerRecord(each, Role.APP, waiting) for each in spec.get("containers", ())]
+
+
+def phase(spec: Json, containers: Sequence[ContainerRecord]) -> str:
+    """The pod's phase by its containers and its restart policy."""
+    policy = spec.get("restartPolicy") or "Always"
+    inits = [each for each in containers if each.role is not Role.APP]
+    apps = [each for each in containers if each.role is Role.APP]
+    if any(each.role is Role.INIT and _failed(each) for each in inits) and policy == "Never":
+        return "Failed"
+    started = [each for each in apps if isinstance(each.state, Running) or each.container_id]
+    if not started:
+        return "Pending"
+    if not all(isinstance(each.state, Terminated) for each in apps):
+        return "Running"
+    if policy == "Always" or (policy == "OnFailure" and any(map(_failed, apps))):
+        return "Running"
+    return "Failed" if any(map(_failed, apps)) else "Succeeded"
+
+
+def pod_status(
+    pod: Json, containers: Sequence[ContainerRecord], *, now: float, started: float, host_ip: str, pod_ip: str
+) -> dict[str, Any]:
+    """The status to publish; condition times move only where a condition changes."""
+    spec = pod["spec"]
+    now_phase = phase(spec, containers)
+    ended = now_phase in {"Succeeded", "Failed"}
+    sandbox = not ended and any(not isinstance(each.state, Waiting) or each.container_id for each in containers)
+    status: dict[str, Any] = {
+        "phase": now_phase,
+        "conditions": _conditions(pod, containers, now_phase, now=now, sandbox=sandbox),
+        "hostIP": host_ip,
+        "hostIPs": [{"ip": host_ip}],
+        "startTime": rfc3339(started),
+        "containerStatuses": [_container_status(each) for each in containers if each.role is Role.APP],
+    }
+    inits = [_container_status(each) for each in containers if each.role is not Role.APP]
+    if inits:
+        status["initContainerStatuses"] = inits
+    if pod_ip and (sandbox or ended):
+        status |= {"podIP": pod_ip, "podIPs": [{"ip": pod_ip}]}
+    return status
+
+
+def rejected_status(pod: Json, reason: str, message: str, started: float) -> dict[str, Any]:
+    """The status of a pod that the node does not admit; nothing is left of what it was before the node's boot."""
+    text = f"Pod was rejected: {message}"
+    foreign = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] not in OWN_CONDITIONS]
+    nothing = dict.fromkeys(("containerStatuses", "initContainerStatuses", "podIP", "podIPs", "hostIP", "hostIPs"))
+    told = {"phase": "Failed", "reason": reason, "message": text, "startTime": rfc3339(started)}
+    return {**nothing, "conditions": foreign, **told}
+
+
+def _failed(container: ContainerRecord) -> bool:
+    return isinstance(container.state, Terminated) and container.state.exit_code != 0
+
+
+def _conditions(
+    pod: Json, containers: Sequence[ContainerRecord], now_phase: str, *, now: float, sandbox: bool
+) -> list[dict[str, Any]]:
+    inits = [each for each in containers if each.role is not Role.APP]
+    unfinished = [each.name for each in inits if not each.done]
+    unready = [each.name for each in containers if each.role is not Role.INIT and not _ready(each)]
+    if now_phase == "Succeeded":
+        initialized, ready = ("True", "PodCompleted", ""), ("False", "PodCompleted", "")
+    else:
+        initialized = _verdict(unfinished, "ContainersNotInitialized", "incomplete")
+        failed = now_phase == "Failed"
+        ready = ("False", "PodFailed", "") if failed else _verdict(unready, "ContainersNotReady", "unready")
+        started_app = any(each.container_id for each in containers if each.role is Role.APP)
+        initialized = ("True", "", "") if started_app else initialized
+    gates = pod["spec"].get("readinessGates") or ()
+    own = {
+        "PodReadyToStartContainers": ("True" if sandbox else "False", "", ""),
+        "Initialized": initialized,
+        "Ready": _gated(pod, gates, ready),
+        "ContainersReady": ready,
+        "PodScheduled": ("True", "", ""),
+    }
+    before = {each["type"]: each for each in (pod.get("status") or {}).get("conditions") or ()}
+    foreign = [dict(each) for kind, each in before.items() if kind not in own]
+    return [_condition(kind, value, before.get(kind), now) for kind, value in own.items()] + foreign
+
+
+def _verdict(names: Sequence[str], reason: str, word: str) -> tuple[str, str, str]:
+    if not names:
+        return ("True", "", "")
+    return ("False", reason, f"containers with {word} status: [{' '.join(names)}]")
+
+
+def _gated(pod: Json, gates: Sequence[Json], ready: tuple[str, str, str]) -> tuple[str, str, str]:
+    """Ready also needs every readiness gate's condition."""
+    given = {each["type"]: each["status"] for each in (pod.get("status") or {}).get("conditions") or ()}
+    missing = [gate["conditionType"] for gate in gates if given.get(gate["conditionType"]) != "True"]
+    if ready[0] == "True" and missing:
+        return ("False", "ReadinessGatesNotReady", f'the status of pod readiness gate "{missing[0]}" is not "True"')
+    return ready
+
+
+def _condition(kind: str, value: tuple[str, str, str], before: Json | None, now: float) -> dict[str, Any]:
+    status, reason, message = value
+    since = before["lastTransitionTime"] if before and before.get("status") == status else rfc3339(now)
+    condition: dict[str, Any] = {
+        "type": kind,
+        "status": status,
+        "lastProbeTime": None,
+        "lastTransitionTime": since,
+    }
+    return condition | {name: text for name, text in (("reason", reason), ("message", message)) if text}
+
+
+def _ready(container: ContainerRecord) -> bool:
+    return isinstance(container.state, Running) and container.ready
+
+
+def _container_status(container: ContainerRecord) -> dict[str, Any]:
+    running = isinstance(container.state, Running)
+    status: dict[str, Any] = {
+        "name": container.name,
+        "image": container.spec.get("image", ""),
+        "imageID": container.image_id,
+        "state": _state(container.state),
+        "lastState": _state(container.last) if container.last else {},
+        # An ordinary init container is ready once it has ended well, not while it runs (kubelet's prober_manager).
+        "ready": container.done if container.role is Role.INIT else _ready(container),
+        "restartCount": container.restarts,
+        "started": running and container.started,
+    }
+    if container.container_id:
+        status["containerID"] = container.container_id
+    return status
+
+
+def _state(state: State) -> dict[str, Any]:
+    match state:
+        case Waiting():
+            return {"waiting": {"reason": state.reason} | ({"message": state.message} if state.message else {})}
+        case Running():
+            return {"running": {"startedAt": rfc3339(state.started)}}
+        case Terminated():
+            ended: dict[str, Any] = {
+                "exitCode": state.exit_code,
+                "reason": state.reason or ("Error" if state.exit_code else "Completed"),
+                "startedAt": rfc3339(state.started),
+                "finishedAt": rfc3339(state.finished),
+            }
+            if state.container_id:
+                ended["containerID"] = state.container_id
+            return {"terminated": ended | ({"message": state.message} if state.message else {})}

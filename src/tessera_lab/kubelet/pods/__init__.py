@@ -1,0 +1,1 @@
+"""Pods of one node: admission and one worker for each pod."""

@@ -1,0 +1,73 @@
+"""Whether the node takes a pod that was bound to it, in kubelet's words.
+
+The same filters as the scheduler's, run again by the node (``pkg/kubelet/lifecycle/predicate.go``): a pod may have been
+bound by somebody else, or the node may have changed in between. Extended resources that no plugin of this node has
+registered are not the node's business and are not checked. Devices are the device manager's part of the admission.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera_lab.scheduler.filters.node_affinity import selector_matches
+from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.scheduler.state.pod_requests import Amounts
+
+Json = Mapping[str, Any]
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """The pod fails for good: ``status.reason`` and the rest of ``status.message``."""
+
+    reason: str
+    message: str
+
+
+def admit(
+    pod: PodNeeds,
+    *,
+    name: str,
+    labels: Mapping[str, str],
+    taints: Iterable[Json],
+    allocatable: Amounts,
+    others: Iterable[PodNeeds],
+) -> Rejection | None:
+    """Why the node refuses the pod, or None.
+
+    Args:
+        pod: the pod to admit.
+        name: the node's name.
+        labels: the node's labels.
+        taints: the node's taints; only effect NoExecute counts here.
+        allocatable: what the node may give out, in the scheduler's units.
+        others: the pods that the node runs.
+    """
+    taint = untolerated(list(taints), pod.spec.get("tolerations") or (), ("NoExecute",))
+    if taint is not None:
+        text = f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value') or ''}}}"
+        return Rejection("TaintToleration", f"Predicate TaintToleration failed: {text}")
+    if not selector_matches(pod.spec, labels, name):
+        text = "node(s) didn't match Pod's node affinity/selector"
+        return Rejection("NodeAffinity", f"Predicate NodeAffinity failed: {text}")
+    running = list(others)
+    if any(pod.ports & other.ports for other in running):
+        text = "node(s) didn't have free ports for the requested pod ports"
+        return Rejection("NodePorts", f"Predicate NodePorts failed: {text}")
+    return _resources(pod, allocatable, running)
+
+
+def _resources(pod: PodNeeds, allocatable: Amounts, others: list[PodNeeds]) -> Rejection | None:
+    for resource, requested in pod.requests.items():
+        if resource not in allocatable:
+            continue
+        used = sum(other.requests.get(resource, 0) for other in others)
+        capacity = allocatable[resource]
+        if requested > capacity - used:
+            return Rejection(
+                f"OutOf{resource}",
+                f"Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, "
+                f"capacity: {capacity}",
+            )
+    return None

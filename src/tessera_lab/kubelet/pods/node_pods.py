@@ -1,0 +1,136 @@
+"""The pods of a simulated node: one worker for each pod that is bound to it.
+
+A worker outlives kubelet and ends with the machine. After a reboot its pod gets a new worker, which takes over what
+is left on disk.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from tessera.kube.informer import Event, EventKind
+from tessera.kube.meta import key_of, uid_of
+from tessera_lab.kubelet.devices.device_ledger import PodUid
+from tessera_lab.kubelet.pod_status import ContainerRecord
+from tessera_lab.kubelet.pods.pod_worker import NodeServices, PodWorker
+from tessera_lab.scheduler.state.node_cache import PodNeeds
+from tessera_lab.simulation.restart_backoff import CREATE_RETRY
+from tessera_lab.simulation.supervision import one_line_of, outcome
+
+Json = Mapping[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class NodePods:
+    """Workers of one node's pods.
+
+    Args:
+        node: the node's name.
+        services: what workers use of the node.
+    """
+
+    def __init__(self, node: str, services: NodeServices) -> None:
+        self._node = node
+        self._services = services
+        self._workers: dict[str, PodWorker] = {}
+        self._before: dict[str, PodWorker] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    def open(self, tasks: asyncio.TaskGroup) -> None:
+        """The machine is up: workers run in this group from now on."""
+        self._tasks = tasks
+
+    def close(self) -> None:
+        """The machine is down; its group has ended all workers."""
+        self._tasks = None
+        self._workers.clear()
+
+    def went_down(self) -> None:
+        """The machine goes down: tells all workers, and remembers them for the next boot."""
+        self._before = dict(self._workers)
+        for worker in self._workers.values():
+            worker.went_down()
+
+    def settle(self, known: Iterable[str]) -> AbstractSet[str]:
+        """Kubelet has listed its pods: ends those that were deleted while it was away.
+
+        Args:
+            known: UIDs of the pods that exist.
+
+        Returns:
+            UIDs of all pods that have a worker.
+        """
+        self._before.clear()
+        for uid in self._workers.keys() - set(known):
+            self._workers[uid].gone()
+        return self._workers.keys()
+
+    def needs_beside(self, uid: str) -> list[PodNeeds]:
+        """What the other active pods take of the node."""
+        return [worker.needs for other, worker in self._workers.items() if worker.active and other != uid]
+
+    def follow(self, event: Event[dict[str, Any]]) -> None:
+        """Takes in a pod that came, changed or went."""
+        pod = event.object
+        uid = uid_of(pod)
+        worker = self._workers.get(uid)
+        if event.kind is EventKind.DELETED:
+            if worker is not None:
+                worker.gone()
+        elif worker is not None:
+            worker.update(pod)
+        elif self._tasks is not None:
+            worker = self._workers[uid] = PodWorker(pod, self._services, self._before.get(uid))
+            worker.update(pod)
+            self._tasks.create_task(self._work(uid, worker))
+
+    async def _work(self, uid: str, worker: PodWorker) -> None:
+        """A pod's life; after an error of the lab it begins again, with its containers started anew."""
+        try:
+            while not await self._lived(worker) and not worker.is_gone:
+                again = PodWorker(worker.pod, self._services, worker)
+                again.update(worker.pod)
+                worker = self._workers[uid] = again
+        finally:
+            del self._workers[uid]
+
+    async def _lived(self, worker: PodWorker) -> bool:
+        """Whether the pod's life went to its end; after a failure this waits as kubelet does."""
+        error = await outcome(worker.run())
+        if error is None:
+            return True
+        _log.error("pod %s on %s", key_of(worker.pod), self._node, exc_info=error)
+        worker.tell("FailedSync", f"error syncing pod, skipping: {one_line_of(error)}", type="Warning")
+        await self._services.clock.sleep(CREATE_RETRY)
+        return False
+
+    def container_env(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
+        """The environment of a container's present or last run.
+
+        Raises:
+            LookupError: the node has no such container.
+        """
+        return self._record(namespace, pod, container).env
+
+    def logs(self, namespace: str, pod: str, container: str) -> tuple[str, ...]:
+        """The lines that a container has printed so far.
+
+        Raises:
+            LookupError: the node has no such container.
+        """
+        return tuple(self._record(namespace, pod, container).log)
+
+    def running(self) -> Sequence[tuple[Json, PodUid]]:
+        """The active pods, each with its UID."""
+        return [(worker.pod, PodUid(uid)) for uid, worker in self._workers.items() if worker.active]
+
+    def _record(self, namespace: str, pod: str, container: str) -> ContainerRecord:
+        for worker in self._workers.values():
+            if key_of(worker.pod) == f"{namespace}/{pod}":
+                for record in worker.records:
+                    if record.name == container:
+                        return record
+        raise LookupError(f"node {self._node}: no container {container} of pod {namespace}/{pod}")

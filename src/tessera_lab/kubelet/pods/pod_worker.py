@@ -1,0 +1,358 @@
+"""One pod on its node, from admission to the last byte of its status.
+
+A worker is one task per pod UID. It admits the pod (one pod at a time on the whole node, devices included), lives its
+containers' life, writes its status, and, when the API object is being deleted, stops the containers and confirms the
+deletion with a delete of grace zero, as kubelet does.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.meta import key_of, uid_of
+from tessera.kube.resources import PODS
+from tessera.kubelet.interfaces import Allocation
+from tessera_lab.kubelet.after_reboot import gone_down
+from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers
+from tessera_lab.kubelet.containers.environment import DataSource, PodFacts, environment
+from tessera_lab.kubelet.containers.probes import Probe, Probing
+from tessera_lab.kubelet.containers.program_run import ProgramRun
+from tessera_lab.kubelet.containers.runtime import Created, Runtime
+from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
+from tessera_lab.kubelet.devices.device_manager import DeviceManager
+from tessera_lab.kubelet.images.catalogue import ImageProgram
+from tessera_lab.kubelet.images.image_programs import ProgramContext
+from tessera_lab.kubelet.pod_status import ContainerRecord, pod_status, records, rejected_status
+from tessera_lab.kubelet.pods.admission import Rejection
+from tessera_lab.scheduler.state.node_cache import PodNeeds, pod_needs
+
+Json = Mapping[str, Any]
+
+#: On a pod: its simulated containers ignore SIGTERM and are killed when the grace period is over.
+IGNORES_SIGTERM = "lab.tessera.dev/ignores-sigterm"
+
+#: Seconds that a container has at least to end after SIGTERM (kubelet's ``minimumGracePeriodInSeconds``).
+_SHORTEST_GRACE = 2.0
+
+#: Seconds that kubelet takes to refuse a pod. Some time it must be: where a node refuses whatever its scheduler sends,
+#: the owner's next pod comes at once, and in virtual time a round without any would have no end.
+REJECTION = 0.01
+
+#: Seconds before a status that could not be written is written again.
+_WRITE_AGAIN = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeServices:
+    """What a node does for its pods' workers.
+
+    Attributes:
+        admit: the node's rules without devices; None admits.
+        real: starts a container that is run for real, None for one that is simulated.
+        program: what a program of the container's image is given; None if the image has no program.
+        network: returns when the node's network is there.
+        take_address: a free pod address; put_back_address returns it.
+    """
+
+    client: Client
+    clock: Clock
+    rng: random.Random
+    events: EventRecorder
+    devices: DeviceManager
+    runtime: Runtime
+    host_ip: str
+    admission: asyncio.Lock
+    admit: Callable[[PodNeeds], Rejection | None]
+    allocatable: Callable[[], Mapping[str, str]]
+    data: DataSource
+    real: Callable[[Json, str, str, Created, Callable[[str], None]], asyncio.Task[int] | None]
+    program: Callable[[Json, Created, Callable[[str], None]], tuple[ImageProgram, ProgramContext] | None]
+    network: Callable[[], Awaitable[None]]
+    take_address: Callable[[], str]
+    put_back_address: Callable[[str], None]
+
+
+class PodWorker:
+    """The life of one pod.
+
+    Attributes:
+        pod: the newest state of the API object.
+        records: its containers.
+        needs: what it asks of the node.
+        started: when kubelet first saw it, seconds since 1970.
+        active: whether it holds resources of the node.
+
+    Args:
+        pod: the API object.
+        node: what the node does for it.
+        before: who lived the pod's life until the node rebooted.
+    """
+
+    def __init__(self, pod: Json, node: NodeServices, before: "PodWorker | None" = None) -> None:
+        self.pod = pod
+        self.records: list[ContainerRecord] = records(pod["spec"]) if before is None else before.records
+        self.needs = pod_needs(key_of(pod), uid_of(pod), 0.0, pod["spec"])
+        self.active = True
+        self._node = node
+        self._uid = PodUid(pod["metadata"]["uid"])
+        self.started: float = node.clock.now() if before is None else before.started
+        self._rebooted = before is not None
+        self._down = False
+        self._began = node.clock.monotonic()
+        self._own_address: str | None = None
+        self._pod_ip = ""
+        self._rejected: Rejection | None = None
+        self._deleted = asyncio.Event()
+        self._gone = False
+        self._dirty = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._reference = reference_to(PODS, pod["metadata"]["name"], pod["metadata"]["namespace"], self._uid)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no API object any more."""
+        return self._gone
+
+    # What the API tells
+
+    def update(self, pod: Json) -> None:
+        """The API object changed."""
+        self.pod = pod
+        if pod["metadata"].get("deletionTimestamp"):
+            self._deleted.set()
+
+    def gone(self) -> None:
+        """The API object is not there any more: stop at once and say nothing.
+
+        Kubelet admits others beside the pods that the API server has (``GetActivePods`` in ``pkg/kubelet``). So the pod
+        holds neither devices nor ports from now on, although its containers take a moment to stop.
+        """
+        self._gone = True
+        self._release()
+        self._deleted.set()
+
+    def went_down(self) -> None:
+        """The node goes down: what the pod holds stays in kubelet's checkpoint, and nothing is said any more."""
+        self._down = True
+
+    # The life
+
+    async def run(self) -> None:
+        """Lives until the API object is gone, or this kubelet is stopped."""
+        async with asyncio.TaskGroup() as group:
+            writer = group.create_task(self._write_statuses())
+            try:
+                if (self.pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+                    await self._live()
+                self._free()
+                await self._deleted.wait()
+                if not self._gone:
+                    await self._confirm()
+            finally:
+                writer.cancel()
+                self._free()
+
+    async def _live(self) -> None:
+        if self._rebooted:
+            gone_down(self.pod["spec"], self.records, self._node.clock.now())
+            if self._deleted.is_set():
+                return
+        async with self._node.admission:
+            if not self._deleted.is_set():
+                self._rejected = await self._admit()
+        if self._rejected is not None:
+            self._free()
+            await self._node.clock.sleep(REJECTION)
+            self.tell(self._rejected.reason, self._rejected.message, type="Warning")
+            await self._write()
+            return
+        self._began = self._node.clock.monotonic()
+        self._own_address = None if self.pod["spec"].get("hostNetwork") else self._node.take_address()
+        self._pod_ip = self._own_address or self._node.host_ip
+        if self._rebooted and self.pod["spec"].get("restartPolicy") != "Never":
+            self.tell("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
+        containers = Containers(
+            self.pod,
+            self.records,
+            host=self,
+            runtime=self._node.runtime,
+            clock=self._node.clock,
+            rng=self._node.rng,
+        )
+        life = asyncio.create_task(self._containers_live(containers))
+        stop = asyncio.create_task(self._deleted.wait())
+        try:
+            self.changed()
+            await asyncio.wait([life, stop], return_when=asyncio.FIRST_COMPLETED)
+            if not life.done():
+                await self._stop(containers, life)
+            if not life.cancelled():
+                life.result()
+            containers.stopped(0)
+        finally:
+            stop.cancel()
+            containers.kill()  # what still runs here does so because the machine ends, not the pod
+            life.cancel()
+            await asyncio.wait([life])
+        self._free()
+        if not self._gone:
+            await self._write()
+
+    async def _containers_live(self, containers: Containers) -> None:
+        if not self.pod["spec"].get("hostNetwork"):
+            await self._node.network()
+        await containers.live()
+
+    async def _admit(self) -> Rejection | None:
+        # A pod that has its devices from before the boot is asked about them first, as by kubelet.
+        if self._rebooted:
+            return await self._allocated() or self._node.admit(self.needs)
+        return self._node.admit(self.needs) or await self._allocated()
+
+    async def _allocated(self) -> Rejection | None:
+        try:
+            await self._node.devices.allocate(self.pod, self._uid)
+        except DeviceRefusal as refusal:
+            text = f"Allocate failed due to {refusal}, which is unexpected"
+            return Rejection("UnexpectedAdmissionError", text)
+        return None
+
+    async def _stop(self, containers: Containers, life: asyncio.Task[None]) -> None:
+        containers.announce_stop()
+        exit_code = SIGTERM_EXIT
+        grace = 0.0 if self._gone else float(self.pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+        if IGNORES_SIGTERM in (self.pod["metadata"].get("annotations") or {}) and not self._gone:
+            await asyncio.wait([life], timeout=grace)
+            exit_code = SIGKILL_EXIT
+        life.cancel()
+        _, busy = await asyncio.wait([life], timeout=max(_SHORTEST_GRACE, grace))
+        if busy:
+            containers.kill()
+            exit_code = SIGKILL_EXIT
+            await asyncio.wait([life])
+        containers.stopped(exit_code)
+
+    def _free(self) -> None:
+        """Returns what the pod holds of the node, its address too."""
+        self._release()
+        if self._own_address is not None:
+            self._node.put_back_address(self._own_address)
+            self._own_address = None
+
+    def _release(self) -> None:
+        """Returns what admission counts."""
+        self.active = False
+        if not self._down:
+            self._node.devices.release(self._uid)
+
+    async def _confirm(self) -> None:
+        while not self._gone and not await self._try_confirm():
+            await self._node.clock.sleep(_WRITE_AGAIN)
+
+    async def _try_confirm(self) -> bool:
+        name, namespace = self.pod["metadata"]["name"], self.pod["metadata"]["namespace"]
+        try:
+            await self._node.client.delete(PODS, name, namespace, uid=self._uid, grace_seconds=0)
+        except (NotFound, Conflict):
+            return True
+        except (ApiError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    # What the containers ask (tessera_lab.kubelet.containers.containers.PodHost)
+
+    async def environment(self, container: Json) -> dict[str, str]:
+        """The variables of the container's spec."""
+        facts = PodFacts(
+            self.pod, pod_ip=self._pod_ip, host_ip=self._node.host_ip, allocatable=self._node.allocatable()
+        )
+        own = {"HOSTNAME": str(self.pod["spec"].get("hostname") or self.pod["metadata"]["name"])}
+        return own | await environment(container, facts, self._node.data)
+
+    async def pre_start(self, container: str) -> None:
+        """PreStartContainer of the container's devices."""
+        await self._node.devices.pre_start(self._uid, container)
+
+    def allocations(self, container: str) -> Sequence[Allocation]:
+        """What device plugins answered for the container."""
+        return self._node.devices.allocations(self._uid, container)
+
+    def real(self, container: str, created: Created, log: Callable[[str], None]) -> asyncio.Task[int] | None:
+        """The container's process if it is run for real."""
+        return self._node.real(self.pod, self._pod_ip, container, created, log)
+
+    def program(self, record: ContainerRecord, created: Created) -> ProgramRun | None:
+        """The run of the image's program, with the container's probes."""
+        given = self._node.program(self.pod, created, record.log.append)
+        if given is None:
+            return None
+        program, context = given
+        probing = Probing(
+            record,
+            startup=Probe.of(record.spec, "startupProbe"),
+            readiness=Probe.of(record.spec, "readinessProbe"),
+            health=context.health,
+            clock=context.clock,
+            pod_began=self._began,
+            changed=self.changed,
+            tell=lambda text: self.tell("Unhealthy", text, type="Warning"),
+        )
+        return ProgramRun(program, context, probing)
+
+    def tell(
+        self,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - an event's own word
+    ) -> None:
+        """Records an event about the pod."""
+        self._node.events.record(self._reference, reason, note, type=type)
+
+    def changed(self) -> None:
+        """The status is due."""
+        self._dirty.set()
+
+    # Status
+
+    async def _write_statuses(self) -> None:
+        while True:
+            await self._dirty.wait()
+            await self._write()
+
+    async def _write(self) -> None:
+        """Writes the present status until the API has it or the pod is gone."""
+        async with self._writing:
+            self._dirty.clear()
+            while not self._gone and not await self._try_write():
+                await self._node.clock.sleep(_WRITE_AGAIN)
+
+    async def _try_write(self) -> bool:
+        metadata, patch = self.pod["metadata"], {"status": self._status()}
+        try:
+            await self._node.client.merge_patch(
+                PODS, metadata["name"], patch, metadata["namespace"], subresource="status", uid=self._uid
+            )
+        except (NotFound, Conflict):
+            return True
+        except (ApiError, ConnectionError, TimeoutError):
+            return False
+        return True
+
+    def _status(self) -> dict[str, Any]:
+        if self._rejected is not None:
+            return rejected_status(self.pod, self._rejected.reason, self._rejected.message, self.started)
+        return pod_status(
+            self.pod,
+            self.records,
+            now=self._node.clock.now(),
+            started=self.started,
+            host_ip=self._node.host_ip,
+            pod_ip=self._pod_ip,
+        )

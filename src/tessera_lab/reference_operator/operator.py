@@ -1,0 +1,139 @@
+"""The reference operator: follows the ClusterPolicy and labelled nodes, and makes its DaemonSets all at once.
+
+It sees a node with cards only once node feature discovery has labelled it. A reconcile goes through all states before
+anything of it counts. With the policy its DaemonSets go, and with them what nodes offer.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+from tessera.api.driver.cluster_policy import read_cluster_policy
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.api.driver.policy import DriverPolicy
+from tessera.clock import Clock
+from tessera.driver.nodes.os_image import parse_os_image
+from tessera.kube.client import Client
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import Informer
+from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES
+from tessera_lab.drivers.driver_containers import Draw, exact
+from tessera_lab.reference_operator.manifests import NAMESPACE, PRESENT, driver, operands
+from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.simulation.cost_model import CostModel
+
+_NFD = "feature.node.kubernetes.io/"
+_CARDS = (f"{_NFD}pci-10de.present", f"{_NFD}pci-0302_10de.present")
+
+
+class UpstreamOperator:
+    """The operator's own process.
+
+    Args:
+        client: its calls.
+        clock: the time.
+        costs: how long a reconcile takes.
+        driver_toolkit: image of OpenShift's Driver Toolkit, for drivers that are built; empty elsewhere.
+        waits: what it waits for.
+        draw: chance.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        costs: CostModel,
+        *,
+        driver_toolkit: str = "",
+        waits: Waits = REFERENCE,
+        draw: Draw = exact,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._costs = costs
+        self._driver_toolkit = driver_toolkit
+        self._waits = waits
+        self._draw = draw
+        rng = random.Random(0)
+        self._policies = Informer(client, CLUSTER_POLICIES, clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES.untyped(), clock=clock, rng=rng)
+        self._stirred = asyncio.Event()
+        self._made: set[str] = set()
+
+    async def run(self) -> None:
+        """Reconciles until cancelled."""
+        await self._client.apply(NAMESPACES.untyped(), NAMESPACE, {})
+        for informer in (self._policies, self._nodes):
+            informer.add_handler(lambda _event: self._stirred.set())
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._policies.run())
+            group.create_task(self._nodes.run())
+            await self._policies.wait_synced()
+            await self._nodes.wait_synced()
+            seen: Any = None
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                found = self._wanted()
+                if found != seen:
+                    seen = found
+                    await self._reconcile(*found)
+
+    def _wanted(self) -> tuple[DriverPolicy | None, tuple[tuple[str, str, str, bool], ...]]:
+        """What a reconcile depends on: the policy, and nodes with cards: name, kernel, OS tag, labelled by itself."""
+        policies = sorted(self._policies.cache.values(), key=lambda each: each["metadata"]["creationTimestamp"])
+        policy = read_cluster_policy(policies[0]).policy if policies else None
+        return policy, tuple(sorted(self._with_cards()))
+
+    def _with_cards(self) -> Iterator[tuple[str, str, str, bool]]:
+        for node in self._nodes.cache.values():
+            labels = node["metadata"].get("labels") or {}
+            if any(labels.get(name) == "true" for name in _CARDS):
+                info = (node.get("status") or {}).get("nodeInfo") or {}
+                release = parse_os_image(info.get("osImage", ""))
+                tag = f"{release.id}{release.version}" if release is not None else ""
+                name, kernel = node["metadata"]["name"], info.get("kernelVersion", "")
+                yield name, kernel, tag, labels.get(PRESENT) == "true"
+
+    async def _reconcile(self, policy: DriverPolicy | None, nodes: tuple[tuple[str, str, str, bool], ...]) -> None:
+        wanted = self._objects(policy, nodes) if policy is not None else []
+        names = {each["metadata"]["name"] for each in wanted}
+        if self._waits.reconcile and (not names <= self._made or any(not labelled for *_, labelled in nodes)):
+            await self._clock.sleep(self._draw(self._costs.reconcile_seconds))
+        for name, *_, labelled in nodes:
+            if not labelled:
+                with suppress(NotFound):
+                    await self._client.merge_patch(NODES, name, {"metadata": {"labels": {PRESENT: "true"}}})
+        for each in wanted:
+            if each["metadata"]["name"] not in self._made:
+                await self._client.apply(DAEMONSETS.untyped(), each["metadata"]["name"], each, NAMESPACE)
+        for name in sorted(self._made - names):
+            with suppress(NotFound):
+                await self._client.delete(DAEMONSETS, name, NAMESPACE, propagation="Background")
+        self._made = names
+
+    def _objects(self, policy: DriverPolicy, nodes: tuple[tuple[str, str, str, bool], ...]) -> list[dict[str, Any]]:
+        source = policy.source
+        repository = f"{source.repository}/{source.image}"
+        drivers = []
+        for _, kernel, tag, _ in nodes:
+            if policy.use_precompiled:
+                name = "nvidia-driver-daemonset-" + kernel.replace("_", ".").lower()[:40]
+                image = f"{repository}:{source.version}-{kernel}-{tag}"
+                selector = {PRESENT: "true", f"{_NFD}kernel-version.full": kernel}
+                drivers.append(driver(name, image, selector, waits=self._waits))
+            else:
+                image = f"{repository}:{source.version}-{tag}"
+                drivers.append(
+                    driver(
+                        "nvidia-driver-daemonset",
+                        image,
+                        {PRESENT: "true"},
+                        driver_toolkit=self._driver_toolkit,
+                        waits=self._waits,
+                    )
+                )
+        unique = {each["metadata"]["name"]: each for each in drivers}
+        return [*unique.values(), *operands(self._waits)] if unique else []

@@ -1,0 +1,141 @@
+"""What the containers of the reference operator do: look for a marker now and then, and their work.
+
+The lengths of the waits are in :mod:`tessera_lab.reference_operator.waits`, the polls are here, and the driver's
+startup probe is in its DaemonSet (:mod:`tessera_lab.reference_operator.manifests`). The validator's last check (the
+node counts its cards) and its CUDA pod are left out: no pod waits for them before it gets a card.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from tessera.agent.base.marker_files import Markers
+from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
+from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
+from tessera_lab.drivers.driver_containers import Draw, exact
+from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.images.catalogue import ImageProgram
+from tessera_lab.kubelet.images.image_programs import FAILED_EXIT, ProgramContext
+from tessera_lab.reference_operator import manifests
+from tessera_lab.reference_operator.waits import REFERENCE, Waits
+from tessera_lab.simulation.cost_model import CostModel
+
+#: Written by the toolkit's container here; with the real one a container of the runtime class starts.
+_CONFIGURED = ".runtime-configured"
+
+RESOURCE = "nvidia.com/gpu"
+
+
+def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+    """The validator's image, by ``COMPONENT``; ``wait`` for a client's init container that looks for one marker.
+
+    Operands are in it, too, where they have no images of their own (:func:`device_plugin`, :func:`other`).
+    """
+    plugin = device_plugin(costs, waits=waits, draw=draw)
+
+    async def run(context: ProgramContext) -> int:
+        if context.markers is None:
+            return FAILED_EXIT
+        markers = Markers(context.markers)
+        match context.env.get("COMPONENT"):
+            case "driver":
+                await _poll(context, markers, DRIVER_CONTAINER_READY, waits.validator_poll)
+                if waits.proves_driver:
+                    await context.clock.sleep(draw(costs.nvml_seconds))
+                markers.write(DRIVER_READY, "simulated\n")
+            case "toolkit":
+                await _poll(context, markers, _CONFIGURED, waits.validator_poll)
+                await context.clock.sleep(draw(costs.nvml_seconds))
+                markers.write(TOOLKIT_READY, "simulated\n")
+            case "cuda":
+                await context.clock.sleep(draw(costs.cuda_seconds))
+                markers.write(CUDA_READY, "simulated\n")
+            case "wait":
+                await _poll(
+                    context, markers, TOOLKIT_READY if waits.starts_plugin else CUDA_READY, waits.validator_poll
+                )
+            case manifests.DEVICE_PLUGIN:
+                return await plugin(context)
+            case manifests.OTHER:
+                return await other(context)
+            case _:
+                return await _stay(context, markers, CUDA_READY, TOOLKIT_READY, DRIVER_READY)
+        return 0
+
+    return run
+
+
+def toolkit(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+    """The container toolkit under upstream's entry point: poll, sleep, install."""
+
+    async def run(context: ProgramContext) -> int:
+        if context.markers is None:
+            return FAILED_EXIT
+        markers = Markers(context.markers)
+        await _poll(context, markers, DRIVER_READY, waits.toolkit_poll)
+        await context.clock.sleep(waits.toolkit_sleep)
+        await context.clock.sleep(draw(costs.toolkit_seconds))
+        markers.write(_CONFIGURED, "simulated\n")
+        return await _stay(context, markers, _CONFIGURED)
+
+    return run
+
+
+def device_plugin(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -> ImageProgram:
+    """The device plugin: registers whole cards once it has started."""
+
+    async def run(context: ProgramContext) -> int:
+        machine, plugins = context.machine, context.plugins
+        if machine is None or not isinstance(plugins, Direct):
+            context.log("simulated: the reference's device plugin runs in labs without sockets only")
+            return FAILED_EXIT
+        if waits.starts_plugin:
+            await context.clock.sleep(draw(costs.plugin_seconds))
+        context.ready()
+        await plugins.bus.serve(_WholeCards(machine.uuids()))
+        return 0
+
+    return run
+
+
+async def other(context: ProgramContext) -> int:
+    """An operand that nobody waits for: it runs."""
+    context.ready()
+    await asyncio.Event().wait()
+    raise AssertionError("waits until it is cancelled")
+
+
+async def _poll(context: ProgramContext, markers: Markers, name: str, seconds: float) -> None:
+    while not markers.present(name):
+        await context.clock.sleep(seconds)
+
+
+async def _stay(context: ProgramContext, markers: Markers, *written: str) -> int:
+    """Runs until it is stopped; its preStop hook takes its markers away."""
+    try:
+        return await other(context)
+    finally:
+        for name in written:
+            markers.remove(name)
+
+
+class _WholeCards:
+    """A device plugin that offers each card as one device."""
+
+    resource_name = RESOURCE
+    options = PluginOptions()
+
+    def __init__(self, uuids: Sequence[str]) -> None:
+        self._devices = [Device(id=uuid) for uuid in uuids]
+
+    async def list_and_watch(self) -> AsyncIterator[Sequence[Device]]:
+        yield self._devices
+        await asyncio.Event().wait()
+
+    async def get_preferred_allocation(self, requests: Sequence[PreferredRequest]) -> Sequence[Sequence[str]]:
+        return [request.available[: request.size] for request in requests]
+
+    async def allocate(self, requests: Sequence[Sequence[str]]) -> Sequence[Allocation]:
+        return [Allocation(envs={"NVIDIA_VISIBLE_DEVICES": ",".join(ids)}) for ids in requests]
+
+    async def pre_start_container(self, device_ids: Sequence[str]) -> None:
+        del device_ids

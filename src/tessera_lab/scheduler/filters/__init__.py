@@ -1,0 +1,1 @@
+"""kube-scheduler's filters: each refuses nodes for one pod, with kube-scheduler's reason."""

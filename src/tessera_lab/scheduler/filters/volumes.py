@@ -1,0 +1,227 @@
+"""Volumes of a pod, as kube-scheduler's plugins VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone do.
+
+A claim that waits for its first consumer gets a volume that is there and can be reached from the node, smallest first;
+else one is made for the node, if the class has a provisioner and its topologies admit the node. Storage capacity
+objects are not played.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.kube.quantity import parse_quantity
+from tessera_lab.apiserver.pods.binding_and_eviction import selects
+from tessera_lab.scheduler.filters.node_affinity import term_matches
+from tessera_lab.scheduler.filters.refusal import Refusal
+from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
+from tessera_lab.scheduler.state.storage_cache import NO_PROVISIONER, SELECTED_NODE, Storage, annotations, claims_of
+
+Json = Mapping[str, Any]
+
+UNBOUND_IMMEDIATE = "pod has unbound immediate PersistentVolumeClaims"
+NODE_CONFLICT = Refusal("node(s) didn't match PersistentVolume's node affinity", final=True)
+NO_VOLUMES = Refusal("node(s) didn't find available persistent volumes to bind", final=True)
+TOO_MANY = Refusal("node(s) exceed max volume count")
+ONE_POD_ONLY = Refusal("node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode")
+NO_ZONE = Refusal("node(s) had no available volume zone", final=True)
+
+#: Labels of a volume that a node's must equal, where the node has any of them.
+ZONES = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What is to happen to a pod's claims once it has its node.
+
+    Attributes:
+        bind: claim to the volume that it gets.
+        make: claims whose volume is to be made for the node.
+    """
+
+    bind: dict[str, str] = {}
+    make: tuple[str, ...] = ()
+
+
+class VolumeFilter(msgspec.Struct, frozen=True):
+    """Judges nodes.
+
+    Attributes:
+        hopeless: why no node can take the pod; empty if some may.
+        judge: why one node cannot.
+        plan: what to do with the claims on a node that can.
+    """
+
+    hopeless: str
+    judge: Callable[[Node], Refusal | None]
+    plan: Callable[[Node], Plan]
+
+
+def volume_filter(pod: PodNeeds, cluster: Cluster) -> VolumeFilter | None:
+    """Judges nodes for a pod; None if it uses no claims."""
+    storage = cluster.storage
+    wanted = dict(claims_of(pod.namespace, pod.key.partition("/")[2], pod.spec))
+    if not wanted:
+        return None
+    why = next((text for key, own in wanted.items() if (text := _unusable(storage, key, ephemeral=own))), "")
+    claims = [] if why else [storage.claims[key] for key in wanted]
+    bound = [each for each in claims if storage.is_bound(each)]
+    loose = [each for each in claims if not storage.is_bound(each)]
+    if not why and not all(map(storage.waits_for_consumer, loose)):
+        why = UNBOUND_IMMEDIATE
+
+    taken = _taken_by_one(claims, pod, cluster)
+
+    def judge(node: Node) -> Refusal | None:
+        if taken:
+            return ONE_POD_ONLY
+        if _exceeds(claims, node, storage):
+            return TOO_MANY
+        volumes = [storage.volumes.get(each["spec"]["volumeName"]) for each in bound]
+        if not all(volume is not None and reaches(volume, node) for volume in volumes):
+            return NODE_CONFLICT
+        if _plan(loose, node, storage) is None:
+            return NO_VOLUMES
+        return None if all(volume is not None and _in_zone(volume, node) for volume in volumes) else NO_ZONE
+
+    return VolumeFilter(why, judge, lambda node: _plan(loose, node, storage) or Plan())
+
+
+def _unusable(storage: Storage, key: str, *, ephemeral: bool) -> str:
+    claim, name = storage.claims.get(key), key.partition("/")[2]
+    if claim is None and ephemeral:
+        return f'waiting for ephemeral volume controller to create the persistentvolumeclaim "{name}"'
+    if claim is None:
+        return f'persistentvolumeclaim "{name}" not found'
+    if (claim.get("status") or {}).get("phase") == "Lost":
+        volume = claim["spec"].get("volumeName", "")
+        return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{volume}"'
+    return f'persistentvolumeclaim "{name}" is being deleted' if claim["metadata"].get("deletionTimestamp") else ""
+
+
+def reaches(volume: Json, node: Node) -> bool:
+    """Whether a volume's node affinity admits the node."""
+    required = (volume["spec"].get("nodeAffinity") or {}).get("required")
+    terms = (required or {}).get("nodeSelectorTerms") or ()
+    return required is None or any(term_matches(term, node.labels, node.name) for term in terms)
+
+
+def _in_zone(volume: Json, node: Node) -> bool:
+    if not any(key in node.labels for key in ZONES):
+        return True
+    labels = volume["metadata"].get("labels") or {}
+    return all(node.labels.get(key) in labels[key].split("__") for key in ZONES if key in labels)
+
+
+def _plan(claims: Iterable[Json], node: Node, storage: Storage) -> Plan | None:
+    """How each claim gets a volume on the node; None if one cannot."""
+    bind: dict[str, str] = {}
+    make: list[str] = []
+    for claim in claims:
+        key = f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"
+        selected = annotations(claim).get(SELECTED_NODE)
+        if selected is not None and selected != node.name:
+            return None
+        volume = fitting_volume(claim, storage.volumes.values(), node, set(bind.values())) if not selected else None
+        if volume is not None:
+            bind[key] = volume["metadata"]["name"]
+        elif _makes(storage.classes[claim["spec"]["storageClassName"]], node):
+            make.append(key)
+        else:
+            return None
+    return Plan(bind, tuple(make))
+
+
+def _makes(item: Json, node: Node) -> bool:
+    terms = item.get("allowedTopologies") or ()
+    return item["provisioner"] != NO_PROVISIONER and (
+        not terms
+        or any(
+            all(node.labels.get(test["key"]) in test["values"] for test in term.get("matchLabelExpressions") or ())
+            for term in terms
+        )
+    )
+
+
+def fitting_volume(claim: Json, volumes: Iterable[Json], node: Node | None, taken: set[str]) -> Json | None:
+    """The smallest volume that a claim may have; on a node, or anywhere. One reserved for the claim goes first."""
+    found = [each for each in volumes if each["metadata"]["name"] not in taken and _fits(claim, each)]
+    found = [each for each in found if node is None or reaches(each, node)]
+    return min(found, key=lambda each: (not each["spec"].get("claimRef"), _size(each), _name(each)), default=None)
+
+
+def _fits(claim: Json, volume: Json) -> bool:
+    want, have = claim["spec"], volume["spec"]
+    reference, meta = have.get("claimRef"), claim["metadata"]
+    if volume["metadata"].get("deletionTimestamp"):
+        return False
+    if reference is not None:
+        same = (reference.get("namespace"), reference.get("name")) == (meta["namespace"], meta["name"])
+        return same and reference.get("uid") in {None, "", meta["uid"]}
+    return (
+        (volume.get("status") or {}).get("phase") == "Available"
+        and (want.get("storageClassName") or "") == (have.get("storageClassName") or "")
+        and want.get("volumeMode", "Filesystem") == have.get("volumeMode", "Filesystem")
+        and set(want["accessModes"]) <= set(have["accessModes"])
+        and _size(volume) >= parse_quantity(want["resources"]["requests"]["storage"])
+        and (not want.get("selector") or selects(want["selector"], volume["metadata"].get("labels") or {}))
+    )
+
+
+def _size(volume: Json) -> Any:
+    return parse_quantity(volume["spec"]["capacity"]["storage"])
+
+
+def _name(volume: Json) -> str:
+    return str(volume["metadata"]["name"])
+
+
+def _taken_by_one(claims: Iterable[Json], pod: PodNeeds, cluster: Cluster) -> bool:
+    """Whether another pod uses a claim that only one pod may use."""
+    names = {each["metadata"]["name"] for each in claims if each["spec"].get("accessModes") == ["ReadWriteOncePod"]}
+    keys = {f"{pod.namespace}/{name}" for name in names}
+    return bool(keys) and any(
+        key in keys
+        for node in cluster.nodes.values()
+        for other in node.pods.values()
+        for key, _ in claims_of(other.namespace, _own(other), other.spec)
+    )
+
+
+def _own(pod: PodNeeds) -> str:
+    return pod.key.partition("/")[2]
+
+
+def _exceeds(claims: Iterable[Json], node: Node, storage: Storage) -> bool:
+    """Whether a CSI driver could not attach so many volumes to the node."""
+    drivers = (storage.csi_nodes.get(node.name, {}).get("spec") or {}).get("drivers") or ()
+    limits = {each["name"]: (each.get("allocatable") or {}).get("count") for each in drivers}
+    new = {found for each in claims if (found := _attached(each, storage))}
+    if not any(limits.get(driver) is not None for driver, _ in new):
+        return False
+    held = {
+        found
+        for other in node.pods.values()
+        for key, _ in claims_of(other.namespace, _own(other), other.spec)
+        if key in storage.claims and (found := _attached(storage.claims[key], storage))
+    }
+    for driver, limit in limits.items():
+        added = {each for each in new - held if each[0] == driver}
+        if limit is not None and added and sum(each[0] == driver for each in held) + len(added) > limit:
+            return True
+    return False
+
+
+def _attached(claim: Json, storage: Storage) -> tuple[str, str] | None:
+    """Driver and identity of the volume that a claim attaches; None if no CSI driver serves it."""
+    volume = storage.volumes.get(claim["spec"].get("volumeName") or "")
+    if volume is not None:
+        csi = volume["spec"].get("csi")
+        return (csi["driver"], csi["volumeHandle"]) if csi else None
+    item = storage.classes.get(claim["spec"].get("storageClassName") or "")
+    meta = claim["metadata"]
+    return None if item is None else (item["provisioner"], f"{meta['namespace']}/{meta['name']}")

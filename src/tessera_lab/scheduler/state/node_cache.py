@@ -1,0 +1,228 @@
+"""Who holds what: the scheduler's memory of nodes and of the pods placed on them.
+
+Kept from events and from the scheduler's own decisions (a decided pod counts at once, before the API server has
+confirmed the binding). Node lookups by name and by hostname label cost the same at any number of nodes.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from tessera_lab.scheduler.state.pod_requests import Amounts, HostPort, amounts, conflict, host_ports, pod_requests
+from tessera_lab.scheduler.state.storage_cache import Storage
+
+Json = Mapping[str, Any]
+HOSTNAME = "kubernetes.io/hostname"
+
+
+class PodNeeds(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod, compiled once for many comparisons.
+
+    Attributes:
+        key: ``namespace/name``.
+        uid: the pod's UID; the key may be used again by another pod.
+        labels: its labels.
+        terminating: its deletion was asked for.
+        priority: higher goes first.
+        created: seconds since 1970; earlier goes first among equals.
+        spec: the pod's spec as decoded JSON.
+        requests: see :func:`tessera_lab.scheduler.state.pod_requests.pod_requests`.
+        ports: host ports.
+    """
+
+    key: str
+    uid: str
+    priority: int
+    created: float
+    spec: Json
+    requests: Amounts
+    ports: frozenset[HostPort]
+    labels: Mapping[str, str] = {}
+    terminating: bool = False
+
+    @property
+    def namespace(self) -> str:
+        """Its namespace."""
+        return self.key.partition("/")[0]
+
+    @property
+    def has_anti_affinity(self) -> bool:
+        """Whether it keeps other pods away from itself."""
+        rule = (self.spec.get("affinity") or {}).get("podAntiAffinity") or {}
+        return bool(rule.get("requiredDuringSchedulingIgnoredDuringExecution"))
+
+
+def pod_needs(
+    key: str,
+    uid: str,
+    created: float,
+    spec: Json,
+    labels: Mapping[str, str] | None = None,
+    *,
+    terminating: bool = False,
+) -> PodNeeds:
+    """Compiles a pod's spec."""
+    return PodNeeds(
+        key=key,
+        uid=uid,
+        labels=labels or {},
+        terminating=terminating,
+        priority=int(spec.get("priority") or 0),
+        created=created,
+        spec=spec,
+        requests=pod_requests(spec),
+        ports=host_ports(spec),
+    )
+
+
+class Node:
+    """One node as the scheduler sees it. ``used`` is the sum over the pods in ``pods`` (by UID)."""
+
+    __slots__ = ("allocatable", "labels", "name", "pods", "taints", "unschedulable", "used")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.labels: Mapping[str, str] = {}
+        self.taints: tuple[Json, ...] = ()
+        self.unschedulable = False
+        self.allocatable: Amounts = {}
+        self.used: Amounts = {}
+        self.pods: dict[str, PodNeeds] = {}
+
+    def lacking(self, requests: Amounts) -> list[tuple[str, int]]:
+        """The requests of which too little is free, in the pod's order."""
+        used, allocatable = self.used, self.allocatable
+        return [each for each in requests.items() if each[1] > allocatable.get(each[0], 0) - used.get(each[0], 0)]
+
+    def ports_taken(self, ports: frozenset[HostPort]) -> bool:
+        """Whether another pod of the node holds one of the host ports."""
+        return bool(ports) and any(conflict(ports, pod.ports) for pod in self.pods.values())
+
+    def hold(self, pod: PodNeeds) -> None:
+        """Counts a pod."""
+        self.pods[pod.uid] = pod
+        for name, value in pod.requests.items():
+            self.used[name] = self.used.get(name, 0) + value
+
+    def free(self, uid: str) -> PodNeeds | None:
+        """Counts a pod no more, and returns it."""
+        pod = self.pods.pop(uid, None)
+        if pod is not None:
+            for name, value in pod.requests.items():
+                self.used[name] -= value
+        return pod
+
+
+class Cluster:
+    """Nodes, and pods on nodes. A pod may be placed on a node that is not known yet; it counts when the node comes.
+
+    Attributes:
+        nodes: by name.
+        namespaces: labels of namespaces.
+        storage: volumes, claims and storage classes.
+        nominated: pods that room was made for, by the node's name and their UIDs.
+        holders_of_anti_affinity: node of every placed pod with required anti-affinity, by UID.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.storage = Storage()
+        self.holders_of_anti_affinity: dict[str, str] = {}
+        self.nominated: dict[str, dict[str, PodNeeds]] = {}
+        self._nominations: dict[str, str] = {}
+        self._priorities: Counter[int] = Counter()
+        self._by_hostname: dict[str, set[str]] = {}
+        self._placed: dict[str, tuple[str, PodNeeds]] = {}
+        self._waiting_for_node: dict[str, dict[str, PodNeeds]] = {}
+
+    def set_node(self, name: str, labels: Mapping[str, str], spec: Json, allocatable: Mapping[str, str]) -> bool:
+        """Adds or updates a node. Returns whether anything that decides about pods has changed."""
+        node = self.nodes.get(name)
+        is_new = node is None
+        if node is None:
+            node = self.nodes[name] = Node(name)
+            for pod in self._waiting_for_node.pop(name, {}).values():
+                node.hold(pod)
+        facts = (dict(labels), tuple(spec.get("taints") or ()), bool(spec.get("unschedulable")), amounts(allocatable))
+        if not is_new and facts == (node.labels, node.taints, node.unschedulable, node.allocatable):
+            return False
+        self._index(node, labels)
+        node.labels, node.taints, node.unschedulable, node.allocatable = facts
+        return True
+
+    def remove_node(self, name: str) -> None:
+        """Forgets a node; its pods stay on record until they are removed."""
+        node = self.nodes.pop(name, None)
+        if node is not None:
+            self._by_hostname.get(node.labels.get(HOSTNAME, ""), set()).discard(name)
+            if node.pods:
+                self._waiting_for_node[name] = dict(node.pods)
+
+    def place(self, pod: PodNeeds, node_name: str) -> None:
+        """Counts a pod on a node, in its present form."""
+        self.remove_pod(pod.uid)
+        self._placed[pod.uid] = (node_name, pod)
+        self._priorities[pod.priority] += 1
+        if pod.has_anti_affinity:
+            self.holders_of_anti_affinity[pod.uid] = node_name
+        node = self.nodes.get(node_name)
+        if node is None:
+            self._waiting_for_node.setdefault(node_name, {})[pod.uid] = pod
+        else:
+            node.hold(pod)
+
+    def remove_pod(self, uid: str) -> bool:
+        """Frees what the pod held. Returns whether it held anything."""
+        placed = self._placed.pop(uid, None)
+        if placed is None:
+            return False
+        node_name, pod = placed
+        self._priorities[pod.priority] -= 1
+        self.holders_of_anti_affinity.pop(uid, None)
+        node = self.nodes.get(node_name)
+        if node is None:
+            self._waiting_for_node.get(node_name, {}).pop(uid, None)
+        else:
+            node.free(uid)
+        return True
+
+    def nominate(self, uid: str, room: tuple[PodNeeds, str] | None) -> None:
+        """Notes that room is made for a pod on a node; None takes that back."""
+        before = self._nominations.pop(uid, None)
+        if before is not None:
+            del self.nominated[before][uid]
+            if not self.nominated[before]:
+                del self.nominated[before]
+        if room is not None:
+            pod, self._nominations[uid] = room
+            self.nominated.setdefault(self._nominations[uid], {})[uid] = pod
+
+    def nomination(self, uid: str) -> str | None:
+        """The node on which room is made for a pod."""
+        return self._nominations.get(uid)
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a placed pod is less important."""
+        return any(count and each < priority for each, count in self._priorities.items())
+
+    def placed(self, uid: str) -> PodNeeds | None:
+        """A pod that counts on a node, as it was counted."""
+        found = self._placed.get(uid)
+        return found[1] if found is not None else None
+
+    def is_placed(self, uid: str) -> bool:
+        """Whether the pod counts on a node."""
+        return uid in self._placed
+
+    def with_hostname(self, hostname: str) -> Iterable[Node]:
+        """The nodes whose hostname label has this value."""
+        return [self.nodes[name] for name in sorted(self._by_hostname.get(hostname, ()))]
+
+    def _index(self, node: Node, labels: Mapping[str, str]) -> None:
+        before, after = node.labels.get(HOSTNAME, ""), labels.get(HOSTNAME, "")
+        if before != after:
+            self._by_hostname.get(before, set()).discard(node.name)
+        self._by_hostname.setdefault(after, set()).add(node.name)

@@ -1,0 +1,96 @@
+"""Has a pod's claims bound before the pod is: kube-scheduler's PreBind of volumes.
+
+A volume that is there is reserved for its claim; for a claim whose volume is to be made, the node is written down, and
+the provisioner makes it there. Then the scheduler waits, and nothing else of it does.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.meta import Resource, key_of, split_key
+from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
+from tessera_lab.scheduler.decision import Placed
+from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, Storage
+from tessera_lab.simulation.supervision import LabInformer
+
+Json = dict[str, Any]
+
+#: Seconds that binding may take (``bindTimeoutSeconds``); after it the pod is decided again.
+PATIENCE = 600.0
+
+
+class VolumeBinder:
+    """Mirrors storage objects and binds claims.
+
+    Args:
+        client: who writes.
+        storage: the scheduler's memory, kept up to date here.
+        changed: called after every change of it.
+        clock: for deadlines.
+        rng: for the mirrors' jitter.
+    """
+
+    def __init__(
+        self, client: Client, storage: Storage, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._client = client
+        self._storage = storage
+        self._changed = changed
+        self._clock = clock
+        self._bound = asyncio.Event()
+        kinds: tuple[tuple[Resource[Any], dict[str, Any]], ...] = (
+            (PERSISTENT_VOLUME_CLAIMS, storage.claims),
+            (PERSISTENT_VOLUMES, storage.volumes),
+            (STORAGE_CLASSES, storage.classes),
+            (CSI_NODES, storage.csi_nodes),
+        )
+        self.informers: Sequence[Informer[Json]] = [
+            LabInformer(client, kind.untyped(), clock=clock, rng=rng) for kind, _ in kinds
+        ]
+        for informer, (_, memory) in zip(self.informers, kinds, strict=True):
+            informer.add_handler(self._mirror(memory))
+
+    def _mirror(self, memory: dict[str, Any]) -> Callable[[Event[Json]], None]:
+        def handle(event: Event[Json]) -> None:
+            if event.kind is EventKind.DELETED:
+                memory.pop(key_of(event.object), None)
+            else:
+                memory[key_of(event.object)] = event.object
+            self._bound.set()
+            self._changed()
+
+        return handle
+
+    async def bind(self, placed: Placed) -> None:
+        """Returns once all claims of a decision are bound.
+
+        Raises:
+            TimeoutError: they were not in time.
+            ApiError: the server refused a write.
+        """
+        plan = placed.volumes
+        for claim, volume in plan.bind.items():
+            namespace, name = split_key(claim)
+            reference = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "namespace": namespace, "name": name}
+            reference["uid"] = self._storage.claims[claim]["metadata"]["uid"]
+            await self._client.merge_patch(PERSISTENT_VOLUMES, volume, {"spec": {"claimRef": reference}})
+        for claim in plan.make:
+            namespace, name = split_key(claim)
+            patch = {"metadata": {"annotations": {SELECTED_NODE: placed.node}}}
+            await self._client.merge_patch(PERSISTENT_VOLUME_CLAIMS, name, patch, namespace)
+        wanted = (*plan.bind, *plan.make)
+        if not wanted:
+            return
+        async with asyncio.timeout(PATIENCE):
+            while not all(self._is_bound(claim) for claim in wanted):
+                self._bound.clear()
+                await self._bound.wait()
+
+    def _is_bound(self, key: str) -> bool:
+        claim = self._storage.claims.get(key)
+        return claim is not None and self._storage.is_bound(claim)

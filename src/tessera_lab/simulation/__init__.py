@@ -1,0 +1,1 @@
+"""Base of the simulated cluster: virtual time, costs, operating systems, and restarts of failed parts."""

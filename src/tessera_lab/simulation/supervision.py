@@ -1,0 +1,97 @@
+"""Keeps the parts of a lab running: what fails ends itself, and nothing beside it.
+
+A cluster survives its own programs. systemd starts a kubelet again, a kubelet starts scheduler and controller manager
+again, and each with growing pauses. So it is here: an error that a part did not foresee is logged with its traceback,
+ends that part, and the part starts anew from what the API server has. One object that a part cannot take spoils what
+the part would have done with that object.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Never, TypeVar
+
+from tessera.clock import Clock
+from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.meta import key_of
+from tessera_lab.simulation.restart_backoff import FIRST, LONGEST, CrashBackoff
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+async def supervised(
+    name: str, run: Callable[[], Coroutine[Any, Any, object]], clock: Clock, *, least: float = 0.0
+) -> Never:
+    """Runs a part, and again after each end, until cancelled.
+
+    Args:
+        name: of the part, for the log.
+        run: makes and runs the part; called anew for every start.
+        clock: for the pauses.
+        least: shortest pause before a start, seconds; from there it grows as that of a container does.
+    """
+    backoff = CrashBackoff()
+    while True:
+        began = clock.monotonic()
+        error = await outcome(run())
+        if error is not None:
+            _log.error("%s ended by an error", name, exc_info=error)
+        pause = max(least, backoff.after(clock.monotonic() - began))
+        _log.error("%s starts again in %g s", name, pause)
+        await clock.sleep(pause)
+
+
+async def outcome(work: Coroutine[Any, Any, object]) -> Exception | None:
+    """Runs the work in a task of its own: the error that it ended with, or None; cancelling this cancels it.
+
+    So a cancellation is never taken for an error, nor swallowed by work that fails while it is being cancelled.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # nobody is left to be told
+        raise
+    error = RuntimeError("it was cancelled by something of its own") if task.cancelled() else task.exception()
+    if error is None or isinstance(error, Exception):
+        return error
+    raise error
+
+
+class LabInformer(Informer[T]):
+    """An informer whose handlers may fail with an object: they get it again after a pause, and others meanwhile."""
+
+    def add_handler(self, handler: Callable[[Event[T]], None]) -> Callable[[], None]:
+        """See :meth:`.Informer.add_handler`."""
+
+        def handle(event: Event[T], failures: int = 0) -> None:
+            try:
+                handler(event)
+            except Exception:  # noqa: BLE001 - one object's error, whatever it is, must not end the mirror
+                _log.exception("an object cannot be handled: %.500s", event.object)
+                pause = min(LONGEST, FIRST * 2**failures)
+                asyncio.get_running_loop().call_later(pause, again, event, failures + 1)
+
+        def again(event: Event[T], failures: int) -> None:
+            now = self.cache.get(key_of(event.object))
+            handle(Event(EventKind.DELETED, event.object) if now is None else Event(EventKind.ADDED, now), failures)
+
+        return super().add_handler(handle)
+
+
+def being_cancelled() -> bool:
+    """Whether somebody has asked this task to end: an error then must not keep it alive."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def one_line_of(error: BaseException) -> str:
+    """The first error below groups, as a status or an event says it."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,1 @@
+"""Controllers that make pods: ReplicaSet, Deployment, StatefulSet, DaemonSet, Job."""

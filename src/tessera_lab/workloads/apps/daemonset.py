@@ -1,0 +1,228 @@
+"""DaemonSet: one pod on every node that it is meant for.
+
+A pod is pinned by required affinity on the node's name and tolerates what a node in trouble is tainted with, as the
+real controller writes it. An update goes node by node within ``maxUnavailable``, or waits for pods to be deleted
+(OnDelete). ``maxSurge`` is not implemented and is told in an event. The template's hash is kept in the pods' label
+only; there are no ControllerRevision objects.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tessera.kube.meta import key_of
+from tessera.kube.resources import DAEMONSETS, PODS
+from tessera_lab.scheduler.filters.node_affinity import pinned_names, selector_matches
+from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.workloads.apps.rollout import template_hash
+from tessera_lab.workloads.base.expectations import Expectations
+from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
+from tessera_lab.workloads.base.owner_queueing import queue_controller, queue_itself
+from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of
+from tessera_lab.workloads.base.pods import PodMaker, available_in, created_at, from_template, is_ready, phase
+from tessera_lab.workqueue import WorkQueue
+
+HASH_LABEL = "controller-revision-hash"
+GENERATION_LABEL = "pod-template-generation"
+
+#: What every DaemonSet pod tolerates (``util.AddOrUpdateDaemonPodTolerations``).
+TOLERATIONS: tuple[Mapping[str, str], ...] = (
+    {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/disk-pressure", "operator": "Exists", "effect": "NoSchedule"},
+    {"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"},
+    {"key": "node.kubernetes.io/pid-pressure", "operator": "Exists", "effect": "NoSchedule"},
+    {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"},
+)
+HOST_NETWORK_TOLERATION = {
+    "key": "node.kubernetes.io/network-unavailable",
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
+
+
+class DaemonSetController:
+    """Keeps DaemonSets on their nodes."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        self._expectations = Expectations(mirrors.clock, self._queue.add)
+        self._claims = Claims(mirrors.client, DAEMONSETS, PODS)
+        self._pods = PodMaker(mirrors, DAEMONSETS, self._expectations)
+        mirrors.daemonsets.add_handler(queue_itself(self._queue))
+        mirrors.pods.add_handler(queue_controller(DAEMONSETS, mirrors.daemonsets, self._queue, self._expectations))
+        mirrors.nodes.add_handler(self._on_node)
+
+    async def run(self) -> None:
+        """Reconciles until cancelled."""
+        await self._queue.run()
+
+    def _on_node(self, event: Any) -> None:
+        """What decides about nodes: labels, taints, coming and going. Status alone changes nothing."""
+        old = event.old
+        if old is not None and _facts(old) == _facts(event.object) and event.kind != "DELETED":
+            return
+        for daemonset in self._mirrors.daemonsets.cache.values():
+            self._queue.add(key_of(daemonset))
+
+    async def _reconcile(self, key: str) -> float | None:
+        owner = self._mirrors.daemonsets.cache.get(key)
+        if owner is None:
+            self._expectations.forget(key)
+            return None
+        cache = self._mirrors.pods.cache
+        orphans = cache.by(ORPHANS, owner["metadata"]["namespace"])
+        pods = await self._claims.claim(owner, cache.by(OWNER, owner["metadata"]["uid"]), orphans)
+        by_node = _by_node(pods)
+        nodes = {node["metadata"]["name"]: node for node in self._mirrors.nodes.cache.values()}
+        template = pod_template(owner)
+        wanted = [name for name, node in nodes.items() if should_run(template["spec"], node)]
+        if self._expectations.met(key) and not deleting(owner):
+            await self._manage(key, owner, wanted, by_node)
+            if self._expectations.met(key):
+                await self._update(key, owner, wanted, by_node)
+        return await self._write_status(owner, wanted, by_node)
+
+    async def _manage(self, key: str, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
+        """Makes the pods that are missing, deletes those that are failed, doubled or in the wrong place."""
+        missing = [name for name in wanted if not by_node.get(name)]
+        superfluous = [
+            pod
+            for name, pods in by_node.items()
+            for pod in (pods[1:] if name in wanted else self._unwanted(name, pods))
+            if not deleting(pod)
+        ]
+        failed = [pod for name in wanted for pod in by_node.get(name, ())[:1] if phase(pod) == "Failed"]
+        for pod in failed:
+            node, metadata = pod["spec"].get("nodeName"), pod["metadata"]
+            found = f"Found failed daemon pod {metadata['namespace']}/{metadata['name']} on node {node}"
+            self._mirrors.tell(DAEMONSETS, owner, "FailedDaemonPod", f"{found}, will try to kill it", warning=True)
+        victims = superfluous + [pod for pod in failed if not deleting(pod)]
+        if not missing and not victims:
+            return
+        self._expectations.expect(key, creations=len(missing), deletions=[pod["metadata"]["uid"] for pod in victims])
+        await self._pods.delete(key, owner, victims)
+        await self._pods.create(key, owner, lambda index: new_pod(owner, missing[index]), len(missing))
+
+    def _unwanted(self, name: str, pods: Sequence[Json]) -> Sequence[Json]:
+        """Pods on a node that is not (any more) meant for them; a taint that only forbids scheduling lets them run."""
+        node = self._mirrors.nodes.cache.get(name)
+        if node is None:
+            return ()  # the pod garbage collector's business
+        return [pod for pod in pods if not may_stay(pod["spec"], node)]
+
+    async def _update(self, key: str, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]) -> None:
+        """Deletes outdated pods as far as maxUnavailable lets it; their replacements follow."""
+        strategy = owner["spec"].get("updateStrategy") or {}
+        if strategy.get("type") == "OnDelete":
+            return
+        rolling = strategy.get("rollingUpdate") or {}
+        if rolling.get("maxSurge") not in {None, 0, "0", "0%"}:
+            note = "maxSurge is not implemented by the lab; the update keeps to maxUnavailable"
+            self._mirrors.tell(DAEMONSETS, owner, "NotImplemented", note, warning=True)
+        budget = _unavailable_budget(rolling.get("maxUnavailable", 1), len(wanted))
+        digest = _digest(owner)
+        now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
+        pods = [by_node[name][0] for name in wanted if by_node.get(name)]
+        unavailable = len(wanted) - sum(available_in(pod, minimum, now) == 0.0 for pod in pods)
+        outdated = [pod for pod in pods if labels_of(pod).get(HASH_LABEL) != digest and not deleting(pod)]
+        lame = [pod for pod in outdated if available_in(pod, minimum, now) != 0.0]
+        sound = [pod for pod in outdated if available_in(pod, minimum, now) == 0.0]
+        victims = lame + sound[: max(0, budget - unavailable)]
+        if victims:
+            self._expectations.expect(key, deletions=[pod["metadata"]["uid"] for pod in victims])
+            await self._pods.delete(key, owner, victims)
+
+    async def _write_status(
+        self, owner: Json, wanted: Sequence[str], by_node: Mapping[str, list[Json]]
+    ) -> float | None:
+        now, minimum = self._mirrors.clock.now(), owner["spec"].get("minReadySeconds") or 0
+        current = [by_node[name][0] for name in wanted if by_node.get(name)]
+        waits = [available_in(pod, minimum, now) for pod in current]
+        digest = _digest(owner)
+        available = waits.count(0.0)
+        counts = {
+            "desiredNumberScheduled": len(wanted),
+            "currentNumberScheduled": len(current),
+            "numberMisscheduled": sum(1 for name, pods in by_node.items() if pods and name not in wanted),
+            "numberReady": sum(map(is_ready, current)),
+            "updatedNumberScheduled": sum(labels_of(pod).get(HASH_LABEL) == digest for pod in current),
+            "numberAvailable": available,
+            "numberUnavailable": len(wanted) - available,
+            "observedGeneration": owner["metadata"].get("generation", 0),
+        }
+        required = {"desiredNumberScheduled", "currentNumberScheduled", "numberMisscheduled", "numberReady"}
+        old = owner.get("status") or {}
+        status = {name: value for name, value in counts.items() if value or name in required or old.get(name)}
+        await self._mirrors.write_status(DAEMONSETS, owner, status)
+        return min((wait for wait in waits if wait), default=None)
+
+
+def pod_template(owner: Json) -> dict[str, Any]:
+    """The DaemonSet's pod template with the tolerations that every DaemonSet pod gets."""
+    template = dict(owner["spec"]["template"])
+    spec = dict(template["spec"])
+    own = list(spec.get("tolerations") or ())
+    extra = [*TOLERATIONS, *([HOST_NETWORK_TOLERATION] if spec.get("hostNetwork") else ())]
+    spec["tolerations"] = own + [dict(each) for each in extra if each not in own]
+    return {**template, "spec": spec}
+
+
+def new_pod(owner: Json, node: str) -> dict[str, Any]:
+    """The pod for one node."""
+    template = pod_template(owner)
+    extra = {HASH_LABEL: _digest(owner), GENERATION_LABEL: str(owner["metadata"].get("generation", 1))}
+    pod: dict[str, Any] = from_template(template, owner, DAEMONSETS, extra)
+    pod["metadata"]["generateName"] = owner["metadata"]["name"] + "-"
+    pod["spec"]["affinity"] = pinned(pod["spec"].get("affinity") or {}, node)
+    return pod
+
+
+def pinned(affinity: Json, node: str) -> dict[str, Any]:
+    """The affinity with every required term replaced by this node (``ReplaceDaemonSetPodNodeNameNodeAffinity``)."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    return {**affinity, "nodeAffinity": {**(affinity.get("nodeAffinity") or {}), **required}}
+
+
+def should_run(spec: Json, node: Json) -> bool:
+    """Whether a new pod of this template belongs on the node."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return _selected(spec, node) and untolerated(taints, spec.get("tolerations") or ()) is None
+
+
+def may_stay(spec: Json, node: Json) -> bool:
+    """Whether a pod that is on the node may go on running there."""
+    taints = (node.get("spec") or {}).get("taints") or ()
+    return _selected(spec, node) and untolerated(taints, spec.get("tolerations") or (), ("NoExecute",)) is None
+
+
+def _selected(spec: Json, node: Json) -> bool:
+    fixed = spec.get("nodeName")
+    name = node["metadata"]["name"]
+    return (not fixed or fixed == name) and selector_matches(spec, labels_of(node), name)
+
+
+def _digest(owner: Json) -> str:
+    return template_hash(owner["spec"]["template"], int((owner.get("status") or {}).get("collisionCount") or 0))
+
+
+def _facts(node: Json) -> tuple[Any, Any]:
+    return node["metadata"].get("labels"), (node.get("spec") or {}).get("taints")
+
+
+def _by_node(pods: Sequence[Json]) -> dict[str, list[Json]]:
+    """Pods by the node that they are on or pinned to, the oldest first; those that are leaving last."""
+    found: dict[str, list[Json]] = {}
+    for pod in sorted(pods, key=lambda each: (deleting(each), created_at(each), each["metadata"]["name"])):
+        names = pinned_names(pod["spec"]) or ()
+        node = pod["spec"].get("nodeName") or next(iter(names), None)
+        if node is not None:
+            found.setdefault(node, []).append(pod)
+    return found
+
+
+def _unavailable_budget(value: int | str, total: int) -> int:
+    if isinstance(value, int):
+        return value
+    return max(1, -(-int(value.removesuffix("%")) * total // 100)) if value.endswith("%") else int(value)

@@ -1,0 +1,137 @@
+"""One mirror of each resource for all controllers, and what they have in common to write with.
+
+Objects are plain dicts, since controllers copy parts that nobody here needs to understand (pod templates). What comes
+out of a mirror must not be changed.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.errors import Conflict, NotFound
+from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.informer import Informer
+from tessera.kube.meta import Resource
+from tessera.kube.resources import (
+    CONFIGMAPS,
+    DAEMONSETS,
+    DEPLOYMENTS,
+    JOBS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    REPLICASETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    STATEFULSETS,
+    STORAGE_CLASSES,
+)
+from tessera_lab.simulation.supervision import LabInformer
+from tessera_lab.workloads.base.ownership import Json, controller_of
+
+#: Index of what a controller owns, by the controller's UID; and of what nobody owns, by namespace.
+OWNER = "owner"
+ORPHANS = "orphans"
+NODE = "node"
+
+#: Events that may wait to be sent; a burst of a thousand pods makes several thousand.
+_EVENT_CAPACITY = 20_000
+
+
+def _owner(item: Json) -> Iterable[str]:
+    owner = controller_of(item)
+    return () if owner is None else (str(owner["uid"]),)
+
+
+def _orphan(item: Json) -> Iterable[str]:
+    return (str(item["metadata"].get("namespace", "")),) if controller_of(item) is None else ()
+
+
+def _node(pod: Json) -> Iterable[str]:
+    name = pod["spec"].get("nodeName")
+    return (str(name),) if name else ()
+
+
+_OWNED: Mapping[str, Any] = {OWNER: _owner, ORPHANS: _orphan}
+
+
+class Mirrors:
+    """The resources that workload controllers watch.
+
+    Args:
+        client: reads and writes.
+        clock: for times and pauses.
+        rng: for names and jitter.
+        component: source of the events.
+    """
+
+    def __init__(self, client: Client, *, clock: Clock, rng: random.Random, component: str) -> None:
+        self.client = client
+        self.clock = clock
+        self.rng = rng
+        self._recorder = EventRecorder(client, component=component, clock=clock, rng=rng, capacity=_EVENT_CAPACITY)
+        self.pods = self._mirror(PODS, {**_OWNED, NODE: _node})
+        self.replicasets = self._mirror(REPLICASETS, _OWNED)
+        self.deployments = self._mirror(DEPLOYMENTS)
+        self.statefulsets = self._mirror(STATEFULSETS)
+        self.daemonsets = self._mirror(DAEMONSETS)
+        self.jobs = self._mirror(JOBS)
+        self.nodes = self._mirror(NODES)
+        self.services = self._mirror(SERVICES)
+        self.namespaces = self._mirror(NAMESPACES)
+        self.service_accounts = self._mirror(SERVICE_ACCOUNTS)
+        self.config_maps = self._mirror(CONFIGMAPS)
+        self.node_leases = LabInformer(client, LEASES.untyped(), clock=clock, rng=rng, namespace="kube-node-lease")
+        self.claims = self._mirror(PERSISTENT_VOLUME_CLAIMS)
+        self.volumes = self._mirror(PERSISTENT_VOLUMES)
+        self.storage_classes = self._mirror(STORAGE_CLASSES)
+
+    def _mirror(self, resource: Resource[Any], indexes: Mapping[str, Any] | None = None) -> Informer[dict[str, Any]]:
+        return LabInformer(self.client, resource.untyped(), clock=self.clock, rng=self.rng, indexes=indexes)
+
+    @property
+    def all(self) -> tuple[Informer[dict[str, Any]], ...]:
+        """Every mirror."""
+        return tuple(each for each in vars(self).values() if isinstance(each, Informer))
+
+    async def run(self) -> None:
+        """Mirrors, and sends events, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._recorder.run())
+            for mirror in self.all:
+                group.create_task(mirror.run())
+
+    async def wait_synced(self) -> None:
+        """Returns once every mirror holds what the server has; no controller may decide before."""
+        for mirror in self.all:
+            await mirror.wait_synced()
+
+    def tell(self, resource: Resource[Any], about: Json, reason: str, note: str, *, warning: bool = False) -> None:
+        """Records an event about an object."""
+        metadata = about["metadata"]
+        reference = reference_to(resource, metadata["name"], metadata.get("namespace", ""), metadata["uid"])
+        self._recorder.record(reference, reason, note, type="Warning" if warning else "Normal")
+
+    async def write_status(self, resource: Resource[Any], item: Json, status: Mapping[str, Any]) -> None:
+        """Writes the fields of ``status`` that differ from the object's; does nothing for one that is gone."""
+        old = item.get("status") or {}
+        changed = {name: value for name, value in status.items() if old.get(name) != value}
+        if not changed:
+            return
+        metadata = item["metadata"]
+        with suppress(NotFound, Conflict):  # deleted meanwhile, and another may be there under its name
+            await self.client.merge_patch(
+                resource.untyped(),
+                metadata["name"],
+                {"status": changed},
+                metadata.get("namespace"),
+                subresource="status",
+                uid=metadata["uid"],
+            )

@@ -1,0 +1,169 @@
+"""Where a Service leads: Endpoints and one EndpointSlice for every Service with a selector.
+
+The API server finds a webhook's pod this way. A pod is listed as soon as it has an address, as ready while its
+condition Ready holds. One slice holds all addresses, since a lab's Services have few.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.kube.errors import NotFound
+from tessera.kube.informer import Event
+from tessera.kube.meta import Resource, key_of
+from tessera.kube.resources import SERVICES
+from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.base.ownership import Json, deleting, labels_of, owner_reference
+from tessera_lab.workloads.base.pods import is_ready, phase
+from tessera_lab.workqueue import WorkQueue
+
+ENDPOINTS: Resource[dict[str, Any]] = Resource("", "v1", "endpoints", "Endpoints", True, dict)
+ENDPOINT_SLICES: Resource[dict[str, Any]] = Resource(
+    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True, dict
+)
+
+MANAGED_BY = "endpointslice-controller.k8s.io"
+
+
+class EndpointsController:
+    """Keeps the addresses behind Services."""
+
+    def __init__(self, mirrors: Mirrors) -> None:
+        self._mirrors = mirrors
+        self._written: dict[str, Any] = {}
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        mirrors.services.add_handler(lambda event: self._queue.add(key_of(event.object)))
+        mirrors.pods.add_handler(self._on_pod)
+
+    async def run(self) -> None:
+        """Reconciles until cancelled."""
+        await self._queue.run()
+
+    def _on_pod(self, event: Event[dict[str, Any]]) -> None:
+        pod = event.object
+        for service in self._mirrors.services.cache.values():
+            if service["metadata"]["namespace"] == pod["metadata"]["namespace"] and (
+                selects(service, pod) or (event.old is not None and selects(service, event.old))
+            ):
+                self._queue.add(key_of(service))
+
+    async def _reconcile(self, key: str) -> None:
+        service = self._mirrors.services.cache.get(key)
+        if service is None:
+            if self._written.pop(key, None) is not None:
+                await self._delete(key)
+            return
+        if not service["spec"].get("selector"):
+            return
+        pods = sorted(
+            (
+                pod
+                for pod in self._mirrors.pods.cache.values()
+                if _same_namespace(service, pod) and selects(service, pod)
+            ),
+            key=key_of,
+        )
+        listed = [
+            pod for pod in pods if (pod.get("status") or {}).get("podIP") and phase(pod) in {"Running", "Pending"}
+        ]
+        wanted = (endpoints(service, listed), endpoint_slice(service, listed))
+        if self._written.get(key) == wanted:
+            return
+        namespace, name = service["metadata"]["namespace"], service["metadata"]["name"]
+        await self._mirrors.client.apply(ENDPOINTS, name, wanted[0], namespace)
+        await self._mirrors.client.apply(ENDPOINT_SLICES, wanted[1]["metadata"]["name"], wanted[1], namespace)
+        self._written[key] = wanted
+
+    async def _delete(self, key: str) -> None:
+        """The slice goes with its owner; Endpoints have none and are deleted by name."""
+        namespace, _, name = key.partition("/")
+        try:
+            await self._mirrors.client.delete(ENDPOINTS, name, namespace)
+        except NotFound:
+            return
+
+
+def selects(service: Json, pod: Json) -> bool:
+    """Whether the Service's selector matches the pod's labels; an empty selector matches none."""
+    selector = service["spec"].get("selector") or {}
+    labels = labels_of(pod)
+    return bool(selector) and all(labels.get(name) == value for name, value in selector.items())
+
+
+def endpoints(service: Json, pods: Sequence[Json]) -> dict[str, Any]:
+    """The Endpoints object."""
+    ready = [_address(pod) for pod in pods if _counts(service, pod)]
+    rest = [_address(pod) for pod in pods if not _counts(service, pod)]
+    subset: dict[str, Any] = {"ports": ports(service, pods)}
+    subset |= {"addresses": ready} if ready else {}
+    subset |= {"notReadyAddresses": rest} if rest else {}
+    return {
+        "metadata": {"labels": dict(labels_of(service))},
+        "subsets": [subset] if pods else [],
+    }
+
+
+def endpoint_slice(service: Json, pods: Sequence[Json]) -> dict[str, Any]:
+    """The EndpointSlice object."""
+    name = service["metadata"]["name"]
+    labels = {"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": MANAGED_BY}
+    return {
+        "metadata": {
+            "name": f"{name}-lab",
+            "labels": {**labels_of(service), **labels},
+            "ownerReferences": [owner_reference(SERVICES, service)],
+        },
+        "addressType": "IPv4",
+        "ports": ports(service, pods),
+        "endpoints": [_endpoint(service, pod) for pod in pods],
+    }
+
+
+def ports(service: Json, pods: Sequence[Json]) -> list[dict[str, Any]]:
+    """The ports of the pods behind the Service's ports; named target ports are looked up in the first pod."""
+    found: list[dict[str, Any]] = []
+    for port in service["spec"].get("ports") or ():
+        number = _target(port, pods)
+        if number is not None:
+            name = {"name": port["name"]} if port.get("name") else {}
+            found.append({**name, "port": number, "protocol": port.get("protocol") or "TCP"})
+    return found
+
+
+def _target(port: Json, pods: Sequence[Json]) -> int | None:
+    target = port.get("targetPort") or port["port"]
+    if isinstance(target, int):
+        return target
+    for pod in pods:
+        for container in pod["spec"].get("containers", ()):
+            for each in container.get("ports") or ():
+                if each.get("name") == target:
+                    return int(each["containerPort"])
+    return None
+
+
+def _same_namespace(service: Json, pod: Json) -> bool:
+    return bool(service["metadata"]["namespace"] == pod["metadata"]["namespace"])
+
+
+def _counts(service: Json, pod: Json) -> bool:
+    return is_ready(pod) or bool(service["spec"].get("publishNotReadyAddresses"))
+
+
+def _reference(pod: Json) -> dict[str, str]:
+    metadata = pod["metadata"]
+    return {"kind": "Pod", "namespace": metadata["namespace"], "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def _address(pod: Json) -> dict[str, Any]:
+    node = pod["spec"].get("nodeName")
+    return {"ip": pod["status"]["podIP"], "targetRef": _reference(pod)} | ({"nodeName": node} if node else {})
+
+
+def _endpoint(service: Json, pod: Json) -> dict[str, Any]:
+    ready = _counts(service, pod)
+    return {
+        "addresses": [pod["status"]["podIP"]],
+        "conditions": {"ready": ready, "serving": is_ready(pod), "terminating": deleting(pod)},
+        "nodeName": pod["spec"].get("nodeName", ""),
+        "targetRef": _reference(pod),
+    }

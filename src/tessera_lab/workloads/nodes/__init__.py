@@ -1,0 +1,1 @@
+"""Controllers of nodes: taints, lost nodes, and pods that no kubelet will end."""

@@ -1,0 +1,202 @@
+"""Owner garbage collection: what has lost its last owner goes too.
+
+Rules (``pkg/controller/garbagecollector``):
+
+* **background** (the default): the owner goes at once, its dependents after it;
+* **foreground**: the owner waits, with the finalizer ``foregroundDeletion``, until no dependent that blocks is left;
+* **orphan**: the dependents lose the reference, then the owner its finalizer ``orphan``;
+* an owner counts by UID; one that is not in the mirror is looked up before it is taken for gone;
+* an object with at least one living owner only loses the references to the dead ones.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tessera.kube.client import Propagation
+from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.informer import Event, EventKind
+from tessera.kube.meta import OwnerReference, PartialObject
+from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
+from tessera_lab.workqueue import WorkQueue
+
+FOREGROUND = "foregroundDeletion"
+ORPHAN = "orphan"
+
+
+class _Item(msgspec.Struct, frozen=True):
+    kind: Kind
+    object: PartialObject
+
+
+class GarbageCollector:
+    """Deletes what nobody owns any more."""
+
+    def __init__(self, mirrors: Mirrors, inventory: Inventory) -> None:
+        self._client = mirrors.client
+        self._inventory = inventory
+        self._items: dict[str, _Item] = {}
+        self._dependents: dict[str, dict[str, None]] = {}
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        inventory.add_handler(self._on_event)
+
+    async def run(self) -> None:
+        """Collects until cancelled; starts when the inventory is complete."""
+        await self._inventory.complete.wait()
+        await self._queue.run()
+
+    # The graph
+
+    def _on_event(self, kind: Kind, event: Event[PartialObject]) -> None:
+        meta = event.object.metadata
+        for reference in event.old.metadata.owner_references if event.old is not None else ():
+            self._dependents.get(reference.uid, {}).pop(meta.uid, None)
+        if event.kind is EventKind.DELETED:
+            del self._items[meta.uid]
+            for dependent in self._dependents.get(meta.uid, ()):
+                self._queue.add(dependent)
+            for reference in meta.owner_references:
+                self._dependents.get(reference.uid, {}).pop(meta.uid, None)
+                self._queue.add(reference.uid)
+            return
+        self._items[meta.uid] = _Item(kind, event.object)
+        for reference in meta.owner_references:
+            self._dependents.setdefault(reference.uid, {})[meta.uid] = None
+            if reference.uid not in self._items:
+                self._queue.add(meta.uid)
+        if meta.deletion_timestamp and not {FOREGROUND, ORPHAN}.isdisjoint(meta.finalizers):
+            self._queue.add(meta.uid)
+
+    def _dependents_of(self, uid: str) -> list[_Item]:
+        return [self._items[each] for each in self._dependents.get(uid, ()) if each in self._items]
+
+    # One object
+
+    async def _reconcile(self, uid: str) -> None:
+        item = self._items.get(uid)
+        if item is None:
+            self._forget(uid)
+            return
+        meta = item.object.metadata
+        if meta.deletion_timestamp and ORPHAN in meta.finalizers:
+            await self._orphan(item)
+        elif meta.deletion_timestamp and FOREGROUND in meta.finalizers:
+            await self._finish_foreground(item)
+        elif meta.owner_references and not meta.deletion_timestamp:
+            await self._judge(item)
+
+    def _forget(self, uid: str) -> None:
+        if not self._dependents.get(uid):
+            self._dependents.pop(uid, None)
+
+    async def _judge(self, item: _Item) -> None:
+        """Deletes the object, or removes its references to owners that are gone."""
+        solid, dangling, waiting = await self._sort(item)
+        meta = item.object.metadata
+        if solid:
+            gone = {each.uid for each in (*dangling, *waiting)}
+            if gone:
+                await self._set_owners(item, [each for each in meta.owner_references if each.uid not in gone])
+            return
+        blocks = bool(waiting) and any(
+            reference.block_owner_deletion and reference.uid == meta.uid
+            for dependent in self._dependents_of(meta.uid)
+            for reference in dependent.object.metadata.owner_references
+        )
+        await self._delete(item, foreground=blocks or FOREGROUND in meta.finalizers)
+
+    async def _sort(self, item: _Item) -> tuple[list[OwnerReference], list[OwnerReference], list[OwnerReference]]:
+        """The owners that live, those that are gone, and those that wait for their dependents to go."""
+        solid: list[OwnerReference] = []
+        dangling: list[OwnerReference] = []
+        waiting: list[OwnerReference] = []
+        for reference in item.object.metadata.owner_references:
+            owner = self._items.get(reference.uid)
+            if owner is None:
+                (solid if await self._lives(item, reference) else dangling).append(reference)
+                continue
+            meta = owner.object.metadata
+            going = meta.deletion_timestamp and FOREGROUND in meta.finalizers
+            (waiting if going else solid).append(reference)
+        return solid, dangling, waiting
+
+    async def _lives(self, item: _Item, reference: OwnerReference) -> bool:
+        """Whether an owner that is not in the mirror is there all the same; of an unknown kind nobody knows."""
+        kind = self._inventory.find(reference.api_version, reference.kind)
+        if kind is None:
+            return True
+        namespace = item.object.metadata.namespace if kind.namespaced else None
+        try:
+            found = await self._client.get(kind, reference.name, namespace)
+        except NotFound:
+            return False
+        except ValueError:
+            return False  # a namespaced owner of a cluster-scoped object: it cannot be
+        return found.metadata.uid == reference.uid
+
+    async def _finish_foreground(self, item: _Item) -> None:
+        uid = item.object.metadata.uid
+        blocking = [each for each in self._dependents_of(uid) if _blocks(each, uid)]
+        for dependent in blocking:
+            if not dependent.object.metadata.deletion_timestamp:
+                await self._judge(dependent)
+        if not blocking:
+            await self._remove_finalizer(item, FOREGROUND)
+
+    async def _orphan(self, item: _Item) -> None:
+        uid = item.object.metadata.uid
+        for dependent in self._dependents_of(uid):
+            references = dependent.object.metadata.owner_references
+            await self._set_owners(dependent, [each for each in references if each.uid != uid])
+        await self._remove_finalizer(item, ORPHAN)
+
+    # Writes
+
+    async def _delete(self, item: _Item, *, foreground: bool) -> None:
+        meta = item.object.metadata
+        propagation: Propagation = (
+            "Orphan" if ORPHAN in meta.finalizers else "Foreground" if foreground else "Background"
+        )
+        try:
+            await self._client.delete(
+                item.kind,
+                meta.name,
+                meta.namespace or None,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+                propagation=propagation,
+            )
+        except NotFound:
+            return
+        except Conflict:
+            self._queue.add_after(meta.uid, 0.1)  # it changed: judge its new state
+
+    async def _set_owners(self, item: _Item, references: Sequence[OwnerReference]) -> None:
+        owners = [msgspec.to_builtins(each) for each in references]
+        await self._patch(item, {"ownerReferences": owners or None})
+
+    async def _remove_finalizer(self, item: _Item, name: str) -> None:
+        await self._patch(item, {"finalizers": [each for each in item.object.metadata.finalizers if each != name]})
+
+    async def _patch(self, item: _Item, metadata: dict[str, object]) -> None:
+        meta = item.object.metadata
+        try:
+            await self._client.merge_patch(
+                item.kind,
+                meta.name,
+                {"metadata": metadata},
+                meta.namespace or None,
+                uid=meta.uid,
+                resource_version=meta.resource_version,
+            )
+        except NotFound:
+            return
+        except ApiError as error:
+            if not isinstance(error, Conflict):
+                raise
+            self._queue.add_after(meta.uid, 0.1)
+
+
+def _blocks(item: _Item, owner: str) -> bool:
+    return any(each.uid == owner and each.block_owner_deletion for each in item.object.metadata.owner_references)

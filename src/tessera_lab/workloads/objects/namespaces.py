@@ -1,0 +1,116 @@
+"""What comes with a namespace and what goes with it.
+
+A new namespace gets the service account ``default`` and the ConfigMap ``kube-root-ca.crt``. One that is being deleted
+is emptied, kind by kind as discovery lists them, and finalized when nothing of it is left.
+"""
+
+from collections.abc import Callable
+
+from tessera.kube.errors import AlreadyExists, Conflict, Forbidden, MethodNotAllowed, NotFound
+from tessera.kube.informer import Event, EventKind
+from tessera.kube.meta import PartialObject
+from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, SERVICE_ACCOUNTS
+from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.base.ownership import Json, deleting
+from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
+from tessera_lab.workqueue import WorkQueue
+
+ROOT_CA = "kube-root-ca.crt"
+
+
+class NamespaceContents:
+    """Furnishes namespaces.
+
+    Args:
+        mirrors: see :class:`Mirrors`.
+        ca: the certificate authority of the API server as PEM, empty where it has none.
+    """
+
+    def __init__(self, mirrors: Mirrors, ca: str) -> None:
+        self._mirrors = mirrors
+        self._ca = ca
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        mirrors.namespaces.add_handler(lambda event: self._queue.add(event.object["metadata"]["name"]))
+        mirrors.service_accounts.add_handler(self._lost("default"))
+        mirrors.config_maps.add_handler(self._lost(ROOT_CA))
+
+    async def run(self) -> None:
+        """Furnishes until cancelled."""
+        await self._queue.run()
+
+    def _lost(self, name: str) -> Callable[[Event[dict[str, object]]], None]:
+        def handle(event: Event[dict[str, object]]) -> None:
+            metadata: Json = event.object["metadata"]  # type: ignore[assignment] # an object of every kind has it
+            if event.kind is EventKind.DELETED and metadata["name"] == name:
+                self._queue.add(metadata["namespace"])
+
+        return handle
+
+    async def _reconcile(self, name: str) -> None:
+        namespace = self._mirrors.namespaces.cache.get(name)
+        if namespace is None or deleting(namespace):
+            return
+        client = self._mirrors.client
+        try:
+            if f"{name}/default" not in self._mirrors.service_accounts.cache:
+                await client.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "default"}}, name)
+            if f"{name}/{ROOT_CA}" not in self._mirrors.config_maps.cache:
+                note = "Contains a CA bundle that can be used to verify the kube-apiserver."
+                metadata = {"name": ROOT_CA, "annotations": {"kubernetes.io/description": note}}
+                body = {"metadata": metadata, "data": {"ca.crt": self._ca}}
+                await client.create(CONFIGMAPS.untyped(), body, name)
+        except AlreadyExists:
+            self._queue.add_after(name, 1.0)
+        except (NotFound, Forbidden):
+            return  # the namespace is going meanwhile
+
+
+class NamespaceDeletion:
+    """Empties namespaces that are being deleted, and lets them go."""
+
+    def __init__(self, mirrors: Mirrors, inventory: Inventory) -> None:
+        self._mirrors = mirrors
+        self._inventory = inventory
+        self._queue: WorkQueue[str] = WorkQueue(self._reconcile, rng=mirrors.rng)
+        mirrors.namespaces.add_handler(lambda event: self._queue.add(event.object["metadata"]["name"]))
+        inventory.add_handler(self._on_event)
+
+    async def run(self) -> None:
+        """Empties until cancelled; starts when the inventory is complete."""
+        await self._inventory.complete.wait()
+        await self._queue.run()
+
+    def _on_event(self, _kind: Kind, event: Event[PartialObject]) -> None:
+        namespace = self._mirrors.namespaces.cache.get(event.object.metadata.namespace)
+        if namespace is not None and deleting(namespace):
+            self._queue.add(event.object.metadata.namespace)
+
+    async def _reconcile(self, name: str) -> None:
+        namespace = self._mirrors.namespaces.cache.get(name)
+        if namespace is None or not deleting(namespace):
+            return
+        content = list(self._inventory.in_namespace(name))
+        for kind, item in content:
+            if not item.metadata.deletion_timestamp:
+                await self._delete(kind, item)
+        if not content:
+            # Events are not in the inventory; they go last, since what went before still made some.
+            await self._mirrors.client.request("DELETE", EVENTS.path(name))
+            await self._finalize(namespace)
+
+    async def _delete(self, kind: Kind, item: PartialObject) -> None:
+        meta = item.metadata
+        try:
+            await self._mirrors.client.delete(kind, meta.name, meta.namespace, uid=meta.uid, propagation="Background")
+        except (NotFound, Conflict, MethodNotAllowed):
+            return
+
+    async def _finalize(self, namespace: Json) -> None:
+        """Takes Kubernetes' own finalizer off, which removes the object."""
+        finalizers = [each for each in namespace["spec"].get("finalizers") or () if each != "kubernetes"]
+        body = {**namespace, "spec": {**namespace["spec"], "finalizers": finalizers}}
+        path = NAMESPACES.path(None, namespace["metadata"]["name"], "finalize")
+        try:
+            await self._mirrors.client.request("PUT", path, body=body)
+        except NotFound:
+            return

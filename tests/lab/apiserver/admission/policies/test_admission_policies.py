@@ -1,0 +1,81 @@
+"""What this server adds to, or leaves out of, validating admission policies; the rest is in tests/conformance."""
+
+import json
+from typing import Any
+
+import pytest
+from tests.lab.apiserver.conftest import Api, config_map
+
+from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, UserInfo
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.apiserver.status import StatusError
+
+GROUP = "/apis/admissionregistration.k8s.io/v1"
+POLICIES, BINDINGS = f"{GROUP}/validatingadmissionpolicies", f"{GROUP}/validatingadmissionpolicybindings"
+RULE = {"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}
+
+
+def policy(expression: str = "false", **spec: Any) -> Any:
+    body = {"matchConstraints": {"resourceRules": [RULE]}, "validations": [{"expression": expression}], **spec}
+    return {"metadata": {"name": "p"}, "spec": body}
+
+
+def binding(*actions: str, **spec: Any) -> Any:
+    return {"metadata": {"name": "b"}, "spec": {"policyName": "p", "validationActions": list(actions), **spec}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "field", "text"),
+    [
+        (policy(paramKind={"apiVersion": "v1", "kind": "ConfigMap"}), "spec.paramKind", "does not evaluate parameters"),
+        (
+            policy(auditAnnotations=[{"key": "k", "valueExpression": "'v'"}]),
+            "spec.auditAnnotations",
+            "does not evaluate audit annotations",
+        ),
+        (policy("authorizer.path('/').check('get').allowed()"), "spec.validations[0].expression", "'authorizer'"),
+        (policy("ip('::1').family() == 6"), "spec.validations[0].expression", "not among the functions supported"),
+    ],
+)
+async def test_what_is_not_evaluated_is_refused(api: Api, sent: Any, field: str, text: str) -> None:
+    answer = await api("POST", POLICIES, sent)
+    assert answer["code"] == 422
+    assert field in answer["message"]
+    assert text in answer["message"]
+
+
+async def test_a_binding_with_parameters_is_refused(api: Api) -> None:
+    answer = await api("POST", BINDINGS, binding("Deny", paramRef={"name": "x", "parameterNotFoundAction": "Deny"}))
+    assert "spec.paramRef: Forbidden" in answer["message"]
+
+
+async def test_the_audit_log_has_failures_of_which_a_binding_says_so(api: Api, server: ApiServer) -> None:
+    await api("POST", POLICIES, policy())
+    await api("POST", BINDINGS, binding("Audit"))
+    assert "code" not in await api("POST", "/api/v1/namespaces/default/configmaps", config_map("a"))
+    (found,) = server.audit.annotations
+    (failure,) = json.loads(found["validation.policy.admission.k8s.io/validation_failure"])
+    assert (failure["policy"], failure["binding"], failure["message"]) == ("p", "b", "failed expression: false")
+
+
+def ephemeral() -> AdmissionRequest:
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"ephemeralContainers": [{}]}}
+    asked = Attributes(
+        user=UserInfo(name="ann"), verb="patch", version="v1", resource="pods", subresource="ephemeralcontainers"
+    )
+    return AdmissionRequest(attributes=asked, operation="UPDATE", kind="Pod", obj=pod, old=pod)
+
+
+async def test_a_subresource_is_named_by_the_rule(api: Api, server: ApiServer) -> None:
+    for resource, refused in (("pods", False), ("pods/status", False), ("pods/ephemeralcontainers", True)):
+        rules = [{**RULE, "resources": [resource]}]
+        await api("POST", POLICIES, policy(matchConstraints={"resourceRules": rules}))
+        await api("POST", BINDINGS, binding("Deny"))
+        policies = server.parts.policies
+        assert policies is not None
+        try:
+            policies.validate(ephemeral())
+            assert not refused
+        except StatusError:
+            assert refused
+        await api("DELETE", f"{POLICIES}/p")

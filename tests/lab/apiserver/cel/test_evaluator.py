@@ -1,0 +1,200 @@
+"""The part of CEL that match conditions may use."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tessera_lab.apiserver.cel.evaluator import CelError, EvaluationError, compile_expression
+
+POD: dict[str, Any] = {
+    "metadata": {"name": "p", "labels": {"a": "b"}},
+    "spec": {
+        "containers": [
+            {"name": "x", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}},
+            {"name": "y", "resources": {}},
+        ],
+        "priority": 5,
+        "nothing": None,
+    },
+}
+NAMES = frozenset({"object", "oldObject", "request"})
+SCOPE = {"object": POD, "oldObject": None, "request": {"operation": "CREATE", "dryRun": False}}
+
+
+def value(text: str) -> Any:
+    return compile_expression(text, NAMES).evaluate(SCOPE)
+
+
+#: Tessera's own condition: pods of which any container asks for a MIG slice.
+OURS = """
+(object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(c,
+  has(c.resources) && (
+  (has(c.resources.limits) && c.resources.limits.exists(r, r.startsWith("nvidia.com/mig-"))) ||
+  (has(c.resources.requests) && c.resources.requests.exists(r, r.startsWith("nvidia.com/mig-")))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1 + 2 * 3", 7),
+        ("(1 + 2) * 3", 9),
+        ("-7 / 2", -3),
+        ("-7 % 2", -1),
+        ("7.0 / 2.0", 3.5),
+        ("0x1F", 31),
+        ("1 == 1.0", True),
+        ("1 == true", False),
+        ("1 < 1.5", True),
+        ("'a' < 'b'", True),
+        ("[1, 2] == [1.0, 2]", True),
+        ("{'a': 1}.a", 1),
+        ("{'a': 1}['a']", 1),
+        ("[1, 2, 3][1]", 2),
+        ("2 in [1, 2]", True),
+        ("'a' in {'a': 1}", True),
+        ("!true || true", True),
+        ("true ? 'yes' : 'no'", "yes"),
+        ('"a\\n\\u0041"', "a\nA"),
+        (r"r'a\n'", r"a\n"),
+        ("'''it's'''", "it's"),
+        ("size('abc') + [1].size()", 4),
+        ("'GPU-1'.matches('^GPU-[0-9]+$')", True),
+        ("'a,b'.split(',')", ["a", "b"]),
+        ("['a', 'b'].join('-')", "a-b"),
+        ("'AbC'.lowerAscii()", "abc"),
+        ("'abc'.substring(1)", "bc"),
+        ("'abc'.contains('b') && 'abc'.endsWith('c')", True),
+        ("string(5) + string(true)", "5true"),
+        ("int('5') + int(2.9)", 7),
+        ("object.spec.priority > 3", True),
+        ("oldObject == null", True),
+        ("has(object.spec.containers)", True),
+        ("has(object.spec.initContainers)", False),
+        ("has(object.spec.nothing)", False),
+        ("object.?spec.?missing.orValue(4)", 4),
+        ("object.metadata.?labels[?'a'].orValue('z')", "b"),
+        ("object.?spec.hasValue()", True),
+        ("object.spec.containers.all(c, has(c.name))", True),
+        ("object.spec.containers.exists_one(c, c.name == 'x')", True),
+        ("object.spec.containers.filter(c, c.name != 'x').map(c, c.name)", ["y"]),
+        ("[1, 2, 3].map(n, n > 1, n * 2)", [4, 6]),
+        ("object.metadata.labels.all(k, k == 'a')", True),
+        ("request.operation in ['CREATE', 'UPDATE'] && !request.dryRun", True),
+        (OURS, True),
+        ("true // why", True),
+    ],
+)
+def test_values(text: str, wanted: Any) -> None:
+    found = value(text)
+    assert found == wanted
+    assert type(found) is type(wanted)
+
+
+def test_our_condition_is_false_for_other_pods() -> None:
+    program = compile_expression(OURS, NAMES)
+    plain = {"spec": {"containers": [{"name": "x"}, {"name": "y", "resources": {"limits": {"cpu": "1"}}}]}}
+    assert program.holds({"object": plain, "oldObject": None, "request": {}}) is False
+    init = {"spec": {"containers": [], "initContainers": [{"resources": {"requests": {"nvidia.com/mig-1g.5gb": 1}}}]}}
+    assert program.holds({"object": init, "oldObject": None, "request": {}}) is True
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("object.missing == 1 || true", True),
+        ("true || object.missing == 1", True),
+        ("object.missing == 1 && false", False),
+        ("[1, 2].exists(n, n == 2 || object.missing)", True),
+    ],
+)
+def test_an_error_that_does_not_matter_is_absorbed(text: str, wanted: bool) -> None:
+    assert value(text) is wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("object.missing", "no such key: missing"),
+        ("object.spec.containers[5]", "index out of bounds: 5"),
+        ("object.missing == 1 || false", "no such key"),
+        ("1 / 0", "division by zero"),
+        ("1 % 0", "modulus by zero"),
+        ("9223372036854775807 + 1", "integer overflow"),
+        ("1 + 1.0", r"no such overload: int \+ double"),
+        ("1 < 'a'", "no such overload"),
+        ("object.spec.priority.startsWith('x')", "a string is expected"),
+        ("5 && true", "bool is expected"),
+        ("oldObject.spec", "no such key: spec"),
+        ("'a'.matches('(')", "error parsing regexp"),
+    ],
+)
+def test_errors_of_evaluation(text: str, why: str) -> None:
+    with pytest.raises(EvaluationError, match=why):
+        value(text)
+
+
+def test_a_condition_must_be_a_boolean() -> None:
+    with pytest.raises(EvaluationError, match="a condition must be bool"):
+        compile_expression("1", NAMES).holds(SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "an expression is expected, not the end"),
+        ("1 +", "an expression is expected"),
+        ("(1", r"'\)' is expected"),
+        ("a b", "unexpected 'b'"),
+        ("object.", "a field name is expected"),
+        ("subject.name", "undeclared reference to 'subject'"),
+        ("authorizer.group('')", "undeclared reference to 'authorizer'"),
+        ("quantity('1Gi')", r"undeclared reference to 'quantity\(\)' .* not among the functions supported here"),
+        ("object.spec.url()", r"undeclared reference to 'url\(\)'"),
+        ("timestamp('x')", "timestamp"),
+        ("5u == 5u", "not understood"),
+        ("b'x'", "not understood"),
+        ("has(object)", "takes one field selection"),
+        ("object.exists(1, true)", "takes a variable"),
+        ("object.exists(k, v, true)", "takes a variable"),
+        ("size()", "no matching overload for 'size' with 0 arguments"),
+        ("x == 1", "undeclared reference to 'x'"),
+        ("[1].map(x, x) == x", "undeclared reference to 'x'"),
+        ("for", "reserved word"),
+        ("(" * 200 + "1" + ")" * 200, "nested deeper"),
+        ("!" * 200 + "true", "in a row"),
+        ("true" + " || true" * 200, "in a row"),
+        ("object.spec && `a`", "not understood"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(text: str, why: str) -> None:
+    with pytest.raises(CelError, match=why):
+        compile_expression(text, NAMES)
+
+
+numbers = st.integers(-1000, 1000)
+
+
+@given(numbers, numbers, numbers)
+def test_arithmetic_follows_the_usual_precedence(a: int, b: int, c: int) -> None:
+    assert value(f"{a} + {b} * {c} - ({a})") == a + b * c - a
+
+
+@given(st.text(alphabet="ab'\"\\\n", max_size=8))
+def test_any_string_can_be_written(text: str) -> None:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    assert value(f'"{escaped}"') == text
+
+
+@given(st.text(alphabet="ab.()[]{}?:|&!1 '\"+-,", max_size=12))
+def test_any_text_is_an_expression_or_refused(text: str) -> None:
+    try:
+        program = compile_expression(text, frozenset({"a"}))
+    except CelError:
+        return
+    try:
+        program.evaluate({"a": {"b": [1]}})
+    except EvaluationError:
+        return

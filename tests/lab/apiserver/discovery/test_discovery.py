@@ -1,0 +1,116 @@
+"""Discovery documents, in both forms."""
+
+import pytest
+
+from tessera_lab.apiserver.discovery.discovery import (
+    LAB_VERSION,
+    LEAPING_VERSION,
+    Discovery,
+    aggregated_version,
+    version_priority,
+)
+from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.apiserver.kinds.builtin_types import builtin_types
+from tessera_lab.apiserver.resource_types import Registry, ResourceType
+
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+#: What kubectl 1.32 sends.
+KUBECTL = f"{AGGREGATED},{AGGREGATED.replace('v2', 'v2beta1')},application/json"
+
+
+def custom(version: str) -> ResourceType:
+    return ResourceType(
+        group="example.com",
+        version=version,
+        plural="tiles",
+        singular="tile",
+        kind="Tile",
+        list_kind="TileList",
+        namespaced=True,
+        storage=GroupResource("example.com", "tiles"),
+        served_crd="tiles.example.com",
+    )
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry(builtin_types())
+
+
+def test_the_content_type_is_the_one_that_was_asked_for(registry: Registry) -> None:
+    media, document = Discovery(registry).answer("/apis", KUBECTL) or ("", {})
+    assert media == AGGREGATED
+    assert (document["kind"], document["apiVersion"]) == ("APIGroupDiscoveryList", "apidiscovery.k8s.io/v2")
+    media, document = Discovery(registry).answer("/api", AGGREGATED.replace("v2", "v2beta1")) or ("", {})
+    assert media.endswith("v=v2beta1;as=APIGroupDiscoveryList")
+    assert document["apiVersion"] == "apidiscovery.k8s.io/v2beta1"
+
+
+@pytest.mark.parametrize(
+    ("accept", "version"),
+    [(KUBECTL, "v2"), ("application/json", ""), ("", ""), ("*/*", ""), (f"application/json,{AGGREGATED}", "")],
+)
+def test_the_first_acceptable_form_wins(accept: str, version: str) -> None:
+    assert aggregated_version(accept) == version
+
+
+def test_core_resources_in_the_aggregated_form(registry: Registry) -> None:
+    _, document = Discovery(registry).answer("/api", KUBECTL) or ("", {})
+    (group,) = document["items"]
+    (version,) = group["versions"]
+    assert (version["version"], version["freshness"]) == ("v1", "Current")
+    pods = next(each for each in version["resources"] if each["resource"] == "pods")
+    assert pods["scope"] == "Namespaced"
+    assert pods["responseKind"] == {"group": "", "version": "", "kind": "Pod"}
+    eviction = next(each for each in pods["subresources"] if each["subresource"] == "eviction")
+    assert eviction["responseKind"] == {"group": "policy", "version": "v1", "kind": "Eviction"}
+
+
+def test_the_plain_form(registry: Registry) -> None:
+    found = Discovery(registry)
+    assert (found.answer("/api", "") or ("", {}))[1]["versions"] == ["v1"]
+    groups = (found.answer("/apis", "") or ("", {}))[1]["groups"]
+    apps = next(each for each in groups if each["name"] == "apps")
+    assert apps["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
+    assert (found.answer("/apis/apps", "") or ("", {}))[1]["kind"] == "APIGroup"
+    resources = (found.answer("/apis/apps/v1", "") or ("", {}))[1]
+    assert resources["groupVersion"] == "apps/v1"
+    scale = next(each for each in resources["resources"] if each["name"] == "deployments/scale")
+    assert (scale["kind"], scale["group"], scale["version"]) == ("Scale", "autoscaling", "v1")
+
+
+def test_the_core_group_version_is_v1_without_a_slash(registry: Registry) -> None:
+    assert (Discovery(registry).answer("/api/v1", "") or ("", {}))[1]["groupVersion"] == "v1"
+
+
+@pytest.mark.parametrize("path", ["/apis/nothing", "/api/v2", "/apis/apps/v9", "/apis/apps/v1/deployments/x"])
+def test_what_is_not_served_has_no_document(registry: Registry, path: str) -> None:
+    assert Discovery(registry).answer(path, "") is None
+
+
+def test_a_crd_appears_and_disappears(registry: Registry) -> None:
+    found = Discovery(registry)
+    assert found.answer("/apis/example.com/v1", "") is None
+    registry.add(custom("v1"))
+    assert found.answer("/apis/example.com/v1", "") is not None
+    registry.remove_crd("tiles.example.com")
+    assert found.answer("/apis/example.com/v1", "") is None
+
+
+def test_the_preferred_version_is_the_most_stable_one(registry: Registry) -> None:
+    for version in ("v1alpha1", "v1beta1", "v1", "v2beta1", "foo"):
+        registry.add(custom(version))
+    _, group = Discovery(registry).answer("/apis/example.com", "") or ("", {})
+    assert [each["version"] for each in group["versions"]] == ["v1", "v2beta1", "v1beta1", "v1alpha1", "foo"]
+
+
+def test_versions_are_ordered_as_kubernetes_does() -> None:
+    names = ["v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1", "foo10"]
+    numbered = [name for name in names if name.startswith("v")]
+    assert sorted(numbered, key=version_priority, reverse=True) == numbered
+
+
+@pytest.mark.parametrize(("leaps", "says"), [(False, LAB_VERSION), (True, LEAPING_VERSION)])
+def test_the_version_says_that_this_is_the_lab_and_whether_its_time_leaps(leaps: bool, says: str) -> None:
+    _, version = Discovery(Registry([]), leaps=leaps).answer("/version", "") or ("", {})
+    assert version["gitVersion"] == says

@@ -1,0 +1,136 @@
+"""A whole cluster with an autoscaler, on virtual time: what short timers do while drivers come late.
+
+The nodes take what Red Hat measured from Ready to a running workload: 369 s with drivers that are built, 217 s with
+precompiled ones, in the reference operator's order of steps. Everything here is simulated.
+"""
+
+import pytest
+
+from tessera.cli import agent, controller, webhook
+from tessera.provisioning.advise import timers as advised
+from tessera.provisioning.advise.findings import Labels, Rank, findings
+from tessera.provisioning.advise.samples import GroupTimes
+from tessera.provisioning.advise.timers import advise
+from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.experiments.autoscaling import Played, Setting, play
+from tessera_lab.experiments.runs import OURS
+from tessera_lab.experiments.scenarios import BUILT, PUBLIC, Scenario
+from tessera_lab.installation.install import Commands, entrypoint
+from tessera_lab.simulation.cost_model import CostModel
+
+MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+#: OpenShift's sample has an unneededTime of 5 minutes; its delayAfterAdd of 10 would hide what that does to one node.
+FIVE = Timers(unneeded=300, delay_after_add=300)
+#: Timers under which the drivers' own time is all that counts.
+SHORT_PROVISION = Timers(max_node_provision=300)
+#: A cloud that is so quick that a node with precompiled drivers is usable within five minutes of the request.
+QUICK = CostModel(vm_seconds=30, join_seconds=20)
+#: One that takes four minutes, so that a node with built drivers is not usable when the first back-off ends.
+SLOW = CostModel(vm_seconds=240)
+
+
+#: Simulated hours that suffice where every pod runs.
+ENOUGH = 0.4
+
+
+def unlabelled(scenario: Scenario, maximum: int = 1, hours: float = ENOUGH) -> Played:
+    """One pod, nodes without the accelerator label."""
+    return play(Setting(scenario=scenario, timers=FIVE, labelled=False, maximum=maximum, hours=hours), MAKE)
+
+
+@pytest.fixture(scope="module")
+def looping() -> Played:
+    """An hour of built drivers without the label."""
+    return unlabelled(BUILT, hours=1.0)
+
+
+def test_without_a_label_nodes_with_built_drivers_are_removed_as_empty_for_ever(looping: Played) -> None:
+    told = looping
+    assert told.ran == ()
+    assert (told.made, told.lost) == (8, 7)
+    kinds = [each.kind for each in told.moments]
+    assert kinds[:6] == ["scale-up", "node", "removal", "scale-up", "node", "removal"]
+    assert all(each.text.endswith(": unneeded") for each in told.moments if each.kind == "removal")
+
+
+def test_without_a_label_nodes_with_precompiled_drivers_are_in_time() -> None:
+    told = unlabelled(PUBLIC)
+    assert (told.made, told.lost, len(told.ran)) == (1, 0, 1)
+
+
+def test_without_a_label_one_pod_has_several_nodes_made() -> None:
+    told = unlabelled(PUBLIC, maximum=4)
+    assert len(told.ran) == 1
+    assert told.made > 1
+
+
+def test_with_the_label_a_short_provision_time_gives_nodes_with_built_drivers_up_and_asks_for_more() -> None:
+    told = play(Setting(scenario=BUILT, timers=SHORT_PROVISION, costs=SLOW, hours=ENOUGH), MAKE)
+    kinds = [each.kind for each in told.moments if each.kind != "node"]
+    assert kinds[:3] == ["scale-up", "time-out", "scale-up"]
+    first, late, again, *_ = (each.at for each in told.moments if each.kind in {"scale-up", "time-out"})
+    assert late - first == pytest.approx(310, abs=1)  # the first scan after five minutes
+    assert again - late == pytest.approx(300, abs=1)  # the first back-off
+    assert told.made == 2
+
+
+@pytest.mark.parametrize(("scenario", "timed_out"), [(BUILT, 1), (PUBLIC, 0)])
+def test_with_the_label_precompiled_drivers_keep_a_short_provision_time_where_the_cloud_is_quick(
+    scenario: Scenario, timed_out: int
+) -> None:
+    told = play(Setting(scenario=scenario, timers=SHORT_PROVISION, costs=QUICK, hours=ENOUGH), MAKE)
+    assert (told.timed_out, told.made, told.lost, len(told.ran)) == (timed_out, 1, 0, 1)
+
+
+def test_with_tesseras_order_of_steps_the_same_timers_hold() -> None:
+    told = play(
+        Setting(
+            scenario=PUBLIC,
+            timers=Timers(max_node_provision=300, unneeded=300, delay_after_add=300),
+            operator=OURS,
+            tainted=True,
+            maximum=4,
+            hours=ENOUGH,
+        ),
+        MAKE,
+    )
+    assert (told.made, told.lost, told.timed_out, len(told.ran)) == (1, 0, 0, 1)
+
+
+@pytest.fixture(scope="module")
+def measured() -> GroupTimes:
+    """What nodes with built drivers take when nothing disturbs them."""
+    return play(Setting(scenario=BUILT, timers=Timers(), pods=4, hours=ENOUGH), MAKE).times
+
+
+def test_the_loop_is_predicted_before_a_node_is_lost(measured: GroupTimes, looping: Played) -> None:
+    short = advised.Timers(max_node_provision=300, unneeded=FIVE.unneeded, delay_after_add=FIVE.delay_after_add)
+    told = findings(measured, advise(measured, labelled=False), short, labels=Labels(there=False))
+    assert [each.rank for each in told[:3]] == [Rank.LABEL_MISSING, Rank.LOOP, Rank.LOOP]
+    assert any(each.rank is Rank.TOO_FEW and "cannot support p99" in each.text for each in told)
+    assert looping.lost > 0
+
+
+def test_with_the_advised_timers_no_node_is_lost(measured: GroupTimes) -> None:
+    told = advise(measured, labelled=True).timers
+    assert told.max_node_provision is not None
+    assert told.max_node_startup is not None
+    assert told.unneeded is not None
+    assert told.delay_after_add is not None
+    timers = Timers(
+        max_node_provision=told.max_node_provision,
+        max_node_startup=told.max_node_startup,
+        unneeded=told.unneeded,
+        delay_after_add=told.delay_after_add,
+    )
+    played = play(Setting(scenario=BUILT, timers=timers, pods=3, seed=1, hours=ENOUGH), MAKE)
+    assert (played.made, played.lost, played.timed_out, len(played.ran)) == (3, 0, 0, 3)
+
+
+def test_without_a_label_the_advised_timers_lose_no_node_either(measured: GroupTimes) -> None:
+    told = advise(measured, labelled=False).timers
+    assert told.unneeded is not None
+    assert told.delay_after_add is not None
+    timers = Timers(unneeded=told.unneeded, delay_after_add=told.delay_after_add)
+    played = play(Setting(scenario=BUILT, timers=timers, labelled=False, maximum=1, seed=2, hours=ENOUGH), MAKE)
+    assert (played.made, played.lost, len(played.ran)) == (1, 0, 1)

@@ -1,0 +1,39 @@
+"""Advice from what Tessera itself recorded of nodes that an autoscaler made, in a whole cluster on virtual time."""
+
+import pytest
+
+from tessera.api.driver.objects import CLUSTER_POLICIES
+from tessera.cli import agent, controller, webhook
+from tessera.cli.autoscaling.facts import ClusterFacts, look
+from tessera.kube.resources import PODS
+from tessera.provisioning.advise.samples import GroupTimes
+from tessera_lab.cloud.autoscaler.rules import Timers
+from tessera_lab.experiments import clusters
+from tessera_lab.experiments.scenarios import PUBLIC, WORKLOAD
+from tessera_lab.installation.install import Commands, entrypoint
+from tessera_lab.simulation.cost_model import CostModel
+from tessera_lab.simulation.virtual_time import run_virtual
+
+MAKE = entrypoint(Commands(agent=agent.parsed, controller=controller.parsed, webhook=webhook.parsed))
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_records_and_labels_speak_of_the_same_group(labelled: bool) -> None:
+    async def main() -> tuple[tuple[GroupTimes, ...], ClusterFacts]:
+        async with (
+            clusters.tessera(CostModel(), cards=False, seed=0, make=MAKE) as world,
+            world.autoscaled(Timers(), labelled=labelled, tainted=True),
+        ):
+            await world.client.create(CLUSTER_POLICIES, PUBLIC.policy())
+            await world.clock.sleep(60)
+            await world.client.create(PODS.untyped(), {"metadata": {"name": "a"}, "spec": dict(WORKLOAD)}, "default")
+            await world.clock.sleep(600)
+            return await look(world.client)
+
+    (told,), facts = run_virtual(main())
+    assert told.group == "gpu"
+    assert told.simulated
+    (provision,), (startup,), (ready,) = told.provision, told.startup, told.ready
+    # Without the label it is not known before features are discovered that there is a card.
+    assert 30 < ready < startup < provision < (300 if labelled else 330)
+    assert facts.labelled("gpu").there is labelled

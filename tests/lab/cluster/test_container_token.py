@@ -1,0 +1,61 @@
+"""Tokens of containers that run for real: renewed before they end, and when the server refuses one."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.kube.resources import SERVICE_ACCOUNTS
+from tessera_lab.cluster.container_token import ContainerToken
+from tessera_lab.kubelet.context import ContainerContext, Direct
+
+HOUR = 3600.0
+
+
+async def _token(lab: Any) -> ContainerToken:
+    """A token for a container of a pod that exists; tokens live for an hour."""
+    await lab.api.create(SERVICE_ACCOUNTS.untyped(), {"metadata": {"name": "robot"}}, "default")
+    pod = await lab.pod("p", "sleep", "infinity", serviceAccountName="robot")
+    context = ContainerContext(
+        argv=("tessera", "agent"),
+        env={},
+        namespace="default",
+        pod="p",
+        pod_uid=pod["metadata"]["uid"],
+        container="main",
+        service_account="robot",
+        node="node-1",
+        pod_ip="10.0.0.1",
+        machine=None,
+        plugins=Direct(),
+        markers=None,
+        clock=lab.clock,
+        reboot=lambda: None,
+        log=lambda _line: None,
+    )
+    return ContainerToken(lab.client("kubelet"), context, lab.clock)
+
+
+def test_a_token_is_kept_for_four_fifths_of_its_life(in_lab: Callable[..., None]) -> None:
+    async def story(lab: Any) -> None:
+        token = await _token(lab)
+        first = await token.current()
+        assert first.authorization.startswith("Bearer ")
+        await lab.clock.sleep(0.79 * HOUR)
+        assert await token.current() == first
+        await lab.clock.sleep(0.02 * HOUR)
+        assert await token.current() != first
+
+    in_lab(story)
+
+
+def test_a_refused_token_is_replaced(in_lab: Callable[..., None]) -> None:
+    async def story(lab: Any) -> None:
+        token = await _token(lab)
+        first = await token.current()
+        await lab.clock.sleep(1)
+        assert token.reject(first)
+        second = await token.current()
+        assert second != first
+        assert token.reject(first), "the one in use is newer: try again with it"
+        assert await token.current() == second
+
+    in_lab(story)

@@ -1,0 +1,48 @@
+"""A world in which drivers are managed has what that takes, at the rates that its costs declare."""
+
+import pytest
+
+from tessera.driver.build.settings import BUILDAH_IMAGE
+from tessera.driver.resolution import Outcome
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, builder_image, catalogue, driver_image
+from tessera_lab.simulation.cost_model import CostModel
+
+COSTS = CostModel(public_mib_s=50, internal_mib_s=200, unpack_mib_s=100, toolkit_mib=130, precompiled_mib=600)
+DRIVER = "quay.io/x/driver:525-5.14-rhcos4.13"
+
+
+@pytest.mark.parametrize(
+    ("reference", "architectures"),
+    [
+        ("nvcr.io/nvidia/k8s/container-toolkit:v1.20.0", ["amd64", "arm64"]),
+        ("nvcr.io/nvidia/cloud-native/k8s-driver-manager:v0.12.0", ["amd64", "arm64"]),
+        ("tessera:0.1.0", ["amd64", "arm64"]),
+        (BUILDAH_IMAGE, ["amd64", "arm64"]),
+        (DRIVER, ["amd64"]),
+    ],
+)
+def test_each_part_has_an_image_with_a_program(reference: str, architectures: list[str]) -> None:
+    world = catalogue(COSTS, {DRIVER: driver_image("525.125.06", COSTS)})
+    image = world.named(reference)
+    assert image is not None
+    assert image.program is not None
+    answers = [each for each in ("amd64", "arm64") if world.answer(reference, each) is Outcome.FOUND]
+    assert answers == architectures
+
+
+def test_a_builder_runs_on_every_architecture() -> None:
+    world = catalogue(COSTS, {"nvcr.io/nvidia/driver:525-rhcos4.13": builder_image("525.125.06", COSTS)})
+    assert world.answer("nvcr.io/nvidia/driver:525-rhcos4.13", "arm64") is Outcome.FOUND
+
+
+def test_the_cluster_s_registry_is_nearer() -> None:
+    world = catalogue(COSTS)
+    assert world.transfer_seconds(DRIVER, 600) == 12 + 6
+    assert world.transfer_seconds(f"{INTERNAL_REGISTRY}/x/driver:1", 600) == 3 + 6
+
+
+def test_an_image_that_was_not_named_is_a_workload_s() -> None:
+    image = catalogue(COSTS).find("quay.io/somebody/app:1")
+    assert image is not None
+    assert image.size_mib == COSTS.workload_mib
+    assert image.program is None

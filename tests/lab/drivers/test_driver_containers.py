@@ -1,0 +1,110 @@
+"""Driver containers of the lab: what they bring, how long it takes, what is left when they go."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera_lab.drivers.driver_containers import broken, builder, precompiled
+from tessera_lab.simulation.cost_model import CostModel
+
+COSTS = CostModel(prepare_seconds=20, compile_seconds=200, install_seconds=10, load_seconds=5, unload_seconds=3)
+KERNEL = "5.14.0-284.54.1.el9_2.x86_64"
+READY = ".driver-ctr-ready"
+VERSION = "525.125.06"
+Story = Callable[[Callable[[Any], Any]], None]
+
+
+def test_finished_modules_are_installed_and_loaded(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        container = stage.run(precompiled(VERSION, COSTS, kernel=KERNEL), argv=("nvidia-driver", "init"))
+        assert await container.healthy() == 15
+        assert stage.machine.loaded_driver == VERSION
+        assert stage.markers == [READY]
+
+    on_stage(story)
+
+
+def test_sources_are_compiled_first(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        assert await stage.run(builder(VERSION, COSTS)).healthy() == 235
+
+    on_stage(story)
+
+
+def test_a_stopped_container_takes_marker_and_module_away(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        container = stage.run(precompiled(VERSION, COSTS))
+        await container.healthy()
+        assert await container.stop() == 18
+        assert (stage.machine.loaded_driver, stage.markers) == (None, [])
+
+    on_stage(story)
+
+
+def test_a_driver_in_use_stays_for_the_next_container(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        container = stage.run(precompiled(VERSION, COSTS))
+        await container.healthy()
+        close = stage.machine.open_session()
+        await container.stop()
+        assert (stage.machine.loaded_driver, stage.markers) == (VERSION, [])
+        assert "the driver stays loaded" in container.log[-1]
+        same = stage.run(precompiled(VERSION, COSTS))
+        assert await same.healthy() == 18  # at once: nothing is installed or loaded again
+        other = stage.run(precompiled("535.1", COSTS))
+        assert (await other.ends())[0] == 1
+        assert "module nvidia is in use by 1 open sessions" in other.log[-1]
+        close()
+        third = stage.run(precompiled("535.1", COSTS))
+        await third.healthy()
+        assert stage.machine.loaded_driver == "535.1"
+
+    on_stage(story)
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (precompiled(VERSION, COSTS, kernel="6.8.0"), f"the modules are for kernel 6.8.0, {KERNEL} runs"),
+        (builder(VERSION, COSTS, fails="no headers for this kernel"), "no headers for this kernel"),
+        (broken("Invalid module format"), "Invalid module format"),
+    ],
+)
+def test_what_does_not_fit_ends_with_an_error(on_stage: Story, program: Any, words: str) -> None:
+    async def story(stage: Any) -> None:
+        container = stage.run(program)
+        assert (await container.ends())[0] == 1
+        assert words in container.log[-1]
+        assert (stage.machine.loaded_driver, stage.markers) == (None, [])
+
+    on_stage(story)
+
+
+def test_without_a_card_there_is_nothing_to_load(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        container = stage.run(precompiled(VERSION, COSTS), machine=None)
+        assert (await container.ends())[0] == 1
+
+    on_stage(story)
+
+
+def test_other_containers_of_the_image_load_nothing(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        for program in (precompiled(VERSION, COSTS), builder(VERSION, COSTS)):
+            container = stage.run(program, argv=("nvidia-driver", "reload_nvidia_peermem"))
+            assert await container.healthy() == 0
+            await container.stop()
+        assert stage.machine.loaded_driver is None
+
+    on_stage(story)
+
+
+def test_without_files_there_are_no_markers(on_stage: Story) -> None:
+    async def story(stage: Any) -> None:
+        container = stage.run(precompiled(VERSION, COSTS), markers=None)
+        await container.healthy()
+        await container.stop()
+        assert stage.machine.loaded_driver is None
+
+    on_stage(story)

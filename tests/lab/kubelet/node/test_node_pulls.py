@@ -1,0 +1,161 @@
+"""Images that have sizes: how long they take to a node, and what the pod says of it."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from tessera.driver.resolution import Outcome
+from tessera.kube.resources import PODS
+from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage
+
+InLab = Callable[[Callable[[Any], Awaitable[None]]], None]
+
+DRIVER = "quay.io/x/driver:525"
+
+
+def world(**images: float) -> Catalogue:
+    """Images of so many MiB over 10 MiB/s, unpacked at 20 MiB/s, after 1 s of latency."""
+    named = {f"quay.io/x/{name}:1": SimulatedImage(size_mib=size) for name, size in images.items()}
+    return Catalogue(named, default_bandwidth=10, unpack=20, latency=1)
+
+
+async def pod(lab: Any, name: str, image: str, **spec: Any) -> None:
+    container = {"name": "main", "image": image, "command": ["sleep", "infinity"], **spec}
+    body = {"metadata": {"name": name}, "spec": {"containers": [container], "nodeName": "n1"}}
+    await lab.api.create(PODS.untyped(), body, "default")
+
+
+async def state(lab: Any, name: str) -> dict[str, Any]:
+    status = (await lab.get(PODS, name))["status"]["containerStatuses"][0]
+    return dict(status)
+
+
+def test_a_pull_takes_latency_transfer_and_unpacking(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        catalogue = world(app=100)
+        await lab.start_nodes("n1", catalogue=catalogue)
+        await pod(lab, "p", "quay.io/x/app:1")
+        await lab.clock.sleep(15.9)
+        assert await lab.phase("p") == "Pending"
+        await lab.clock.sleep(0.2)
+        assert await lab.phase("p") == "Running"
+        notes = dict(await lab.notes("p"))
+        assert notes["Pulled"] == (
+            'Successfully pulled image "quay.io/x/app:1" in 16s (16s including waiting). Image size: 104857600 bytes. '
+            "(simulated)"
+        )
+        digest = catalogue.digest("quay.io/x/app:1")
+        assert (await state(lab, "p"))["imageID"] == f"quay.io/x/app@{digest}"
+
+    in_lab(story)
+
+
+def test_pulls_of_one_node_go_one_after_the_other(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        await lab.start_nodes("n1", catalogue=world(one=10, two=10))
+        await pod(lab, "one", "quay.io/x/one:1")
+        await lab.clock.sleep(0.001)
+        await pod(lab, "two", "quay.io/x/two:1")
+        await lab.clock.sleep(2.6)
+        assert [await lab.phase(name) for name in ("one", "two")] == ["Running", "Pending"]
+        await lab.clock.sleep(2.5)
+        assert await lab.phase("two") == "Running"
+        assert "in 2.5s (4.999s including waiting)" in dict(await lab.notes("two"))["Pulled"]
+
+    in_lab(story)
+
+
+def test_pulls_may_go_side_by_side(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        await lab.start_nodes("n1", catalogue=world(one=10, two=10), serialise_pulls=False)
+        await pod(lab, "one", "quay.io/x/one:1")
+        await pod(lab, "two", "quay.io/x/two:1")
+        await lab.clock.sleep(2.6)
+        assert [await lab.phase(name) for name in ("one", "two")] == ["Running", "Running"]
+
+    in_lab(story)
+
+
+def test_two_pods_share_one_pull(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        await lab.start_nodes("n1", catalogue=world(app=10))
+        await pod(lab, "one", "quay.io/x/app:1")
+        await pod(lab, "two", "quay.io/x/app:1")
+        await lab.clock.sleep(2.6)
+        assert [await lab.phase(name) for name in ("one", "two")] == ["Running", "Running"]
+
+    in_lab(story)
+
+
+def test_what_is_there_is_only_looked_up_again(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        await lab.start_nodes("n1", catalogue=world(app=100))
+        await pod(lab, "one", "quay.io/x/app:1")
+        await lab.clock.sleep(20)
+        await pod(lab, "two", "quay.io/x/app:1")
+        await pod(lab, "three", "quay.io/x/app:1", imagePullPolicy="Always")
+        await lab.clock.sleep(0.5)
+        assert [await lab.phase(name) for name in ("two", "three")] == ["Running", "Pending"]
+        await lab.clock.sleep(0.6)
+        assert await lab.phase("three") == "Running"
+
+    in_lab(story)
+
+
+def test_layers_that_a_repository_shares_come_once(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        image = SimulatedImage(size_mib=100, shared_mib=80)
+        await lab.start_nodes("n1", catalogue=Catalogue({"quay.io/x/driver": image}, default_bandwidth=10))
+        await pod(lab, "one", "quay.io/x/driver:1")
+        await lab.clock.sleep(10.1)
+        assert await lab.phase("one") == "Running"
+        await pod(lab, "two", "quay.io/x/driver:2")
+        await lab.clock.sleep(2.1)
+        assert await lab.phase("two") == "Running"
+
+    in_lab(story)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (Outcome.NOT_FOUND, "not found"),
+        (Outcome.UNAUTHORIZED, "no basic auth credentials"),
+        (Outcome.UNREACHABLE, "i/o timeout"),
+        (Outcome.WRONG_ARCHITECTURE, "no match for platform"),
+    ],
+)
+def test_an_image_that_no_registry_gives(in_lab: InLab, outcome: Outcome, words: str) -> None:
+    async def story(lab: Any) -> None:
+        catalogue = Catalogue({DRIVER: SimulatedImage()})
+        catalogue.refuse(DRIVER, outcome)
+        await lab.start_nodes("n1", catalogue=catalogue)
+        await pod(lab, "p", DRIVER)
+        await lab.clock.sleep(1)
+        waiting = (await state(lab, "p"))["state"]["waiting"]
+        assert waiting["reason"] == "ErrImagePull"
+        assert words in waiting["message"]
+        await lab.clock.sleep(20)  # the second try, after 10 s, has failed as well
+        assert (await state(lab, "p"))["state"]["waiting"]["reason"] == "ImagePullBackOff"
+        catalogue.allow(DRIVER)
+        await lab.clock.sleep(20)
+        assert await lab.phase("p") == "Running"
+        assert {"Pulling", "Failed", "BackOff", "Pulled"} <= {reason for reason, _ in await lab.notes("p")}
+
+    in_lab(story)
+
+
+def test_a_pull_by_digest_fetches_the_tag_s_image(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        catalogue = Catalogue({DRIVER: SimulatedImage(size_mib=10)}, default_bandwidth=10)
+        await lab.start_nodes("n1", catalogue=catalogue)
+        pinned = f"quay.io/x/driver@{catalogue.digest(DRIVER)}"
+        await pod(lab, "p", pinned)
+        await lab.clock.sleep(1.1)
+        assert (await state(lab, "p"))["imageID"] == pinned
+        await pod(lab, "q", DRIVER)  # the same layers under their tag
+        await lab.clock.sleep(0.1)
+        assert await lab.phase("q") == "Running"
+
+    in_lab(story)

@@ -1,0 +1,216 @@
+"""A simulated node reboots: what runs on it ends, and what kubelet and the API server know brings it back."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tessera.kube.resources import EVENTS, NODES, PODS
+from tessera.nvml.simulated import SimulatedMachine
+from tessera_lab.kubelet.after_reboot import gone_down
+from tessera_lab.kubelet.context import Direct
+from tessera_lab.kubelet.node.node import SHUTDOWN
+from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, records
+
+InLab = Callable[[Callable[[Any], Any]], None]
+RESOURCE = "nvidia.com/mig-1g.5gb"
+AWAY = SHUTDOWN + 30
+
+
+async def bound(lab: Any, name: str, *command: str, number: int = 0, **spec: Any) -> None:
+    limits = {"limits": {RESOURCE: str(number)}} if number else {}
+    container = {"name": "c", "image": "app", "command": [*command], "resources": limits}
+    body = {"metadata": {"name": name}, "spec": {"containers": [container], "nodeName": "n1", **spec}}
+    await lab.api.create(PODS.untyped(), body, "default")
+    await lab.clock.sleep(0.1)
+
+
+async def rebooted(lab: Any, node: Any) -> None:
+    node.reboot()
+    await lab.clock.sleep(AWAY + 0.1)
+
+
+async def container(lab: Any, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = (await lab.get(PODS, name))["status"]["containerStatuses"][0]
+    return found
+
+
+def test_a_pod_is_the_same_with_its_containers_started_again(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        (node,) = await lab.start_nodes("n1")
+        await bound(lab, "p", "sleep", "infinity")
+        before = await lab.get(PODS, "p")
+        await rebooted(lab, node)
+        after = await lab.get(PODS, "p")
+        assert after["metadata"]["uid"] == before["metadata"]["uid"]
+        assert after["status"]["startTime"] == before["status"]["startTime"]
+        assert after["status"]["phase"] == "Running"
+        status = await container(lab, "p")
+        assert (status["restartCount"], status["ready"]) == (1, True)
+        ended = status["lastState"]["terminated"]
+        assert (ended["exitCode"], ended["reason"]) == (255, "Unknown")
+        events = [each["reason"] for each in (await lab.api.list(EVENTS.untyped(), "default")).items]
+        assert "SandboxChanged" in events
+
+    in_lab(story)
+
+
+def test_nothing_is_said_while_the_machine_is_down(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        (node,) = await lab.start_nodes("n1")
+        await bound(lab, "p", "sleep", "infinity")
+        before = await container(lab, "p")
+        node.reboot()
+        await lab.clock.sleep(SHUTDOWN + 1)
+        assert await container(lab, "p") == before
+        await bound(lab, "late", "sleep", "infinity")
+        assert await lab.phase("late") == "Pending"
+        await lab.clock.sleep(AWAY)
+        assert await lab.phase("late") == "Running"
+        assert (await container(lab, "late"))["restartCount"] == 0
+
+    in_lab(story)
+
+
+def test_a_pod_that_never_restarts_has_failed(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        (node,) = await lab.start_nodes("n1")
+        await bound(lab, "p", "sleep", "infinity", restartPolicy="Never")
+        await bound(lab, "done", "true", restartPolicy="Never")
+        await rebooted(lab, node)
+        assert await lab.phase("p") == "Failed"
+        assert (await container(lab, "p"))["state"]["terminated"]["exitCode"] == 255
+        assert await lab.phase("done") == "Succeeded"
+
+    in_lab(story)
+
+
+def test_every_boot_has_an_id_of_its_own_and_is_told(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        (node,) = await lab.start_nodes("n1")
+        ids = []
+        for _ in range(3):
+            ids.append((await lab.get(NODES, "n1", None))["status"]["nodeInfo"]["bootID"])
+            await rebooted(lab, node)
+        assert len(set(ids)) == 3
+        told = [each for each in (await lab.api.list(EVENTS.untyped())).items if each["reason"] == "Rebooted"]
+        assert any(ids[1] in each["message"] for each in told)
+
+    in_lab(story)
+
+
+def test_conditions_labels_and_capacity_of_others_stay(in_lab: InLab) -> None:
+    async def story(lab: Any) -> None:
+        (node,) = await lab.start_nodes("n1", labels={"layout": "first"})
+        await lab.api.merge_patch(NODES.untyped(), "n1", {"metadata": {"labels": {"layout": "second"}}})
+        own = {"type": "GpuHealthy", "status": "True", "reason": "Healthy", "message": ""}
+        kubelets = (await lab.get(NODES, "n1", None))["status"]["conditions"]
+        status = {"conditions": [*kubelets, own], "capacity": {"example.com/quota": "7"}}
+        await lab.api.merge_patch(NODES.untyped(), "n1", {"status": status}, subresource="status")
+        await lab.clock.sleep(0.1)
+        await rebooted(lab, node)
+        after = await lab.get(NODES, "n1", None)
+        assert after["metadata"]["labels"]["layout"] == "second"
+        assert after["status"]["allocatable"]["example.com/quota"] == "7"
+        assert [each["type"] for each in after["status"]["conditions"]] == [each["type"] for each in (*kubelets, own)]
+
+    in_lab(story)
+
+
+def test_a_pod_with_devices_is_refused_until_its_plugin_is_back_in_kubelets_words(
+    in_lab: InLab, slices: Callable[..., Any]
+) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        (node,) = await lab.start_nodes("n1", plugins=direct)
+        serving = lab.start(direct.bus.serve(slices("a", "b")))
+        await lab.clock.sleep(0.1)
+        await bound(lab, "p", "sleep", "infinity", number=1)
+        node.reboot()
+        await lab.clock.sleep(SHUTDOWN + 1)
+        serving.cancel()
+        await lab.clock.sleep(AWAY)
+        status = (await lab.get(PODS, "p"))["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "UnexpectedAdmissionError")
+        assert status["message"] == (
+            "Pod was rejected: Allocate failed due to no healthy devices present; cannot allocate unhealthy devices "
+            f"{RESOURCE}, which is unexpected"
+        )
+        # Nothing is left of a pod that ran: who asks whether it is ready is not told of its last life.
+        assert "containerStatuses" not in status
+        assert "Ready" not in {each["type"] for each in status["conditions"]}
+        assert node.devices.ledger.pods() == ()
+        assert (await lab.get(NODES, "n1", None))["status"]["allocatable"][RESOURCE] == "0"
+        lab.start(direct.bus.serve(slices("a", "b")))
+        await lab.clock.sleep(0.1)
+        await bound(lab, "next", "sleep", "infinity", number=2)
+        assert await lab.phase("next") == "Running"
+
+    in_lab(story)
+
+
+def test_a_pod_that_was_deleted_meanwhile_holds_nothing(in_lab: InLab, slices: Callable[..., Any]) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        (node,) = await lab.start_nodes("n1", plugins=direct)
+        lab.start(direct.bus.serve(slices("a")))
+        await lab.clock.sleep(0.1)
+        await bound(lab, "p", "sleep", "infinity", number=1)
+        await bound(lab, "ending", "sleep", "infinity")
+        node.reboot()
+        await lab.clock.sleep(SHUTDOWN + 1)
+        await lab.api.delete(PODS, "p", "default", grace_seconds=0)
+        await lab.api.delete(PODS, "ending", "default")
+        assert [each.name for each in node.devices.ledger.pods()] == ["p"]
+        await lab.clock.sleep(AWAY)
+        assert node.devices.ledger.pods() == ()
+        assert not await lab.exists(PODS, "ending")
+
+    in_lab(story)
+
+
+def test_the_power_may_go_while_kubelet_starts_again(in_lab: InLab, slices: Callable[..., Any]) -> None:
+    async def story(lab: Any) -> None:
+        direct = Direct()
+        (node,) = await lab.start_nodes("n1", plugins=direct)
+        lab.start(direct.bus.serve(slices("a")))
+        await bound(lab, "p", "sleep", "infinity")
+        lab.start(node.restart_kubelet(down=SHUTDOWN + 5))
+        node.reboot()
+        await lab.clock.sleep(SHUTDOWN + 6)
+        with pytest.raises(ConnectionError):
+            await direct.bus.pod_resources()
+        await lab.clock.sleep(AWAY + 6)
+        assert (await lab.get(NODES, "n1", None))["status"]["allocatable"][RESOURCE] == "1"
+        assert await lab.phase("p") == "Running"
+
+    in_lab(story)
+
+
+def test_cards_and_files_in_memory_are_as_after_a_boot(in_lab: InLab, tmp_path: Any) -> None:
+    machine = SimulatedMachine("1xA100-40GB", seed="n1", mig=True)
+    (gpu,) = machine.uuids()
+    machine.create_gpu_instance(gpu, "1g.5gb", 0)
+    (tmp_path / "cards.json").write_text("{}")
+
+    async def story(lab: Any) -> None:
+        (node,) = await lab.start_nodes("n1", plugins=Direct(cdi=tmp_path), machine=machine)
+        await rebooted(lab, node)
+        assert machine.instances(gpu) == []
+        assert machine.devices()[0].mig_enabled
+        assert list(tmp_path.iterdir()) == []
+
+    in_lab(story)
+
+
+def test_init_containers_run_again_where_the_pod_does() -> None:
+    containers = [{"name": "app", "image": "app"}]
+    for policy, state in (("Always", Waiting), ("OnFailure", Waiting), ("Never", Terminated)):
+        spec = {"restartPolicy": policy, "initContainers": [{"name": "init", "image": "app"}], "containers": containers}
+        init, app = made = records(spec)
+        init.state, init.container_id = Terminated(exit_code=0, started=1, finished=2), "i"
+        app.state, app.container_id = Running(3), "a"
+        gone_down(spec, made, 4)
+        assert isinstance(init.state, state)
+        unknown = Terminated(exit_code=255, started=3, finished=4, container_id="a", reason="Unknown")
+        assert made[1].state == unknown
