@@ -30,9 +30,10 @@ from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import GATE, HOSTNAME_LABEL, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
 from tessera.cli.process import collect_seldom
-from tessera.controller.facts import NodeFacts, pod_facts
-from tessera.controller.instructions import PatchRequests, PatchResults
-from tessera.controller.machine import Slicer
+from tessera.controller.objects.node_info import NodeFacts
+from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.slicing.instructions import PatchRequests, PatchResults
+from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.resources import Pod, Taint
 from tessera.mig.models import model_by_short_name
 

@@ -30,9 +30,9 @@ from tessera.limits import (
 )
 from tessera.placement.offers import CardKind, Kind, Offer
 from tessera.placement.requirements import GIB
-from tessera.webhook.capabilities import Capabilities
-from tessera.webhook.gpu_nodes import GpuNode
-from tessera.webhook.review import Reviewer, ReviewError
+from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.gpu_nodes import GpuNode
 
 #: The most CPU that a review may cost, milliseconds.
 BAR = 200.0

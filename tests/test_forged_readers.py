@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given, settings
-from tests.controller.forging import NODES, PODS, Forger
+from tests.controller.leadership.forging import NODES, PODS, Forger
 
 from tessera.agent.slices.events import Journal, PodSeen, Rest, Started
 from tessera.agent.slices.instaslice_status import facts_of, status_patch
@@ -30,9 +30,9 @@ from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera.provisioning.startup.deadline import Patience, judge
 from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting
 from tessera.provisioning.tracking.tracker import Tracker
-from tessera.webhook.capabilities import Capabilities
-from tessera.webhook.gpu_nodes import GpuNodes
-from tessera.webhook.review import Reviewer, ReviewError
+from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.gpu_nodes import GpuNodes
 
 NOW = 1_800_000_000.0
 TIMES = ("2026-01-01T00:00:00Z", "", "x", "0001-01-01T00:00:00", "9999-12-31T23:59:59-14:00", "2026-01-01", None, 5)

@@ -15,7 +15,7 @@ from tessera.cli.autoscaling.durations import LONGEST
 from tessera.cli.controller import command, parsed
 from tessera.cli.main import main
 from tessera.cli.site import Site, arguments
-from tessera.controller.options import ControllerOptions, RegistryOptions
+from tessera.controller.base.options import ControllerOptions, RegistryOptions
 from tessera.provisioning.options import ProvisioningOptions
 
 SITE = Site(

@@ -9,9 +9,10 @@ import pytest
 from tessera.agent.inventory.mig_cards import placements
 from tessera.api.instaslice import AllocationStatus, Instaslice, result_of
 from tessera.api.names import GATE, MIG_CONFIG_LABEL, NodeName, PodUid, resource_of
-from tessera.controller.allocation import over
-from tessera.controller.facts import NodeFacts, PodFacts
-from tessera.controller.instructions import (
+from tessera.controller.objects.node_info import NodeFacts
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.allocation import over
+from tessera.controller.slicing.instructions import (
     DeleteObject,
     Instruction,
     PatchRequests,
@@ -22,7 +23,7 @@ from tessera.controller.instructions import (
     Ungate,
     Write,
 )
-from tessera.controller.machine import Slicer
+from tessera.controller.slicing.slicer import Slicer
 from tessera.mig.models import model_by_short_name
 
 

@@ -37,8 +37,8 @@ from tessera.agent.slices.instaslice_status import facts_of, foreign, status_pat
 from tessera.agent.slices.state_machine import Book
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName, PodUid
-from tessera.controller.facts import PodFacts
-from tessera.controller.instructions import PatchRequests, PatchResults, Tell, Write
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.instructions import PatchRequests, PatchResults, Tell, Write
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.simulated import SimulatedMachine
 

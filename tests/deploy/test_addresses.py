@@ -11,11 +11,11 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import tessera.agent.base.http_server
-import tessera.controller.http
+import tessera.controller.main.http
 from tessera.clock import SystemClock
-from tessera.controller.options import ControllerOptions
-from tessera.webhook.options import WebhookOptions
-from tessera.webhook.server import Pages, Pulse, serve_health
+from tessera.controller.base.options import ControllerOptions
+from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.serving.server import Pages, Pulse, serve_health
 
 Serve = Callable[[int], Coroutine[Any, Any, None]]
 
@@ -26,7 +26,7 @@ def agent(port: int) -> Coroutine[Any, Any, None]:
 
 def controller(port: int) -> Coroutine[Any, Any, None]:
     address = ControllerOptions(identity="c").http_address
-    return tessera.controller.http.serve_http(address, port, CollectorRegistry(), lambda: "", None)
+    return tessera.controller.main.http.serve_http(address, port, CollectorRegistry(), lambda: "", None)
 
 
 def webhook(port: int) -> Coroutine[Any, Any, None]:

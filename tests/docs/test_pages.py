@@ -15,7 +15,7 @@ from tessera.api.driver import policy, policy_status, status
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
-from tessera.controller.metrics import Metrics as Controller
+from tessera.controller.base.metrics import Metrics as Controller
 from tessera.driver.coverage.metrics import CoverageMetrics
 from tessera.driver.nodes import upgrade_record
 from tessera.driver.rollout.metrics import RolloutMetrics

@@ -12,8 +12,8 @@ import yaml
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
-from tessera.webhook.options import WebhookOptions
-from tessera.webhook.run import Webhook
+from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.main.run import Webhook
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import InProcessCaller
 from tessera_lab.apiserver.interfaces import UserInfo

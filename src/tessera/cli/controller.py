@@ -51,7 +51,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options from the command line's."""
-    from tessera.controller.options import ControllerOptions, RegistryOptions
+    from tessera.controller.base.options import ControllerOptions, RegistryOptions
     from tessera.driver.options import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
 
@@ -84,7 +84,7 @@ def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.clock import SystemClock
-    from tessera.controller.run import run
+    from tessera.controller.main.run import run
 
     async with connected("tessera-controller", kubeconfig, context) as client:
         await run(options, client, SystemClock())

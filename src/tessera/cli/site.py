@@ -1,6 +1,6 @@
 """What a site says of its registries and new nodes: ``tessera controller`` reads it, ``tessera install`` hands it on.
 
-The defaults are the controller's own (:mod:`tessera.controller.options`, :mod:`tessera.provisioning.options`). How
+The defaults are the controller's own (:mod:`tessera.controller.base.options`, :mod:`tessera.provisioning.options`). How
 driver images are built is said by options of their own (:mod:`tessera.cli.building`).
 
 Nothing here reads the file of authorities: an installation and the controller have it in different places.

@@ -44,7 +44,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 
 def options_from(values: Mapping[str, Any]) -> Any:
     """The webhook's options from the command line's."""
-    from tessera.webhook.options import WebhookOptions
+    from tessera.webhook.base.options import WebhookOptions
 
     return WebhookOptions(
         namespace=values["namespace"],
@@ -64,7 +64,7 @@ def parsed(arguments: Sequence[str], environment: Mapping[str, str]) -> Any:
 
 async def _run(options: Any, kubeconfig: Path | None, context: str | None) -> None:
     from tessera.clock import SystemClock
-    from tessera.webhook.run import run
+    from tessera.webhook.main.run import run
 
     async with connected("tessera-webhook", kubeconfig, context) as client:
         await run(options, client, SystemClock())

@@ -1,1 +1,1 @@
-"""The cluster process: decides where slices go and tells agents and scheduler. Start it with :func:`run.run`."""
+"""The controller process: decides where slices go. Start it with :func:`tessera.controller.main.run.run`."""

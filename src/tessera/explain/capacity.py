@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, profile_of, resource_of
 from tessera.clock import parse_rfc3339
-from tessera.controller.facts import PodFacts
-from tessera.controller.inventory import FOREIGN
-from tessera.controller.machine import Slicer
-from tessera.controller.placing import Placed
-from tessera.controller.wording import wanted_text
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.batch_placement import Placed
+from tessera.controller.slicing.fleet_inventory import FOREIGN
+from tessera.controller.slicing.messages import wanted_text
+from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.counterfactuals import Way, ends, missing, ways
 from tessera.explain.explanation import Answer, age, counted, listed
 from tessera.explain.snapshot import AGENT_LABEL, View
@@ -24,7 +24,7 @@ from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuc
 _ALTERNATIVES = 3
 _WAYS = 3
 
-#: What helps against a rule, by the beginning of its text (:mod:`tessera.controller.eligibility`).
+#: What helps against a rule, by the beginning of its text (:mod:`tessera.controller.filters.node_filters`).
 _REMEDIES = (
     ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
     ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),

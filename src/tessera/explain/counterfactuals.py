@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tessera.api.names import NodeName
-from tessera.controller.facts import PodFacts
-from tessera.controller.machine import Slicer
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.slicer import Slicer
 from tessera.placement.cards import Allocation
 from tessera.placement.explain import Explainer
 from tessera.placement.node_fit import fit_on_node
@@ -21,7 +21,7 @@ class Way:
 
     Attributes:
         node: which.
-        rules: that refuse the pod there (:mod:`tessera.controller.objections`).
+        rules: that refuse the pod there (:mod:`tessera.controller.slicing.objections`).
         room: its cards have room as they are.
     """
 

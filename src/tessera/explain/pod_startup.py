@@ -6,10 +6,10 @@ everything that holds up any container (images, configuration).
 
 from collections.abc import Iterator
 
-from tessera.controller.allocation import Allocation
-from tessera.controller.facts import PodFacts
-from tessera.controller.machine import Slicer
-from tessera.controller.wording import wanted_text
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.allocation import Allocation
+from tessera.controller.slicing.messages import wanted_text
+from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import no_room
 from tessera.explain.explanation import Answer
 from tessera.explain.fixed_resources import answer_about_fixed, fixed_requests, offered_fixed

@@ -11,10 +11,10 @@ from difflib import get_close_matches
 
 from tessera.api.names import GATE, GPU_RESOURCES, MIG_RESOURCE_PREFIX, PodUid, meant_resource
 from tessera.api.requirements import CHOSEN_REASON
-from tessera.controller.allocation import Allocation
-from tessera.controller.facts import PodFacts, pod_facts
-from tessera.controller.machine import Slicer
-from tessera.controller.wording import wanted_text
+from tessera.controller.objects.pod_info import PodFacts, pod_facts
+from tessera.controller.slicing.allocation import Allocation
+from tessera.controller.slicing.messages import wanted_text
+from tessera.controller.slicing.slicer import Slicer
 from tessera.explain.capacity import no_room
 from tessera.explain.explanation import Answer, listed
 from tessera.explain.fixed_resources import answer_about_fixed, asked_text, fixed_requests

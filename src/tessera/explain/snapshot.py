@@ -14,8 +14,8 @@ from tessera.api.instaslice import Instaslice, Slice
 from tessera.api.names import NodeName
 from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339
-from tessera.controller.machine import Slicer
-from tessera.controller.stored import state_of
+from tessera.controller.slicing.slicer import Slicer
+from tessera.controller.slicing.stored import state_of
 from tessera.explain.explanation import age
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits import EVENT_SHOWN, LEASE_DURATION

@@ -15,15 +15,15 @@ import msgspec
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import Driver, SimulatedDriver
 from tessera.agent.main.lifecycle import live
-from tessera.controller.options import ControllerOptions
-from tessera.controller.run import run as run_controller
+from tessera.controller.base.options import ControllerOptions
+from tessera.controller.main.run import run as run_controller
 from tessera.kube.client import Client
 from tessera.kube.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests
-from tessera.webhook.options import WebhookOptions
-from tessera.webhook.run import Webhook
+from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.main.run import Webhook
 from tessera_lab.installation.image_resolver import SimulatedRegistry
 from tessera_lab.installation.missing_driver import NoDriver
 from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint

@@ -13,8 +13,8 @@ from tests.kube.certificates import Authority
 
 from tessera.api.driver.policy import ImageSource
 from tessera.clock import SystemClock
-from tessera.controller.options import ControllerOptions, RegistryOptions
-from tessera.controller.registries import registries
+from tessera.controller.base.options import ControllerOptions, RegistryOptions
+from tessera.controller.main.image_resolver import registries
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome

@@ -1,0 +1,1 @@
+"""Options and metrics of the controller process."""

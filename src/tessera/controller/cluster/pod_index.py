@@ -1,0 +1,354 @@
+"""Pods on nodes, by what other pods' rules may ask of them: labels, anti-affinity, host ports, claims.
+
+Kept up to date pod by pod, so that a decision never walks over all pods. Pods of one namespace with equal labels are
+one group. Which groups a selection selects is remembered; a group that came later is compared with a selection only
+when that selection is asked for again. So a pod that comes or goes costs little, however many rules there are, and
+every comparison is made for the pod whose rule asks, and is counted in ``cost``.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.cluster.selector_index import Key, LabelIndex, pod_keys, selection_keys
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.pod_relations import HostPort, Labels, Relations, Selection, Term
+from tessera.limits import OPPOSING_TERMS, REMEMBERED_OPPOSITION, REMEMBERED_SELECTIONS
+
+#: Groups that are passed over, or looked up, for what one comparison costs.
+_LOOKUPS_A_STEP = 8
+
+
+class PodGroup:
+    """Pods of one namespace with equal labels.
+
+    Attributes:
+        all: how many are on each node.
+        leaving: how many of these are being deleted.
+        created: the index's version that the group came with.
+        changed: the version that its counts changed with.
+    """
+
+    __slots__ = ("all", "changed", "created", "labels", "leaving", "namespace")
+
+    def __init__(self, namespace: str, labels: Labels, version: int) -> None:
+        self.namespace, self.labels = namespace, dict(labels)
+        self.all: Counter[NodeName] = Counter()
+        self.leaving: Counter[NodeName] = Counter()
+        self.created = self.changed = version
+
+
+class TermHolders:
+    """A term of anti-affinity, and how many pods on each node have it; versions as for :class:`PodGroup`."""
+
+    __slots__ = ("changed", "created", "nodes", "term")
+
+    def __init__(self, term: Term, version: int) -> None:
+        self.term = term
+        self.nodes: Counter[NodeName] = Counter()
+        self.created = self.changed = version
+
+
+@dataclass(slots=True)
+class SelectedPods:
+    """The pods of one selection.
+
+    Attributes:
+        all: how many are on each node.
+        staying: the same without pods that are being deleted.
+        groups: their groups.
+        compared: the index's version up to which groups were compared.
+        version: the index's version that ``all`` and ``staying`` are of; equal versions mean equal counts.
+        size: entries that it takes of the limit on what is remembered.
+    """
+
+    all: Counter[NodeName] = field(default_factory=Counter)
+    staying: Counter[NodeName] = field(default_factory=Counter)
+    groups: list[PodGroup] = field(default_factory=list)
+    compared: int = 0
+    version: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class OpposingTerms:
+    """Terms of anti-affinity of pods on nodes that select the pods of one namespace with equal labels.
+
+    Attributes:
+        holders: the terms, with the nodes of the pods that have them.
+        compared: the index's version up to which terms were compared.
+    """
+
+    holders: list[TermHolders] = field(default_factory=list)
+    compared: int = 0
+
+
+class PodIndex:
+    """Pods that run on a node or are promised a place there.
+
+    Attributes:
+        version: grows with every change.
+        changes: grows with every change that may open a node to a pod that waits (:meth:`watch`).
+        cost: comparisons made since it was made.
+        ports: host ports in use, by node; the port of any address is counted under an empty address too.
+        claims: claims in use, by node.
+        claim_users: pods that use a claim, on any node.
+    """
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.changes = 0
+        self.cost = 0
+        self.ports: dict[NodeName, Counter[HostPort]] = {}
+        self.claims: dict[NodeName, Counter[str]] = {}
+        self.claim_users: Counter[str] = Counter()
+        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._placed: dict[PodUid, tuple[NodeName, PodFacts]] = {}
+        self._groups: dict[tuple[str, Labels], PodGroup] = {}
+        self._groups_by_label: LabelIndex[PodGroup] = LabelIndex()
+        self._last_group = self._last_term = 0  # the versions that the newest came with
+        self._holders: dict[Term, TermHolders] = {}
+        self._holders_by_label: LabelIndex[TermHolders] = LabelIndex()
+        self._selected: dict[Selection, SelectedPods] = {}
+        self._size = 0
+        self._opposing: dict[tuple[str, Labels], OpposingTerms] = {}
+        self._watching: dict[PodUid, Relations] = {}
+        self._watched: Counter[Key] = Counter()
+
+    # Pods
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._placed
+
+    def put(self, pod: PodFacts, node: NodeName | None) -> None:
+        """Counts a pod on this node and no other, on none if None."""
+        before = self._placed.get(pod.uid)
+        if before is not None:
+            if before[0] == node and _same(before[1], pod):
+                return
+            self._count(*before, sign=-1)
+            del self._placed[pod.uid]
+        if node is not None:
+            self._placed[pod.uid] = (node, pod)
+            self._count(node, pod, sign=1)
+
+    def drop(self, uid: PodUid) -> None:
+        """Counts a pod no more."""
+        before = self._placed.pop(uid, None)
+        if before is not None:
+            self._count(*before, sign=-1)
+
+    def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """Labels of a namespace; None for one that is gone."""
+        if self._namespaces.get(name) == labels:
+            return
+        if labels is None:
+            del self._namespaces[name]
+        else:
+            self._namespaces[name] = labels
+        for selection in [each for each in self._selected if each.namespace_tests is not None]:
+            self._forget(selection)
+        self._opposing.clear()
+        self.version += 1
+        self.changes += 1
+
+    def watch(self, uid: PodUid, relations: Relations) -> None:
+        """Notes a pod that waits: a change of pods that one of its rules may select counts in ``changes``."""
+        if uid in self._watching:
+            return
+        self._watching[uid] = relations
+        self._watched.update(key for each in relations.selections for key in selection_keys(each))
+
+    def unwatch(self, uid: PodUid) -> None:
+        """The pod waits no more."""
+        relations = self._watching.pop(uid, None)
+        for selection in relations.selections if relations is not None else ():
+            for key in selection_keys(selection):
+                _add(self._watched, key, -1)
+
+    def _count(self, node: NodeName, pod: PodFacts, *, sign: int) -> None:
+        self.version += 1
+        group = self._group(pod.namespace, pod.labels)
+        group.changed = self.version
+        _add(group.all, node, sign)
+        if pod.leaving:
+            _add(group.leaving, node, sign)
+        if not group.all:
+            self._groups_by_label.remove(group, pod_keys(group.namespace, group.labels))
+            del self._groups[pod.namespace, pod.labels]
+        for term in pod.relations.anti_affinity:
+            self._count_holder(term, node, sign)
+        for port in pod.ports:
+            for each in (port, (port[0], "", port[2])):
+                _add(self.ports.setdefault(node, Counter()), each, sign)
+        for claim in pod.claims:
+            _add(self.claims.setdefault(node, Counter()), claim, sign)
+            _add(self.claim_users, claim, sign)
+        opens = sign < 0 and bool(pod.relations.anti_affinity or pod.ports or pod.claims)
+        if opens or (self._watched and any(key in self._watched for key in pod_keys(group.namespace, group.labels))):
+            self.changes += 1
+
+    def _group(self, namespace: str, labels: Labels) -> PodGroup:
+        group = self._groups.get((namespace, labels))
+        if group is None:
+            self._last_group = self.version
+            group = self._groups[namespace, labels] = PodGroup(namespace, labels, self.version)
+            self._groups_by_label.add(group, pod_keys(namespace, group.labels))
+        return group
+
+    def _count_holder(self, term: Term, node: NodeName, sign: int) -> None:
+        holders = self._holders.get(term)
+        if holders is None:
+            self._last_term = self.version
+            holders = self._holders[term] = TermHolders(term, self.version)
+            self._holders_by_label.add(holders, selection_keys(term.selection))
+        _add(holders.nodes, node, sign)
+        holders.changed = self.version
+        if not holders.nodes:
+            del self._holders[term]
+            self._holders_by_label.remove(holders, selection_keys(term.selection))
+
+    # Questions
+
+    def holds(self, node: NodeName, conflicts: AbstractSet[HostPort]) -> bool:
+        """Whether a pod of the node has one of these host ports; takes as long as the shorter list."""
+        taken = self.ports.get(node)
+        return taken is not None and not taken.keys().isdisjoint(conflicts)
+
+    def select(self, selection: Selection, most: int) -> SelectedPods | None:
+        """The pods that a selection selects.
+
+        Args:
+            selection: which pods.
+            most: comparisons that it may take.
+
+        Returns:
+            The pods, valid until the next question; None if finding them would take more comparisons.
+        """
+        found = self._selected.pop(selection, None) or SelectedPods()
+        limit = self.cost + most
+        if found.compared < self.version and not self._bring_up_to_date(selection, found, limit):
+            self._size -= found.size
+            return None
+        self._selected[selection] = found  # the last used
+        while self._size > REMEMBERED_SELECTIONS and len(self._selected) > 1:
+            self._forget(next(iter(self._selected)))
+        return found
+
+    def _bring_up_to_date(self, selection: Selection, found: SelectedPods, limit: int) -> bool:
+        """Compares the groups that came since, and counts again if one changed; False once that costs too much."""
+        self.cost += 1 + len(found.groups) // _LOOKUPS_A_STEP
+        came: list[PodGroup] = []
+        new = self._last_group > found.compared
+        for group in self._groups_by_label.since(found.compared, selection_keys(selection)) if new else ():
+            came.append(group)
+            if self.cost + len(came) * selection.weight > limit:
+                self.cost += len(came) // _LOOKUPS_A_STEP
+                return False
+        self.cost += len(came) * selection.weight
+        came = [group for group in came if self._selects(selection, group.namespace, group.labels)]
+        if came or any(group.changed > found.version for group in found.groups):
+            found.groups = [group for group in (*found.groups, *came) if group.all]
+            if not self._count_groups(found, limit):
+                return False
+            self._size -= found.size
+            found.size = 1 + len(found.groups) + len(found.all)
+            self._size += found.size
+            found.version = self.version
+        found.compared = self.version
+        return True
+
+    def _count_groups(self, found: SelectedPods, limit: int) -> bool:
+        self.cost += sum(len(group.all) for group in found.groups)
+        if self.cost > limit:
+            return False
+        found.all = _sum(group.all for group in found.groups)
+        found.staying = found.all
+        if any(group.leaving for group in found.groups):
+            found.staying = found.all - _sum(group.leaving for group in found.groups)
+        return True
+
+    def in_all(self, selected: Sequence[SelectedPods]) -> Counter[NodeName]:
+        """How many pods that all of these selections select are on each node."""
+        groups = dict.fromkeys(selected[0].groups)
+        for each in selected[1:]:
+            self.cost += 1 + len(each.groups) // _LOOKUPS_A_STEP
+            groups = {group: None for group in each.groups if group in groups}
+        self.cost += sum(len(group.all) for group in groups)
+        return _sum(group.all for group in groups)
+
+    def opposing(self, namespace: str, labels: Labels, most: int) -> Sequence[TermHolders]:
+        """Terms of anti-affinity of pods on nodes that select such a pod; those of its namespace are compared first.
+
+        Args:
+            namespace: the pod's.
+            labels: the pod's.
+            most: comparisons that it may take; terms beyond them, or beyond ``OPPOSING_TERMS``, are left out.
+        """
+        key = (namespace, labels)
+        found = self._opposing.pop(key, None) or OpposingTerms()
+        self._opposing[key] = found  # the last used
+        if found.compared < self.version:
+            found.holders = [each for each in found.holders if each.nodes]
+            own, limit = dict(labels), self.cost + most
+            keys = pod_keys(namespace, own) if self._last_term > found.compared else ()
+            for each in islice(self._holders_by_label.since(found.compared, keys), OPPOSING_TERMS):
+                self.cost += each.term.selection.weight
+                if self.cost > limit:
+                    break
+                if self._selects(each.term.selection, namespace, own):
+                    found.holders.append(each)
+            found.compared = self.version
+            if len(self._opposing) > REMEMBERED_OPPOSITION:
+                del self._opposing[next(iter(self._opposing))]
+        self.cost += len(found.holders)
+        return found.holders
+
+    def selects(self, selection: Selection, pod: PodFacts) -> bool:
+        """Whether a selection selects a pod."""
+        self.cost += selection.weight
+        return self._selects(selection, pod.namespace, dict(pod.labels))
+
+    def _selects(self, selection: Selection, namespace: str, labels: Mapping[str, str]) -> bool:
+        tests = selection.tests
+        if tests is None or not all(test.matches(labels) for test in tests):
+            return False
+        return namespace in selection.namespaces or self._selects_namespace(selection, namespace)
+
+    def _selects_namespace(self, selection: Selection, namespace: str) -> bool:
+        tests = selection.namespace_tests
+        return tests is not None and all(test.matches(self._namespaces.get(namespace, {})) for test in tests)
+
+    def _forget(self, selection: Selection) -> None:
+        self._size -= self._selected.pop(selection).size
+
+
+_K = TypeVar("_K")
+
+
+def _sum(counters: Iterable[Counter[NodeName]]) -> Counter[NodeName]:
+    total: Counter[NodeName] = Counter()
+    for each in counters:
+        total.update(each)
+    return total
+
+
+def _same(one: PodFacts, other: PodFacts) -> bool:
+    return one is other or (one.labels, one.relations, one.ports, one.claims, one.leaving, one.namespace) == (
+        other.labels,
+        other.relations,
+        other.ports,
+        other.claims,
+        other.leaving,
+        other.namespace,
+    )
+
+
+def _add(counter: Counter[_K], key: _K, sign: int) -> None:
+    counter[key] += sign
+    if not counter[key]:
+        del counter[key]

@@ -1,0 +1,66 @@
+"""Claims, volumes, storage classes and CSI nodes of the cluster, by name."""
+
+from dataclasses import dataclass, field
+
+from tessera.kube.resources import (
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+
+#: Annotation of a claim that is bound to its volume for good.
+BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+
+
+@dataclass(slots=True)
+class Storage:
+    """Claims, volumes, classes and drivers as they are, by name; claims by ``namespace/name``.
+
+    Attributes:
+        free: volumes that no claim has and none is reserved for, by their class.
+        reserved: the volume that names a claim, by the claim.
+    """
+
+    claims: dict[str, PersistentVolumeClaim] = field(default_factory=dict)
+    volumes: dict[str, PersistentVolume] = field(default_factory=dict)
+    classes: dict[str, StorageClass] = field(default_factory=dict)
+    csi_nodes: dict[str, CsiNode] = field(default_factory=dict)
+    free: dict[str, dict[str, PersistentVolume]] = field(default_factory=dict)
+    reserved: dict[str, PersistentVolume] = field(default_factory=dict)
+
+    def put_volume(self, volume: PersistentVolume) -> None:
+        """A volume as it is now."""
+        self.drop_volume(volume.metadata.name)
+        self.volumes[volume.metadata.name] = volume
+        reference = volume.spec.claim_ref
+        if reference is not None:
+            self.reserved[f"{reference.namespace}/{reference.name}"] = volume
+        elif volume.status.phase == "Available" and volume.metadata.deletion_timestamp is None:
+            self.free.setdefault(volume.spec.storage_class_name, {})[volume.metadata.name] = volume
+
+    def drop_volume(self, name: str) -> None:
+        """A volume is gone."""
+        volume = self.volumes.pop(name, None)
+        if volume is None:
+            return
+        self.free.get(volume.spec.storage_class_name, {}).pop(name, None)
+        reference = volume.spec.claim_ref
+        if reference is not None and self.reserved.get(f"{reference.namespace}/{reference.name}") is volume:
+            del self.reserved[f"{reference.namespace}/{reference.name}"]
+
+    def bound(self, claim: PersistentVolumeClaim) -> bool:
+        """Tells if a claim is bound to its volume for good."""
+        return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
+
+    def attached(self, key: str) -> tuple[str, str] | None:
+        """Driver and identity of the volume that a claim attaches; None if no CSI driver serves it."""
+        claim = self.claims.get(key)
+        if claim is None:
+            return None
+        volume = self.volumes.get(claim.spec.volume_name)
+        if volume is not None:
+            csi = volume.spec.csi
+            return (csi.driver, csi.volume_handle) if csi is not None else None
+        item = self.classes.get(claim.spec.storage_class_name)
+        return (item.provisioner, key) if item is not None else None

@@ -1,0 +1,1 @@
+"""Carries out the slicer's instructions at the API server."""

@@ -1,0 +1,1 @@
+"""The scheduler's filters, applied before a slice is promised."""

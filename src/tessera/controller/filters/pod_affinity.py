@@ -1,0 +1,322 @@
+"""Judges nodes by the pods on them, as the scheduler's filters NodePorts, PodTopologySpread and InterPodAffinity do.
+
+Pods that are promised a place count as if they were there, those of the batch that is being planned too. The answer for
+a pod is a mask of nodes for each rule; it is computed once for all nodes, and again when a pod comes or goes that the
+rule selects. All of it is charged to the work of the batch. A rule that alone would take too much of it is left to the
+scheduler.
+
+The promise pins a pod to its node by the node selector, and the scheduler counts a spread only over nodes that the
+selector admits, unless the constraint says otherwise. It then sees one domain; so where a constraint asks for a number
+of domains, the node itself must also be empty enough.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.cluster.pod_index import PodIndex, SelectedPods
+from tessera.controller.objects.node_constraints import Constraints
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.pod_relations import ANY_ADDRESS, NONE, HostPort, Labels, Relations, Spread, Term
+from tessera.limits import NEIGHBOUR_STEPS
+from tessera.placement.work import Work
+
+NO_PORTS = "node(s) didn't have free ports for the requested pod ports"
+NO_LABEL = "node(s) didn't match pod topology spread constraints (missing required label)"
+SKEWED = "node(s) didn't match pod topology spread constraints"
+NO_AFFINITY = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+
+#: Comparisons that cost as much as asking one node about one pod.
+_COMPARISONS_A_STEP = 2
+
+#: The nodes that keep a rule, and what is said of the others.
+Verdict = tuple[int, str]
+
+
+class HostPorts:
+    """NodePorts. What the batch takes is counted by :class:`Neighbours`, which shares the pods.
+
+    Args:
+        pods: what stands on the nodes.
+        work: what the batch may cost.
+    """
+
+    of_cards = False
+
+    def __init__(self, pods: PodIndex, work: Work) -> None:
+        self._pods = pods
+        self._work = work
+        self._conflicts: dict[frozenset[HostPort], frozenset[HostPort]] = {}
+
+    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+        """Whether a port of the pod is taken."""
+        if not pod.ports:
+            return ""
+        conflicts = self._conflicts.get(pod.ports)
+        if conflicts is None:
+            self._work.spend(len(pod.ports))
+            conflicts = self._conflicts[pod.ports] = frozenset(_conflicts(pod.ports))
+        return NO_PORTS if self._pods.holds(node, conflicts) else ""
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """The ports that it asks for."""
+        return pod.ports
+
+    def take(self, pod: PodFacts, node: NodeName) -> None:
+        """Nothing to do."""
+
+    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+        """Nothing to do."""
+
+
+def _conflicts(ports: Iterable[HostPort]) -> Iterator[HostPort]:
+    """The ports whose use keeps these from being taken, as the index counts them."""
+    for protocol, address, number in ports:
+        places = ("",) if address == ANY_ADDRESS else (address, ANY_ADDRESS)
+        yield from ((protocol, place, number) for place in places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """The attributes that decide about a pod: pods that share them get the same answers."""
+
+    namespace: str
+    labels: Labels
+    relations: Relations
+    constraints: Constraints | None
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The verdicts for one kind of pod.
+
+    Attributes:
+        version: the index's version that it is of.
+        verdicts: every rule that concerns the pod, with the nodes that keep it.
+        opposed: whether a term of another pod selects it.
+    """
+
+    version: int = 0
+    verdicts: tuple[Verdict, ...] = ()
+    opposed: bool = False
+
+
+class Neighbours:
+    """PodTopologySpread and InterPodAffinity for one batch.
+
+    Args:
+        pods: what stands on the nodes; what the batch takes is counted in it until :meth:`end`.
+        nodes: the nodes, which do not change meanwhile.
+        work: what the batch may cost.
+    """
+
+    of_cards = False
+
+    def __init__(self, pods: PodIndex, nodes: NodeIndex, work: Work) -> None:
+        self._pods = pods
+        self._nodes = nodes
+        self._work = work
+        self._kinds: dict[PodUid, _Kind] = {}
+        self._answers: dict[PodUid, _Answer] = {}
+        self._shared: dict[_Kind, _Answer] = {}
+        self._taken: dict[PodUid, PodFacts] = {}
+        self._masks: dict[Hashable, tuple[int, int]] = {}
+        self._limit = 0
+
+    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+        """The first rule that the node breaks."""
+        bit = self._nodes.bit(node)
+        return next((why for mask, why in self.verdicts(pod) if not mask & bit), "")
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """A key that pods with the same answers share: the verdicts themselves for a pod without rules of its own."""
+        return self.verdicts(pod) if pod.relations == NONE else self._kind(pod)
+
+    def take(self, pod: PodFacts, node: NodeName) -> None:
+        """Counts the pod there; one that is bound or promised a place is counted already."""
+        if pod.uid not in self._pods:
+            self._work.spend(len(pod.labels) // _COMPARISONS_A_STEP)
+            self._taken[pod.uid] = pod
+            self._pods.put(pod, node)
+
+    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+        """Counts it no more."""
+        del node
+        if self._taken.pop(pod.uid, None) is not None:
+            self._pods.drop(pod.uid)
+
+    def end(self) -> None:
+        """Takes everything of the batch out again; what becomes a promise is counted as one."""
+        for uid in list(self._taken):
+            self._pods.drop(self._taken.pop(uid).uid)
+
+    def opposed(self, pod: PodFacts) -> bool:
+        """Whether the batch came upon a term of another pod's anti-affinity that selects this one."""
+        answer = self._answers.get(pod.uid)
+        return answer is not None and answer.opposed
+
+    def verdicts(self, pod: PodFacts) -> tuple[Verdict, ...]:
+        """Every rule that concerns the pod, with the nodes that keep it."""
+        answer = self._answers.get(pod.uid)
+        if answer is None:
+            answer = self._answers[pod.uid] = self._shared.setdefault(self._kind(pod), _Answer())
+        if answer.version != self._pods.version:
+            before = self._pods.cost
+            self._limit = before + NEIGHBOUR_STEPS
+            answer.verdicts = tuple(self._judge(pod, answer))
+            answer.version = self._pods.version
+            self._work.spend(1 + (self._pods.cost - before) // _COMPARISONS_A_STEP)
+        return answer.verdicts
+
+    def _kind(self, pod: PodFacts) -> _Kind:
+        kind = self._kinds.get(pod.uid)
+        if kind is None:
+            constraints = pod.constraints if pod.relations.spread else None
+            kind = self._kinds[pod.uid] = _Kind(pod.namespace, pod.labels, pod.relations, constraints)
+        return kind
+
+    def _judge(self, pod: PodFacts, answer: _Answer) -> Iterator[Verdict]:
+        relations = pod.relations
+        self._pods.cost += relations.count
+        for rule in relations.spread:
+            yield self._labelled(rule.key), NO_LABEL
+            yield self._spread(rule, pod), SKEWED
+        if relations.affinity:
+            yield self._affinity(relations.affinity, pod), NO_AFFINITY
+        for term in relations.anti_affinity:
+            yield self._anti_affinity(term), ANTI_AFFINITY
+        against = self._opposing(pod, answer)
+        if against:
+            yield ~against, EXISTING_ANTI_AFFINITY
+
+    def _select(self, rule: Term | Spread) -> SelectedPods | None:
+        """The pods that a rule selects; None if finding them would cost too much."""
+        return self._pods.select(rule.selection, self._limit - self._pods.cost)
+
+    # Affinity
+
+    def _affinity(self, terms: tuple[Term, ...], pod: PodFacts) -> int:
+        """Nodes beside a pod that all terms select; any with the labels for the first pod of a group."""
+        found = [self._select(term) for term in terms]
+        selected = [each for each in found if each is not None]
+        if len(selected) < len(terms):
+            return -1
+        version = max(each.version for each in selected)
+        first = all(self._pods.selects(term.selection, pod) for term in terms)
+        return self._mask((terms, first), version, lambda: self._near(terms, selected, first=first))
+
+    def _near(self, terms: tuple[Term, ...], selected: list[SelectedPods], *, first: bool) -> int:
+        common = selected[0].all if len(selected) == 1 else self._pods.in_all(selected)
+        allowed = -1
+        for term in terms:
+            allowed &= self._labelled(term.key)
+        reached = [self._domains(term.key, common) for term in terms]
+        if first and not any(reached):
+            return allowed
+        for mask in reached:
+            allowed &= mask
+        return allowed
+
+    def _anti_affinity(self, term: Term) -> int:
+        selected = self._select(term)
+        if selected is None:
+            return -1
+        return self._mask(term, selected.version, lambda: ~self._domains(term.key, selected.all))
+
+    def _opposing(self, pod: PodFacts, answer: _Answer) -> int:
+        """Nodes that other pods' anti-affinity keeps the pod from."""
+        found = self._pods.opposing(pod.namespace, pod.labels, self._limit - self._pods.cost)
+        answer.opposed = bool(found)
+        against = 0
+        for each in found:
+            against |= self._mask(each, each.changed, partial(self._domains, each.term.key, each.nodes))
+        return against
+
+    # Spread
+
+    def _spread(self, rule: Spread, pod: PodFacts) -> int:
+        """Nodes whose domain may have one more."""
+        selected = self._select(rule)
+        if selected is None:
+            return -1
+        own = self._pods.selects(rule.selection, pod)
+        counted = self._counted(rule, pod)
+        return self._mask(
+            (rule, own, counted), selected.version, lambda: self._spread_over(rule, selected.staying, counted, own=own)
+        )
+
+    def _spread_over(self, rule: Spread, pods: Mapping[NodeName, int], counted: int, *, own: bool) -> int:
+        if not rule.selection.tests:  # an empty selector counts no pods
+            pods = {}
+        self._pods.cost += len(pods)
+        domains = self._nodes.domains(rule.key)
+        sums: dict[str, int] = {}
+        for node, count in pods.items():
+            value = self._nodes.label(node, rule.key)
+            if value is not None and self._nodes.bit(node) & counted:
+                sums[value] = sums.get(value, 0) + count
+        total = self._domain_count(rule.key, counted)
+        empty = total < rule.domains or len(sums) < total
+        most = rule.skew - own + (0 if empty else min(sums.values(), default=0))
+        full = _union(domains[value] for value, count in sums.items() if count > most)
+        if rule.honors_affinity and rule.domains > 1:
+            full |= _union(self._nodes.bit(node) for node, count in pods.items() if count + own > rule.skew)
+        return self._labelled(rule.key) & ~full
+
+    def _counted(self, rule: Spread, pod: PodFacts) -> int:
+        """Nodes whose pods and domains count: those with all labels that the pod's constraints name."""
+        mask = -1
+        for each in pod.relations.spread:
+            mask &= self._labelled(each.key)
+        if rule.honors_affinity:
+            mask &= self._nodes.selected(pod.constraints)
+        if rule.honors_taints:
+            mask &= self._nodes.untainted(pod.constraints)
+        return mask
+
+    def _domain_count(self, key: str, counted: int) -> int:
+        """How many domains have a node that counts."""
+
+        def count() -> int:
+            domains = self._nodes.domains(key)
+            self._pods.cost += len(domains)
+            return sum(bool(mask & counted) for mask in domains.values())
+
+        return self._mask((key, counted), 0, count)
+
+    # Masks
+
+    def _domains(self, key: str, nodes: Mapping[NodeName, int]) -> int:
+        """All nodes in the same domain as one of these."""
+        self._pods.cost += len(nodes)
+        domains = self._nodes.domains(key)
+        values = {self._nodes.label(node, key) for node in nodes}
+        return _union(domains[value] for value in values if value is not None)
+
+    def _labelled(self, key: str) -> int:
+        """Nodes with a label of this key."""
+
+        def union() -> int:
+            domains = self._nodes.domains(key)
+            self._pods.cost += len(domains)
+            return _union(domains.values())
+
+        return self._mask(key, 0, union)
+
+    def _mask(self, key: Hashable, version: int, compute: Callable[[], int]) -> int:
+        """The mask of a key; computed again when the version of its inputs has changed."""
+        known = self._masks.get(key)
+        if known is None or known[0] != version:
+            known = self._masks[key] = (version, compute())
+        return known[1]
+
+
+def _union(masks: Iterable[int]) -> int:
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union

@@ -1,0 +1,249 @@
+"""Judges nodes by a pod's claims, as VolumeRestrictions, NodeVolumeLimits, VolumeBinding and VolumeZone do.
+
+A claim that is bound leads to the nodes that reach its volume. One that waits for its first consumer leads to the nodes
+that its class may make volumes for, or where a free one lies; the scheduler binds it once the pod has its node. A
+claim that is missing, being deleted, lost, or to be bound at once and not bound yet, keeps its pod waiting. Storage
+capacity is not judged.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass
+
+import msgspec
+
+from tessera.api.names import NodeName
+from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.cluster.pod_index import PodIndex
+from tessera.controller.cluster.storage import Storage
+from tessera.controller.objects.node_constraints import Constraints
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.kube.quantity import whole
+from tessera.kube.resources import (
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PersistentVolume,
+    PersistentVolumeClaim,
+)
+from tessera.kube.selectors import selector_from
+from tessera.kube.storage import PersistentVolumeClaimSpec
+from tessera.limits import VOLUME_STEPS
+
+UNBOUND = "pod has unbound immediate PersistentVolumeClaims"
+NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
+NO_VOLUMES = "node(s) didn't find available persistent volumes to bind"
+NO_ZONE = "node(s) had no available volume zone"
+TOO_MANY = "node(s) exceed max volume count"
+ONE_POD_ONLY = "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+#: Labels of a volume that a node's must equal, where the node has any of them.
+ZONES = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """The nodes that a pod's claims allow.
+
+    Attributes:
+        never: why no node can take the pod; empty if some may.
+        rules: nodes that keep a rule, and what is said of the others.
+        local: claims for which a volume must lie free on the node.
+    """
+
+    never: str = ""
+    rules: tuple[tuple[int, str], ...] = ()
+    local: tuple[str, ...] = ()
+
+
+class Volumes:
+    """The judge of one batch.
+
+    Args:
+        storage: what there is.
+        pods: which claims are in use; the batch's own are counted in it by :class:`Neighbours`.
+        nodes: the nodes.
+    """
+
+    of_cards = False
+
+    def __init__(self, storage: Storage, pods: PodIndex, nodes: NodeIndex) -> None:
+        self._storage = storage
+        self._pods = pods
+        self._nodes = nodes
+        self._known: dict[tuple[str, ...], _Reach] = {}
+        self._masks: dict[bytes, tuple[int, ...]] = {}
+        self._steps = 0
+
+    def refusal(self, pod: PodFacts, node: NodeName) -> str:
+        """Why the pod's claims keep it off the node."""
+        if not pod.claims:
+            return ""
+        reach = self._known.get(pod.claims)
+        if reach is None:
+            reach = self._known[pod.claims] = self._reach(pod.claims)
+        if reach.never:
+            return reach.never
+        if any(self._pods.claim_users[key] and self._of_one_pod(key) for key in pod.claims):
+            return ONE_POD_ONLY
+        if self._exceeds(pod.claims, node):
+            return TOO_MANY
+        bit = self._nodes.bit(node)
+        why = next((why for mask, why in reach.rules if not mask & bit), "")
+        return why or ("" if self._lie_free(reach.local, node) else NO_VOLUMES)
+
+    def kind(self, pod: PodFacts) -> Hashable:
+        """The claims that it uses."""
+        return pod.claims
+
+    def take(self, pod: PodFacts, node: NodeName) -> None:
+        """Nothing to do: the index counts the claims."""
+
+    def give_back(self, pod: PodFacts, node: NodeName) -> None:
+        """Nothing to do."""
+
+    # All nodes at once
+
+    def _reach(self, keys: Iterable[str]) -> _Reach:
+        rules: list[tuple[int, str]] = []
+        local: list[str] = []
+        for key in keys:
+            claim = self._storage.claims.get(key)
+            never = self._unusable(key, claim)
+            if never or claim is None:
+                return _Reach(never)
+            if self._storage.bound(claim):
+                rules += self._bound(claim)
+                continue
+            mask = self._made_for(claim)
+            if mask is None:
+                local.append(key)
+            else:
+                free = 0
+                for reached in self._volumes_for(claim):
+                    free |= reached
+                rules.append((mask | free, NO_VOLUMES))
+        return _Reach("", tuple(rules), tuple(local))
+
+    def _unusable(self, key: str, claim: PersistentVolumeClaim | None) -> str:
+        name = key.partition("/")[2]
+        if claim is None:
+            return f'persistentvolumeclaim "{name}" not found'
+        if claim.status.phase == "Lost":
+            return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
+        if claim.metadata.deletion_timestamp is not None:
+            return f'persistentvolumeclaim "{name}" is being deleted'
+        item = self._storage.classes.get(claim.spec.storage_class_name)
+        waits = item is not None and item.volume_binding_mode == "WaitForFirstConsumer"
+        return "" if waits or self._storage.bound(claim) else UNBOUND
+
+    def _bound(self, claim: PersistentVolumeClaim) -> Iterator[tuple[int, str]]:
+        volume = self._storage.volumes.get(claim.spec.volume_name)
+        yield (0 if volume is None else self._reached(volume)), NODE_CONFLICT
+        zones = {key: value for key in ZONES if volume is not None and (value := volume.metadata.labels.get(key))}
+        if zones:
+            tests = [
+                NodeSelectorRequirement(key=k, operator="In", values=tuple(v.split("__"))) for k, v in zones.items()
+            ]
+            none = [NodeSelectorRequirement(key=key, operator="DoesNotExist") for key in ZONES]
+            terms = tuple(NodeSelectorTerm(match_expressions=tuple(each)) for each in (tests, none))
+            yield self._nodes.selected(Constraints(terms=terms)), NO_ZONE
+
+    def _reached(self, volume: PersistentVolume) -> int:
+        affinity = volume.spec.node_affinity
+        if affinity is None or affinity.required is None:
+            return -1
+        return self._nodes.selected(Constraints(terms=affinity.required.node_selector_terms))
+
+    def _made_for(self, claim: PersistentVolumeClaim) -> int | None:
+        """The nodes for which a volume can be made; None if somebody makes volumes of the class by hand."""
+        item = self._storage.classes[claim.spec.storage_class_name]
+        chosen = claim.metadata.annotations.get(SELECTED_NODE)
+        if chosen is not None:
+            return self._nodes.bit(NodeName(chosen))
+        if item.provisioner == NO_PROVISIONER:
+            return None
+        if not item.allowed_topologies:
+            return -1
+        terms = tuple(
+            NodeSelectorTerm(
+                match_expressions=tuple(
+                    NodeSelectorRequirement(key=test.key, operator="In", values=test.values)
+                    for test in term.match_label_expressions
+                )
+            )
+            for term in item.allowed_topologies
+        )
+        return self._nodes.selected(Constraints(terms=terms))
+
+    def _volumes_for(self, claim: PersistentVolumeClaim) -> tuple[int, ...]:
+        """The nodes that reach each free volume that a claim may have. Claims alike share the answer."""
+        meta, spec = claim.metadata, claim.spec
+        own = self._storage.reserved.get(f"{meta.namespace}/{meta.name}")
+        reference = own.spec.claim_ref if own is not None else None
+        if own is not None and reference is not None and reference.uid in {"", meta.uid}:
+            return (self._reached(own),)
+        key = msgspec.json.encode(spec)
+        if key not in self._masks:
+            free = self._storage.free.get(spec.storage_class_name, {})
+            self._steps += len(free)
+            if self._steps > VOLUME_STEPS:
+                return (-1,) * len(free)
+            self._masks[key] = tuple(self._reached(each) for each in free.values() if _fits(spec, each))
+        return self._masks[key]
+
+    # One node
+
+    def _of_one_pod(self, key: str) -> bool:
+        claim = self._storage.claims.get(key)
+        return claim is not None and claim.spec.access_modes == ("ReadWriteOncePod",)
+
+    def _lie_free(self, keys: tuple[str, ...], node: NodeName) -> bool:
+        """Tells if the node has a free volume for each claim, beside those that promised pods will get."""
+        if not keys:
+            return True
+        bit = self._nodes.bit(node)
+        in_use = self._pods.claims.get(node, Counter())
+        promised = [each for key in in_use if (each := self._storage.claims.get(key)) and not self._storage.bound(each)]
+        for key in keys:
+            claim = self._storage.claims[key]
+            alike = sum(each.spec.storage_class_name == claim.spec.storage_class_name for each in promised)
+            alike += sum(
+                self._storage.claims[other].spec.storage_class_name == claim.spec.storage_class_name for other in keys
+            )
+            if sum(bool(mask & bit) for mask in self._volumes_for(claim)) < alike:
+                return False
+        return True
+
+    def _exceeds(self, keys: tuple[str, ...], node: NodeName) -> bool:
+        """Tells if the pod needs more volumes than a driver can attach on the node."""
+        found = self._storage.csi_nodes.get(node)
+        drivers = found.spec.drivers if found is not None else ()
+        limits = {each.name: each.allocatable.count for each in drivers if each.allocatable is not None}
+        new = {each for key in keys if (each := self._storage.attached(key)) and limits.get(each[0]) is not None}
+        if not new:
+            return False
+        held = {each for key in self._pods.claims.get(node, ()) if (each := self._storage.attached(key))}
+        for driver in {each[0] for each in new - held}:
+            limit = limits[driver]
+            if limit is not None and sum(each[0] == driver for each in held | new) > limit:
+                return True
+        return False
+
+
+def _fits(want: PersistentVolumeClaimSpec, volume: PersistentVolume) -> bool:
+    have = volume.spec
+    if want.volume_mode != have.volume_mode or not set(want.access_modes) <= set(have.access_modes):
+        return False
+    selector = selector_from(want.selector)
+    try:
+        enough = whole(have.capacity.get("storage", "0")) >= whole(want.resources.requests.get("storage", "0"))
+    except ValueError:
+        return False
+    return enough and (selector is None or selector.matches(volume.metadata.labels))

@@ -1,0 +1,1 @@
+"""One term of leadership: watches, the slicer, its executor, drivers and provisioning."""

@@ -1,0 +1,168 @@
+"""One time of leadership: mirrors of the cluster, the state machine of placement and its hands, drivers, provisioning.
+
+What is mirrored is listed after the lease was won, so that everything the leader before us wrote is seen. Placement
+hears of observations as they come and decides once all that has arrived is absorbed; drivers and provisioning share
+its mirrors of nodes and pods and live beside it. Between two observations the process sleeps.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.clock import Clock
+from tessera.controller.base.metrics import Metrics
+from tessera.controller.base.options import ControllerOptions
+from tessera.controller.execution.slice_executor import Actor
+from tessera.controller.filters.avoidance import AVOIDANCE
+from tessera.controller.leadership.watching import Watching
+from tessera.controller.leadership.world import World
+from tessera.controller.slicing.refused_pods import RefusedPods
+from tessera.controller.slicing.slicer import Slicer
+from tessera.driver.resolution import Resolver
+from tessera.driver.run import Drivers
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES, PODS
+from tessera.provisioning.run import Provisioning
+
+
+async def settle(slicer: Slicer, step: Callable[[], None]) -> None:
+    """Steps until nothing new comes of it.
+
+    Whatever else this process does has its turn after every step: the lease is renewed, events arrive, writes go out.
+    """
+    while True:
+        step()
+        if not slicer.has_work:
+            return
+        await asyncio.sleep(0)
+
+
+class Reign:
+    """Begins with an empty machine and a LIST of everything.
+
+    Args:
+        options: the controller's.
+        client: the API server.
+        clock: the time.
+        metrics: the process's.
+        may_act: whether this replica still leads; asked before each write is sent.
+        resolver: looks driver images up; made once a process, so that what it knows outlives a time of leadership.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self,
+        options: ControllerOptions,
+        client: Client,
+        clock: Clock,
+        *,
+        metrics: Metrics,
+        may_act: Callable[[], bool],
+        resolver: Resolver,
+        rng: random.Random,
+    ) -> None:
+        client = client.fenced(may_act)
+        self._clock = clock
+        self._metrics = metrics
+        self._slicer = Slicer()
+        self._wake = asyncio.Event()
+        self._pods = Informer(client, PODS, clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES, clock=clock, rng=rng)
+        self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
+        self._events = EventRecorder(
+            client, component="tessera-controller", instance=options.identity, clock=clock, rng=rng
+        )
+        self._actor = Actor(
+            client,
+            self._slicer,
+            events=self._events,
+            metrics=metrics,
+            may_act=may_act,
+            wake=self._wake.set,
+            clock=clock,
+            rng=rng,
+        )
+
+        self._refused = RefusedPods()
+        self._due: asyncio.TimerHandle | None = None
+        self._world = World(client, self._slicer, self._wake.set, clock=clock, rng=rng)
+        self._provisioning = Provisioning(
+            client,
+            clock,
+            nodes=self._nodes,
+            pods=self._pods,
+            events=self._events,
+            metrics=metrics.provisioning,
+            options=options.provisioning,
+            rng=rng,
+            may_act=may_act,
+        )
+        self._drivers = Drivers(
+            client,
+            clock,
+            resolver=resolver,
+            nodes=self._nodes,
+            pods=self._pods,
+            options=options.drivers,
+            events=self._events,
+            rng=rng,
+            may_act=may_act,
+            metrics=metrics.rollout,
+            coverage=metrics.coverage,
+        )
+
+    async def run(self, begun: Callable[[Slicer], None]) -> None:
+        """Decides and writes until cancelled; ``begun`` is told once everything is listed."""
+        Watching(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
+        informers = (self._pods, self._nodes, self._objects)
+        async with AsyncExitStack() as stack:
+            stack.callback(self._actor.stop)
+            stack.callback(self._stop_waiting)
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            for informer in informers:
+                group.create_task(informer.run())
+            group.create_task(self._events.run())
+            group.create_task(self._provisioning.run(), name="provisioning")
+            group.create_task(self._drivers.run(), name="drivers")
+            group.create_task(self._world.run(), name="claims and namespaces")
+            for informer in informers:
+                await informer.wait_synced()
+            await self._world.wait_synced()
+            begun(self._slicer)
+            self._wake.set()
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                await settle(self._slicer, lambda: self._step(group))
+
+    def _step(self, group: asyncio.TaskGroup) -> None:
+        """Absorbs, plans as much as one step may cost, and starts what is to be written."""
+        before, began = self._slicer.decisions, self._clock.monotonic()
+        self._slicer.decide()
+        if self._slicer.decisions > before:
+            self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
+        self._take_back()
+        for instruction in self._slicer.take():
+            self._actor.start(instruction, group)
+
+    def _take_back(self) -> None:
+        """Slices of pods that the scheduler refuses for too long, and nodes that are avoided no longer."""
+        now = self._clock.monotonic()
+        self._refused.follow(self._slicer.refused_pods, now)
+        for uid in self._refused.due(now):
+            self._slicer.take_back(uid, now + AVOIDANCE)
+        self._slicer.end_avoidance(now)
+        self._stop_waiting()
+        times = [when for when in (self._refused.next(), self._slicer.avoidance.next()) if when is not None]
+        if times:
+            self._due = asyncio.get_running_loop().call_later(max(0.0, min(times) - now), self._wake.set)
+
+    def _stop_waiting(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None

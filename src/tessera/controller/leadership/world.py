@@ -1,0 +1,116 @@
+"""Mirrors of what decides about pods beside pods and nodes: namespaces, claims, volumes, classes and CSI nodes.
+
+Each is a watch that costs nothing while nothing changes. A controller without the right to watch them (its rights are
+older than itself) goes on without judging them.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from tessera.clock import Clock
+from tessera.controller.cluster.cluster_state import Observed
+from tessera.kube.cache import Event, EventKind
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.meta import key_of
+from tessera.kube.resources import (
+    CSI_NODES,
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Namespace,
+    PersistentVolume,
+)
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds that a new leader waits for these mirrors; they are complete with the others where the rights are there.
+PATIENCE = 10.0
+
+
+class World:
+    """The mirrors.
+
+    Args:
+        client: who watches.
+        observed: told of every change.
+        changed: called after one.
+        clock: for pauses.
+        rng: for jitter.
+    """
+
+    def __init__(
+        self, client: Client, observed: Observed, changed: Callable[[], None], *, clock: Clock, rng: random.Random
+    ) -> None:
+        self._observed = observed
+        self._changed = changed
+        storage = observed.storage
+        namespaces = Informer(client, NAMESPACES, clock=clock, rng=rng)
+        claims = Informer(client, PERSISTENT_VOLUME_CLAIMS, clock=clock, rng=rng)
+        volumes = Informer(client, PERSISTENT_VOLUMES, clock=clock, rng=rng)
+        classes = Informer(client, STORAGE_CLASSES, clock=clock, rng=rng)
+        csi_nodes = Informer(client, CSI_NODES, clock=clock, rng=rng)
+        namespaces.add_handler(self._namespace)
+        claims.add_handler(self._store_in(storage.claims))
+        volumes.add_handler(self._volume)
+        classes.add_handler(self._store_in(storage.classes))
+        csi_nodes.add_handler(self._store_in(storage.csi_nodes))
+        self._informers: Sequence[Informer[Any]] = (namespaces, claims, volumes, classes, csi_nodes)
+
+    async def run(self) -> None:
+        """Mirrors until cancelled; volumes are judged once everything is listed."""
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers:
+                group.create_task(informer.run())
+            await self._listed()
+
+    async def wait_synced(self) -> None:
+        """Returns once everything is listed, or when that takes too long."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._listed()
+        except TimeoutError:
+            _log.warning(
+                "namespaces, claims, volumes, storage classes or CSI nodes are not listed after %.0f s: slices are "
+                "placed without regard to them; apply the rights of this version (deploy/rbac.yaml)",
+                PATIENCE,
+            )
+
+    async def _listed(self) -> None:
+        for informer in self._informers:
+            await informer.wait_synced()
+        self._observed.storage_listed = True
+        self._storage_changed()
+
+    def _storage_changed(self) -> None:
+        self._observed.neighbours_changed = True
+        self._changed()
+
+    def _store_in(self, memory: dict[str, T]) -> Callable[[Event[T]], None]:
+        def handle(event: Event[T]) -> None:
+            if event.kind is EventKind.DELETED:
+                memory.pop(key_of(event.object), None)
+            else:
+                memory[key_of(event.object)] = event.object
+            self._storage_changed()
+
+        return handle
+
+    def _volume(self, event: Event[PersistentVolume]) -> None:
+        if event.kind is EventKind.DELETED:
+            self._observed.storage.drop_volume(event.object.metadata.name)
+        else:
+            self._observed.storage.put_volume(event.object)
+        self._storage_changed()
+
+    def _namespace(self, event: Event[Namespace]) -> None:
+        gone = event.kind is EventKind.DELETED
+        meta = event.object.metadata
+        self._observed.see_namespace(meta.name, None if gone else meta.labels)
+        self._changed()

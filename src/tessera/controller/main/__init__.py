@@ -1,0 +1,1 @@
+"""The controller process: election, HTTP endpoints, registries."""

@@ -1,0 +1,125 @@
+"""The controller process: election, what is served to people and probes, and one time of leadership after the other."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from tessera.clock import Clock
+from tessera.controller.base.metrics import Metrics
+from tessera.controller.base.options import ControllerOptions
+from tessera.controller.leadership.leader_session import Reign
+from tessera.controller.main.http import serve_http
+from tessera.controller.main.image_resolver import registries
+from tessera.controller.slicing.slicer import Slicer
+from tessera.driver.resolution import Resolver
+from tessera.kube.client import Client
+from tessera.kube.lease import LeaderElector
+
+
+async def run(
+    options: ControllerOptions,
+    client: Client,
+    clock: Clock,
+    *,
+    resolver: Resolver | None = None,
+    rng: random.Random | None = None,
+) -> None:
+    """Runs one replica until cancelled. It may be killed at any moment and started again.
+
+    Args:
+        options: who and where.
+        client: the API server; its identity needs what ``deploy/`` grants to the controller.
+        clock: the time.
+        resolver: looks driver images up; None asks registries, as the options say.
+        rng: for jitter and the identity's random part; seeded in tests.
+
+    Raises:
+        ExceptionGroup: a part failed in a way that only a fresh start can mend.
+    """
+    chance = rng or random.Random()
+    if resolver is not None:
+        await Controller(options, client, clock, resolver=resolver, rng=chance).run()
+        return
+    async with registries(options, client, clock, chance) as found:
+        await Controller(options, client, clock, resolver=found, rng=chance).run()
+
+
+class Controller:
+    """One replica.
+
+    Attributes:
+        metrics: what it counts.
+        slicer: the state machine of the current time of leadership; None while another replica leads.
+    """
+
+    def __init__(
+        self, options: ControllerOptions, client: Client, clock: Clock, *, resolver: Resolver, rng: random.Random
+    ) -> None:
+        self.metrics = Metrics()
+        self.slicer: Slicer | None = None
+        self._options = options
+        self._client = client
+        self._clock = clock
+        self._resolver = resolver
+        self._rng = rng
+        self._starting = "the election has not begun"
+        self.metrics.watch(
+            lambda: len(self.slicer.waiting) if self.slicer else 0,
+            lambda: len(self.slicer.ledger) if self.slicer else 0,
+        )
+
+    async def run(self) -> None:
+        """Takes part in the election and decides while it leads, until cancelled."""
+        options = self._options
+        async with asyncio.TaskGroup() as group:
+            if options.http_port is not None:
+                group.create_task(
+                    serve_http(
+                        options.http_address,
+                        options.http_port,
+                        self.metrics.registry,
+                        lambda: self._starting,
+                        options.on_listening,
+                    )
+                )
+            self._starting = ""
+            if options.leader_election:
+                await self._elector().run(self._lead)
+            else:
+                await self._reign(lambda: True)
+
+    def _elector(self) -> LeaderElector:
+        self._election = LeaderElector(
+            self._client,
+            namespace=self._options.namespace,
+            name=self._options.lease_name,
+            identity=f"{self._options.identity}_{self._rng.getrandbits(32):08x}",
+            clock=self._clock,
+            rng=self._rng,
+        )
+        return self._election
+
+    async def _lead(self) -> None:
+        await self._reign(lambda: self._election.is_leader)
+
+    async def _reign(self, may_act: Callable[[], bool]) -> None:
+        self.metrics.leading(leads=True)
+        if self._options.on_leading is not None:
+            self._options.on_leading()
+        try:
+            reign = Reign(
+                self._options,
+                self._client,
+                self._clock,
+                metrics=self.metrics,
+                may_act=may_act,
+                resolver=self._resolver,
+                rng=self._rng,
+            )
+            await reign.run(self._begin)
+        finally:
+            self.slicer = None
+            self.metrics.leading(leads=False)
+
+    def _begin(self, slicer: Slicer) -> None:
+        self.slicer = slicer

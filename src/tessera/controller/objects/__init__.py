@@ -1,0 +1,1 @@
+"""Pods and nodes reduced to the values that decide about slices."""

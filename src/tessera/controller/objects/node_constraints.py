@@ -1,0 +1,128 @@
+"""Constraints that a pod's spec puts on nodes: node selector, required node affinity, tolerations.
+
+The rules are the scheduler's filters TaintToleration and NodeAffinity. Here they are applied to one node;
+:mod:`tessera.controller.cluster.node_index` answers for all nodes at once, and from a memo.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tessera.api.names import NodeName
+from tessera.kube.resources import NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration
+
+#: Effects that keep a new pod away; PreferNoSchedule only lowers a node's score.
+HARD = frozenset({"NoSchedule", "NoExecute"})
+#: The one field of a node that affinity may name, and how.
+NAME_FIELD, FIELD_OPERATORS = "metadata.name", frozenset({"In", "NotIn"})
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """A pod's constraints on nodes. Equal constraints are judged once.
+
+    Attributes:
+        selector: ``spec.nodeSelector`` as sorted pairs.
+        terms: terms of the required node affinity, any of which must hold; None without any.
+        tolerations: taints that the pod puts up with.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[NodeSelectorTerm, ...] | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.selector, self.terms, self.tolerations)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+#: The constraints of a pod that may run on any node.
+ANYWHERE = Constraints()
+
+
+def constraints_of(pod: Pod) -> Constraints:
+    """Reads the constraints from a pod's spec."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    required = affinity.required if affinity is not None else None
+    return Constraints(
+        selector=tuple(sorted(pod.spec.node_selector.items())),
+        terms=None if required is None else required.node_selector_terms,
+        tolerations=pod.spec.tolerations,
+    )
+
+
+def tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+    """Tells if one of these tolerations tolerates a taint."""
+    return any(_tolerates(each, taint) for each in tolerations)
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return bool(toleration.key) and toleration.value == taint.value
+
+
+class Tolerances:
+    """The same for many taints: what one taint costs does not grow with the tolerations."""
+
+    def __init__(self, tolerations: Sequence[Toleration]) -> None:
+        self._exists = {(each.key, each.effect) for each in tolerations if each.operator == "Exists"}
+        self._equal = {(each.key, each.value, each.effect) for each in tolerations if each.operator != "Exists"}
+
+    def accept(self, key: str, value: str, effect: str) -> bool:
+        """Tells if a taint with this key, value and effect is tolerated."""
+        keys = {key, ""}
+        if any((each, what) in self._exists for each in keys for what in (effect, "")):
+            return True
+        return bool(key) and any((key, value, what) in self._equal for what in (effect, ""))
+
+
+def selects(constraints: Constraints, name: NodeName, labels: Mapping[str, str]) -> bool:
+    """Tells if selector and affinity admit a node with this name and these labels."""
+    if any(labels.get(key) != value for key, value in constraints.selector):
+        return False
+    return constraints.terms is None or any(_term_holds(term, name, labels) for term in constraints.terms)
+
+
+def _term_holds(term: NodeSelectorTerm, name: NodeName, labels: Mapping[str, str]) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_holds(test, labels) for test in term.match_expressions) and all(
+        test.operator in FIELD_OPERATORS and _holds(test, {NAME_FIELD: name}) for test in term.match_fields
+    )
+
+
+def _holds(test: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(test.key)
+    match test.operator:
+        case "In":
+            return value in test.values
+        case "NotIn":
+            return value not in test.values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            one, bound = integer(value), integer(next(iter(test.values), None))
+            if one is None or bound is None:
+                return False
+            return one > bound if test.operator == "Gt" else one < bound
+        case _:
+            return False
+
+
+def integer(text: str | None) -> int | None:
+    """A text as Go's ``ParseInt`` reads it into 64 bits; None if it is no such integer."""
+    if text is None or _INTEGER.fullmatch(text) is None:
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None

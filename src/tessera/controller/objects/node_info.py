@@ -1,0 +1,133 @@
+"""Reads from a Node what decides about its slices."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from tessera.api.instaslice import OBJECT_CONDITION
+from tessera.api.names import (
+    HOSTNAME_LABEL,
+    MIG_CONFIG_FAILED,
+    MIG_CONFIG_LABEL,
+    MIG_CONFIG_STATE_LABEL,
+    NodeName,
+    is_on_demand,
+    profile_of,
+)
+from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
+from tessera.controller.objects.resource_amounts import Amounts, amounts, offered_by_agent
+from tessera.kube.resources import Condition, Node, Taint
+
+
+class Agent(Enum):
+    """State of a node's agent, read from the agent's pod."""
+
+    UNKNOWN = "no pod of an agent is seen there"
+    READY = "it serves"
+    DOWN = "its pod is there and not ready"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """One node.
+
+    Attributes:
+        name: its name.
+        hostname: its hostname label, which a pod is pinned by.
+        labels: its labels.
+        taints: its taints.
+        cordoned: marked unschedulable.
+        ready: its kubelet reports Ready.
+        allocatable: what pods may hold on it.
+        fixed: profiles of the slices that a fixed layout gives it, in the resource's spelling.
+        refused_object: what the node says of its Instaslice object that cannot be followed; empty if it says nothing.
+        agent: whether its agent serves.
+    """
+
+    name: NodeName
+    hostname: str
+    labels: dict[str, str] = field(default_factory=dict)
+    taints: tuple[Taint, ...] = ()
+    cordoned: bool = False
+    ready: bool = True
+    allocatable: Amounts = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
+    refused_object: str = ""
+    agent: Agent = Agent.UNKNOWN
+
+    def closures(self) -> Iterator[str]:
+        """Why no pod at all may be given slices of it; nothing if one may."""
+        if not self.dynamic:
+            yield "node(s) did not offer on-demand slices (label nvidia.com/mig.config=dynamic)"
+        if HOSTNAME_LABEL not in self.labels:
+            yield f"node(s) had no label {HOSTNAME_LABEL}, which a pod is pinned by"
+        if not self.ready:
+            yield "node(s) were not ready"
+        if self.agent is Agent.DOWN:
+            yield "node(s) had no agent that is ready"
+
+    def most(self, resource: str) -> int | None:
+        """The amount of a resource that pods may hold on this node; None while kubelet has yet to publish it.
+
+        Kubelet publishes a resource of a device plugin with its next status, up to 10 s after the plugin came. It
+        counts 0 as soon as the plugin is gone. So 0 is believed, and a resource that is missing beside an agent that
+        serves is on its way.
+        """
+        if resource in self.allocatable:
+            return self.allocatable[resource]
+        return None if self.agent is Agent.READY and offered_by_agent(resource) else 0
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether cards of it may be given to on-demand slicing; which are, its Instaslice object tells.
+
+        A layout that failed, a name that no file has for instance, leaves the cards with whoever had them.
+        """
+        failed = self.labels.get(MIG_CONFIG_STATE_LABEL) == MIG_CONFIG_FAILED
+        return failed or is_on_demand(self.labels.get(MIG_CONFIG_LABEL, ""))
+
+
+def node_facts(node: Node) -> NodeFacts:
+    """What matters of a node."""
+    ready = next((c.status == "True" for c in node.status.conditions if c.type == "Ready"), False)
+    try:
+        allocatable = amounts(node.status.allocatable)
+    except ValueError:
+        allocatable = {}
+    layout = node.metadata.labels.get(MIG_CONFIG_LABEL, "")
+    return NodeFacts(
+        name=NodeName(node.metadata.name),
+        hostname=node.metadata.labels.get(HOSTNAME_LABEL, node.metadata.name),
+        labels=dict(node.metadata.labels),
+        taints=node.spec.taints,
+        cordoned=node.spec.unschedulable,
+        ready=ready,
+        allocatable=allocatable,
+        fixed=frozenset() if is_on_demand(layout) else _fixed(node),
+        refused_object=next((c.message for c in node.status.conditions if _refuses_object(c)), ""),
+    )
+
+
+def _refuses_object(condition: Condition) -> bool:
+    return condition.type == OBJECT_CONDITION and condition.status == "False"
+
+
+def _fixed(node: Node) -> frozenset[str]:
+    """The profiles that a fixed layout gives a node.
+
+    A node that has just left slicing on demand still counts its resources for a moment. So where an agent of ours says
+    what they are, only what it does not make on demand is meant; device plugins of others say nothing.
+    """
+    given = {
+        name: profile
+        for name, count in node.status.allocatable.items()
+        if count != "0" and (profile := profile_of(name))
+    }
+    text = node.metadata.annotations.get(OFFERS_ANNOTATION) if given else None
+    if text is None:
+        return frozenset(given.values())
+    try:
+        kept = {offer.resource for offer in decode_offers(text) if offer.kind is not OfferKind.DYNAMIC_SLICE}
+    except ValueError:  # the agent writes it anew
+        return frozenset(given.values())
+    return frozenset(profile for name, profile in given.items() if name in kept)

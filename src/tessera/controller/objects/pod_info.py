@@ -1,0 +1,181 @@
+"""Reads from a Pod what decides about its slices.
+
+An API object is read once, when it arrives; all decisions work on these values. A field that breaks the rules of its
+kind (a quantity that is no number) is kept as a text, so that it stops one pod and not the controller.
+"""
+
+from dataclasses import dataclass, field
+
+from tessera.api.agents import is_agent, is_ready
+from tessera.api.names import (
+    GATE,
+    HOSTNAME_LABEL,
+    MIG_RESOURCE_PREFIX,
+    SLICE_CONDITION,
+    NodeName,
+    PodUid,
+)
+from tessera.api.pod_bounds import excess
+from tessera.api.requests import SliceRequestError, pod_slices, slices_of
+from tessera.controller.objects.node_constraints import ANYWHERE, Constraints, constraints_of
+from tessera.controller.objects.pod_relations import (
+    NONE,
+    HostPort,
+    Labels,
+    Relations,
+    claims_of,
+    host_ports,
+    labels_of,
+    relations_of,
+)
+from tessera.controller.objects.resource_amounts import Amounts, pod_amounts
+from tessera.kube.meta import version_number
+from tessera.kube.resources import Pod
+
+#: Phases after which no container of a pod runs again.
+FINISHED = frozenset({"Succeeded", "Failed"})
+#: ``spec.nodeName`` of a pod that no scheduler has bound.
+UNBOUND = NodeName("")
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """One pod.
+
+    Attributes:
+        uid: its life.
+        namespace: its namespace.
+        name: its name, which another life may have had.
+        node: where it is bound; empty before.
+        hostname: the host that its node selector names; empty without.
+        gates: names of its scheduling gates.
+        profiles: the slices that it needs, profiles in the resource's spelling.
+        amounts: what it holds on its node besides slices.
+        constraints: where it may run.
+        priority: higher goes first.
+        created: creation time, RFC 3339; earlier goes first among equals.
+        labels: its labels, sorted.
+        relations: its rules about other pods.
+        ports: what it takes of its node's ports.
+        claims: the claims that it uses, as ``namespace/name``.
+        owner: UID of the controller that makes it anew when it goes; empty without.
+        refused: why the scheduler finds no node for it, once its gates are open; empty while it does not say so.
+        taken_back: it says that its slices were taken back (condition ``tessera.dev/SliceAvailable``).
+        unstarted: it is on a node, and kubelet has never started one of its containers with slices.
+        finished: it has ended and will not run again.
+        leaving: its deletion was asked for.
+        fault: why it cannot be placed whatever room there is; empty if it can.
+        agent: of a node's agent, whether it serves; None for any other pod.
+        version: orders observations of the pod; 0 if unknown.
+    """
+
+    uid: PodUid
+    namespace: str
+    name: str
+    node: NodeName = UNBOUND
+    hostname: str = ""
+    gates: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    amounts: Amounts = field(default_factory=dict)
+    constraints: Constraints = ANYWHERE
+    priority: int = 0
+    created: str = ""
+    labels: Labels = ()
+    relations: Relations = NONE
+    ports: frozenset[HostPort] = frozenset()
+    claims: tuple[str, ...] = ()
+    owner: str = ""
+    refused: str = ""
+    taken_back: bool = False
+    unstarted: bool = False
+    finished: bool = False
+    leaving: bool = False
+    fault: str = ""
+    agent: bool | None = None
+    version: int = field(default=0, compare=False)
+
+    @property
+    def gated(self) -> bool:
+        """Whether our gate still holds it."""
+        return GATE in self.gates
+
+    @property
+    def ready_to_place(self) -> bool:
+        """Whether it waits for us and for nobody else."""
+        held = self.gates == (GATE,) and not self.fault
+        return held and bool(self.profiles) and not self.finished and not self.leaving
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    """What matters of a pod."""
+    spec, meta = pod.spec, pod.metadata
+    profiles, held, constraints, fault = _needs(pod)
+    return PodFacts(
+        uid=PodUid(meta.uid),
+        namespace=meta.namespace,
+        name=meta.name,
+        node=NodeName(spec.node_name),
+        hostname=spec.node_selector.get(HOSTNAME_LABEL, ""),
+        gates=tuple(gate.name for gate in spec.scheduling_gates),
+        profiles=profiles,
+        amounts=held,
+        constraints=constraints,
+        priority=spec.priority,
+        created=meta.creation_timestamp or "",
+        labels=labels_of(pod),
+        relations=relations_of(pod, wants_slices=bool(profiles)) if not fault else NONE,
+        ports=host_ports(spec),
+        claims=claims_of(pod),
+        owner=next((each.uid for each in meta.owner_references if each.controller), ""),
+        refused=_refused(pod),
+        unstarted=bool(profiles) and bool(spec.node_name) and not _started(pod),
+        taken_back=any((each.type, each.status) == (SLICE_CONDITION, "False") for each in pod.status.conditions),
+        finished=pod.status.phase in FINISHED,
+        leaving=meta.deletion_timestamp is not None,
+        fault=fault,
+        agent=is_ready(pod) if is_agent(pod) else None,
+        version=version_number(meta.resource_version),
+    )
+
+
+def _needs(pod: Pod) -> tuple[tuple[str, ...], Amounts, Constraints, str]:
+    """Slices, amounts, constraints (of a pod with slices) and what is wrong with them."""
+    profiles: tuple[str, ...] = ()
+    held: Amounts = {}
+    try:
+        profiles = pod_slices(slices_of(pod))
+        fault = excess(pod.spec) if profiles else ""
+        if fault and not pod.spec.node_name:
+            return profiles, {}, ANYWHERE, fault
+        held = pod_amounts(pod.spec)
+    except (SliceRequestError, ValueError) as error:
+        return profiles, held, ANYWHERE, str(error)
+    return profiles, held, constraints_of(pod) if profiles and not fault else ANYWHERE, fault
+
+
+def _refused(pod: Pod) -> str:
+    """The scheduler's message about a pod without a node; empty while the scheduler preempts other pods for it."""
+    if pod.spec.node_name or pod.spec.scheduling_gates or pod.status.nominated_node_name:
+        return ""
+    said = next((each for each in pod.status.conditions if each.type == "PodScheduled"), None)
+    if said is None or (said.status, said.reason) != ("False", "Unschedulable"):
+        return ""
+    return said.message or said.reason
+
+
+def _started(pod: Pod) -> bool:
+    """Tells if kubelet has ever started a container that has slices."""
+    started = {
+        each.name
+        for each in pod.status.containers
+        if each.restart_count or (each.state is not None and (each.state.running or each.state.terminated))
+    }
+    return any(
+        each.name in started and any(name.startswith(MIG_RESOURCE_PREFIX) for name in each.resources.limits)
+        for each in (*pod.spec.init_containers, *pod.spec.containers)
+    )

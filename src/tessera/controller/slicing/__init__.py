@@ -1,0 +1,1 @@
+"""Decides which pod gets which slice: observations in, instructions out, no I/O."""

@@ -1,0 +1,62 @@
+"""All promises, by node and by pod.
+
+A pod has one promise that counts at most; others of the same pod are being taken back. So a pod can be placed anew
+while its old slices on another node are still waited for.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.slicing.allocation import Allocation
+
+
+class Ledger:
+    """Promises. One per (node, pod)."""
+
+    def __init__(self) -> None:
+        self._by_node: dict[NodeName, dict[PodUid, Allocation]] = {}
+        self._by_pod: dict[PodUid, dict[NodeName, Allocation]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_node.values()))
+
+    def __iter__(self) -> Iterator[Allocation]:
+        for entries in self._by_node.values():
+            yield from entries.values()
+
+    def get(self, node: NodeName, uid: PodUid) -> Allocation | None:
+        """The promise to a pod on a node."""
+        return self._by_node.get(node, {}).get(uid)
+
+    def on(self, node: NodeName) -> Sequence[Allocation]:
+        """The promises on a node, as they are now."""
+        return tuple(self._by_node.get(node, {}).values())
+
+    def of(self, uid: PodUid) -> Sequence[Allocation]:
+        """The promises to a pod, as they are now."""
+        return tuple(self._by_pod.get(uid, {}).values())
+
+    def live(self, uid: PodUid) -> Allocation | None:
+        """The promise to a pod that counts."""
+        return next((one for one in self._by_pod.get(uid, {}).values() if not one.given_up), None)
+
+    def add(self, allocation: Allocation) -> None:
+        """Adds a promise.
+
+        Raises:
+            ValueError: the pod has one on this node.
+        """
+        entries = self._by_node.setdefault(allocation.node, {})
+        if allocation.uid in entries:
+            raise ValueError(f"pod {allocation.owner} has a promise on node {allocation.node} already")
+        entries[allocation.uid] = allocation
+        self._by_pod.setdefault(allocation.uid, {})[allocation.node] = allocation
+
+    def remove(self, allocation: Allocation) -> None:
+        """Forgets a promise; one that is not there is no error."""
+        self._by_node.get(allocation.node, {}).pop(allocation.uid, None)
+        if not self._by_node.get(allocation.node):
+            self._by_node.pop(allocation.node, None)
+        self._by_pod.get(allocation.uid, {}).pop(allocation.node, None)
+        if not self._by_pod.get(allocation.uid):
+            self._by_pod.pop(allocation.uid, None)

@@ -1,0 +1,278 @@
+"""One batch of waiting pods through placement, under the scheduler's rules.
+
+Turns pods into demands, answers placement's question which node takes whom, and turns what placement chose into
+promises. Nothing is changed here but a scratch count of what the batch would use of each node.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from tessera.api.instaslice import Slice
+from tessera.api.names import NodeName, PodUid, device_id
+from tessera.clock import parse_rfc3339
+from tessera.controller.cluster.node_index import NodeIndex
+from tessera.controller.filters.node_filters import MISMATCH, closure
+from tessera.controller.filters.resources import Judge
+from tessera.controller.objects.node_constraints import Constraints
+from tessera.controller.objects.node_info import NodeFacts
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.allocation_table import Ledger
+from tessera.limits import BATCH_PODS, BATCH_RULES
+from tessera.placement.demand import Demand
+from tessera.placement.fleet import CardPlacement, Fleet
+from tessera.placement.plan import Plan, plan
+from tessera.placement.reasons import Reason, Refusal
+from tessera.placement.work import Work
+
+#: Share of a batch's work that judging constraints may take, and comparisons that cost as much as asking one node.
+_JUDGING_SHARE, _COMPARISONS_A_STEP = 0.5, 4
+#: A pod that so few nodes are open to is planned on these alone.
+_FEW_NODES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod and the slices chosen for it."""
+
+    pod: PodFacts
+    node: NodeName
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """A pod and why it must wait; no reason where it was refused before, and is again for all that changed since."""
+
+    pod: PodFacts
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """The state in which a batch is planned.
+
+    Attributes:
+        fleet: the cards; unchanged.
+        nodes: the nodes.
+        index: the same nodes, for constraints.
+        judges: the other rules, made for this batch.
+        ledger: existing promises; a node that still takes back slices of a pod is no place for it.
+        home_of: the node that a pod must run on because it is ungated already.
+        grown_since: the nodes where room may have grown since a pod was refused; None or nothing if it was not.
+    """
+
+    fleet: Fleet
+    nodes: Mapping[NodeName, NodeFacts]
+    index: NodeIndex
+    judges: Sequence[Judge]
+    ledger: Ledger
+    home_of: Callable[[PodFacts], NodeName | None]
+    grown_since: Mapping[PodUid, frozenset[NodeName] | None]
+
+
+def rank(pod: PodFacts) -> tuple[int, str, str]:
+    """Sorts pods: higher priority first, then the older, then by name."""
+    return (-pod.priority, pod.created, pod.key)
+
+
+def first_batch(pods: Iterable[PodFacts]) -> list[PodFacts]:
+    """Those who go first, as many as one step plans together."""
+    batch: list[PodFacts] = []
+    rules = 0
+    for pod in nsmallest(BATCH_PODS, pods, key=rank):
+        rules += pod.relations.count + len(pod.ports)
+        if batch and rules > BATCH_RULES:
+            break
+        batch.append(pod)
+    return batch
+
+
+def place(pods: Sequence[PodFacts], within: Surroundings, work: Work) -> Sequence[Placed | Unplaced]:
+    """Plans all of them together, as far as the work suffices.
+
+    Args:
+        pods: what waits, in any order.
+        within: the cluster.
+        work: what it may cost.
+
+    Returns:
+        The outcome of each pod that was decided, one at least; the rest is to be asked again.
+    """
+    ordered = sorted(pods, key=rank)
+    rules = _Rules(ordered, within, work.part(_JUDGING_SHARE))
+    judged = ordered[: rules.judged]
+    asked, alike = _enough(judged, rules, within.fleet)
+    demands = [rules.demand(pod) for pod in asked]
+    decided = plan(
+        within.fleet,
+        demands,
+        rules.allows,
+        allows_when_empty=rules.allows_when_empty,
+        on_take=rules.take,
+        on_give_back=rules.give_back,
+        work=work,
+    )
+    placed: list[Placed | Unplaced] = []
+    for pod in judged:
+        slices = decided.assignments.get(pod.key)
+        if slices is not None:
+            placed.append(Placed(pod, NodeName(slices[0].node), _slices(slices)))
+            continue
+        refused = next((one for one in alike.get(pod.key, (pod,)) if _refused(decided, one)), None)
+        if refused is not None:
+            placed.append(Unplaced(pod, decided.refusals.get(refused.key)))
+    return placed
+
+
+def _refused(decided: Plan, pod: PodFacts) -> bool:
+    return pod.key not in decided.assignments and pod.key not in decided.postponed
+
+
+def _enough(
+    ordered: Sequence[PodFacts], rules: "_Rules", fleet: Fleet
+) -> tuple[list[PodFacts], dict[str, Sequence[PodFacts]]]:
+    """Leaves out pods that cannot be placed because too many of their kind stand before them.
+
+    Of pods that differ in nothing but their name, no more fit than the free slots allow. Those beyond one more are not
+    planned: they share the reason of one that was. So what a freed slot costs does not grow with what waits.
+
+    Returns:
+        Pods to plan, and for each one left out those before it, of which one at least will find no place.
+    """
+    free = sum(node.free for node in fleet.fullest_nodes())
+    most: dict[tuple[str, ...], int] = {}
+    kinds: dict[Hashable, list[PodFacts]] = {}
+    asked: list[PodFacts] = []
+    alike: dict[str, Sequence[PodFacts]] = {}
+    for pod in ordered:
+        if pod.profiles not in most:
+            most[pod.profiles] = free // _slots(fleet, pod.profiles) + 1
+        before = kinds.setdefault(rules.kinds[pod.uid], [])
+        if len(before) < most[pod.profiles]:
+            before.append(pod)
+            asked.append(pod)
+        else:
+            alike[pod.key] = before
+    return asked, alike
+
+
+def _slots(fleet: Fleet, profiles: Sequence[str]) -> int:
+    """The fewest memory slots that these slices take together on any cards of the fleet; 1 each where unknown."""
+    sizes = ([table.size_of(name) for table in fleet.tables if (name := table.name_of(each))] for each in profiles)
+    return sum(min(found, default=1) for found in sizes)
+
+
+def _arrival(pod: PodFacts) -> float:
+    try:
+        return parse_rfc3339(pod.created)
+    except ValueError:
+        return 0.0
+
+
+def _slices(placements: Sequence[CardPlacement]) -> tuple[Slice, ...]:
+    return tuple(
+        Slice(
+            id=device_id(at.gpu, at.profile, at.start),
+            profile=at.profile,
+            gpu_uuid=at.gpu,
+            start=at.start,
+            size=at.size,
+        )
+        for at in placements
+    )
+
+
+class _Rules:
+    """Judges pods and nodes while a batch is being planned.
+
+    Attributes:
+        judged: how many of the pods, from the first on, had their constraints judged.
+        kinds: by UID, equal for pods that every node treats alike.
+    """
+
+    def __init__(self, ordered: Sequence[PodFacts], within: Surroundings, work: Work) -> None:
+        self._nodes = within.nodes
+        self._index = within.index
+        self._judges = within.judges
+        self._lasting = [judge for judge in within.judges if not judge.of_cards]
+        self._ledger = within.ledger
+        self._grown_since = within.grown_since
+        self._homes = {pod.uid: within.home_of(pod) for pod in ordered}
+        self._closed: dict[tuple[int, str], Refusal] = {}
+        self.kinds: dict[PodUid, Hashable] = {}
+        self._shared: dict[Constraints, int] = {}
+        self._kinds: dict[PodUid, int] = {}
+        self._open: list[int] = []
+        self._pods = {pod.key: pod for pod in self._judge(ordered, work)}
+        self.judged = len(self._pods)
+
+    def _judge(self, ordered: Sequence[PodFacts], work: Work) -> Iterator[PodFacts]:
+        for pod in ordered:
+            if self._kinds and work.spent:
+                return
+            kind = self._kinds[pod.uid] = self._shared.setdefault(pod.constraints, len(self._shared))
+            if kind == len(self._open):
+                before = self._index.cost
+                self._open.append(self._index.open_to(pod.constraints))
+                work.spend(1 + (self._index.cost - before) // _COMPARISONS_A_STEP)
+            self.kinds[pod.uid] = self._kind(pod)
+            yield pod
+
+    def demand(self, pod: PodFacts) -> Demand:
+        """The pod as placement sees it."""
+        home, grown = self._homes[pod.uid], self._grown_since.get(pod.uid)
+        nodes: frozenset[str] | None = grown
+        if home is not None:
+            nodes = frozenset((home,))
+        elif grown is None and (mask := self._open[self._kinds[pod.uid]]).bit_count() <= _FEW_NODES:
+            nodes = self._index.names(mask)
+        return Demand(pod.key, pod.profiles, pod.priority, _arrival(pod), nodes, again=grown is not None)
+
+    def allows(self, demand: Demand, node: str) -> Refusal | None:
+        """Placement's question."""
+        return self._judged_by(self._judges, demand, node)
+
+    def allows_when_empty(self, demand: Demand, node: str) -> Refusal | None:
+        """The same about a node without room, if its cards had it."""
+        return self._judged_by(self._lasting, demand, node)
+
+    def _judged_by(self, judges: Sequence[Judge], demand: Demand, node: str) -> Refusal | None:
+        pod = self._pods[demand.key]
+        name = NodeName(node)
+        if self._ledger.get(name, pod.uid) is not None:
+            return LEAVING
+        home = self._homes[pod.uid]
+        if home is not None:
+            return None if home == node else _NOT_HOME
+        if not self._index.bit(name) & self._open[self._kinds[pod.uid]]:
+            return self._closure(pod, name)
+        why = next((why for judge in judges if (why := judge.refusal(pod, name))), "")
+        return Refusal(why) if why else None
+
+    def _kind(self, pod: PodFacts) -> Hashable:
+        special = pod.uid if self._homes[pod.uid] is not None or self._ledger.of(pod.uid) else ""
+        judged = tuple(judge.kind(pod) for judge in self._judges)
+        return (pod.profiles, self._kinds[pod.uid], judged, special, self._grown_since.get(pod.uid))
+
+    def take(self, demand: Demand, node: str) -> None:
+        """The batch gives the pod a place there."""
+        for judge in self._judges:
+            judge.take(self._pods[demand.key], NodeName(node))
+
+    def give_back(self, demand: Demand, node: str) -> None:
+        """It takes that back."""
+        for judge in self._judges:
+            judge.give_back(self._pods[demand.key], NodeName(node))
+
+    def _closure(self, pod: PodFacts, node: NodeName) -> Refusal:
+        key = (self._kinds[pod.uid], node)
+        if key not in self._closed:
+            facts = self._nodes.get(node)
+            why = "node(s) were gone" if facts is None else closure(pod.constraints, facts) or MISMATCH
+            self._closed[key] = Refusal(why)
+        return self._closed[key]
+
+
+_NOT_HOME = Refusal("node(s) are not the one that the pod is pinned to")
+LEAVING = Refusal("node(s) still take back the pod's former slices")

@@ -1,0 +1,123 @@
+"""The fleet as this controller keeps it: cards of on-demand nodes, our promises and foreign slices on them.
+
+A thin layer over :class:`tessera.placement.fleet.Fleet`, which is strict about collisions where the outside world is
+not: an agent may report as foreign what we just promised, and a record written by hand may overlap another. Here what
+is taken is the union of all that is said; nothing that anybody claims is ever offered.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from tessera.api.instaslice import ForeignSlice, NodeResources, Slice
+from tessera.api.names import NodeName
+from tessera.controller.slicing.allocation import Allocation
+from tessera.controller.slicing.cards import Geometries
+from tessera.placement.fleet import CardPlacement, Fleet, NoSuchCard, Occupied
+
+#: Owner, in the fleet, of slots that no promise explains.
+FOREIGN = "a slice that no record of Tessera explains"
+
+
+class Inventory:
+    """Cards and what stands on them.
+
+    Attributes:
+        fleet: what placement plans on; nodes are in it while their cards are given to on-demand slicing.
+        geometries: tables of cards, shared.
+    """
+
+    def __init__(self) -> None:
+        self.fleet = Fleet()
+        self.geometries = Geometries()
+
+    def rebuild(self, node: NodeName, resources: NodeResources, held: Iterable[Allocation]) -> Sequence[Allocation]:
+        """Files a node's cards anew, with the promises and foreign slices on them.
+
+        Args:
+            node: the node.
+            resources: its cards and foreign slices.
+            held: promises whose slots are not free, those that matter most first.
+
+        Returns:
+            Promises that collide with one before them, or whose card is not there.
+        """
+        self.remove(node)
+        for gpu, geometry in self.geometries.of(resources).items():
+            self.fleet.add_card(node, gpu, geometry)
+        collided = [allocation for allocation in held if not self.occupy(allocation)]
+        for item in resources.foreign:
+            self._occupy_foreign(node, item)
+        return collided
+
+    def remove(self, node: NodeName) -> None:
+        """Takes a node's cards away; a node that is not there is no error."""
+        self.fleet.remove_node(node)
+
+    def occupy(self, allocation: Allocation) -> bool:
+        """Takes a promise's slots; False, and nothing taken, if one of them is taken or its card is not there."""
+        placements = [_placement(allocation.node, item) for item in allocation.slices]
+        try:
+            self.fleet.occupy_all(placements, allocation.owner)
+        except (NoSuchCard, ValueError):
+            return False
+        return True
+
+    def take_over(self, allocation: Allocation) -> bool:
+        """Takes a promise's slots from foreign slices.
+
+        Returns False and changes nothing unless each slice is reported exactly there, at a legal position of its card.
+        """
+        placements = {_placement(allocation.node, item) for item in allocation.slices}
+        if len(placements) < len(allocation.slices) or not all(map(self._is_foreign, placements)):
+            return False
+        for each in placements:
+            self.fleet.release(each.node, each.gpu, each.start)
+        return self.occupy(allocation)
+
+    def _is_foreign(self, placement: CardPlacement) -> bool:
+        try:
+            card = self.fleet.card(placement.node, placement.gpu)
+        except NoSuchCard:
+            return False
+        row = card.table.geometry.find(placement.profile)
+        if row is None or row.size != placement.size or placement.start not in row.starts:
+            return False
+        found = card.allocations.get(placement.start)
+        return found is not None and (found.placement, found.owner) == (placement, FOREIGN)
+
+    def release(self, allocation: Allocation) -> bool:
+        """Gives a promise's slots back; False if it held none (its cards are gone, or it collided)."""
+        released = False
+        for item in allocation.slices:
+            released |= self._release(allocation, item)
+        return released
+
+    def _release(self, allocation: Allocation, item: Slice) -> bool:
+        if allocation.node not in self.fleet:
+            return False
+        try:
+            held = self.fleet.card(allocation.node, item.gpu_uuid).allocations.get(item.start)
+        except NoSuchCard:
+            return False
+        if held is None or held.owner != allocation.owner:
+            return False
+        self.fleet.release(allocation.node, item.gpu_uuid, item.start)
+        return True
+
+    def _occupy_foreign(self, node: NodeName, item: ForeignSlice) -> None:
+        """Takes whatever of it is not taken yet, slot by slot where a promise covers a part."""
+        whole = CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)
+        if self._try(whole):
+            return
+        for slot in range(item.start, item.start + item.size):
+            self._try(CardPlacement(node, item.gpu_uuid, "", slot, 1))
+
+    def _try(self, placement: CardPlacement) -> bool:
+        try:
+            self.fleet.occupy(placement, FOREIGN)
+        except (NoSuchCard, Occupied, ValueError):
+            return False
+        return True
+
+
+def _placement(node: NodeName, item: Slice) -> CardPlacement:
+    return CardPlacement(node, item.gpu_uuid, item.profile, item.start, item.size)

@@ -1,0 +1,105 @@
+"""Plans where pods could go, from observed state, promises and the rules for one batch of pods. Decides nothing."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from tessera.api.names import NodeName, PodUid
+from tessera.controller.cluster.cluster_state import Observed
+from tessera.controller.filters.avoidance import Avoidance
+from tessera.controller.filters.pod_affinity import HostPorts, Neighbours
+from tessera.controller.filters.resources import AvoidedNodes, FreeAmounts, FreeDevices, Judge, OfferedDevices
+from tessera.controller.filters.volumes import Volumes
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.objects.pod_relations import NONE
+from tessera.controller.objects.resource_amounts import Amounts, add
+from tessera.controller.slicing.allocation_table import Ledger
+from tessera.controller.slicing.batch_placement import Placed, Surroundings, Unplaced, place
+from tessera.controller.slicing.fleet_inventory import Inventory
+from tessera.controller.slicing.node_usage import Charges
+from tessera.controller.slicing.objections import objections
+from tessera.placement.work import Work
+
+
+class Planner(Observed):
+    """Observations beside promises, and the questions about room that planning and ``tessera why`` ask.
+
+    Attributes:
+        ledger: promises, by node and by pod.
+        inventory: the cards and what stands on them.
+        avoidance: nodes that owners of refused pods avoid.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger()
+        self.inventory = Inventory()
+        self.avoidance = Avoidance()
+        self._charges = Charges()
+
+    @property
+    def used(self) -> Mapping[NodeName, Amounts]:
+        """Amounts of each node that pods and promises hold, besides slices."""
+        return self._charges.used
+
+    def _used_without_slices(self, node: NodeName) -> Amounts:
+        """Amounts that pods without slices hold on a node."""
+        left = dict(self.used.get(node, {}))
+        for allocation in self.ledger.on(node):
+            pod = self.pods.get(allocation.uid)
+            if pod is not None and not pod.finished and not allocation.given_up:
+                add(left, pod.amounts, sign=-1)
+        return left
+
+    def placed(self, pods: Sequence[PodFacts]) -> Sequence[Placed | Unplaced]:
+        """Plans these pods as if no other pod waited. Promises nothing."""
+        work = Work(sys.maxsize)
+        with self._judging(work) as judges:
+            return place(pods, self._surroundings({}, judges), work)
+
+    def objections(self, pod: PodFacts) -> Mapping[NodeName, tuple[str, ...]]:
+        """By node with sliced cards, everything besides room on its cards that keeps the pod from it."""
+        nodes = [self.nodes[name] for name in map(NodeName, self.inventory.fleet.nodes) if name in self.nodes]
+        with self._judging(Work(sys.maxsize)) as judges:
+            return {
+                node.name: objections(pod, node, judges=judges, used=self.used.get(node.name, {}), ledger=self.ledger)
+                for node in nodes
+            }
+
+    def _surroundings(
+        self, since: Mapping[PodUid, frozenset[NodeName] | None], judges: Sequence[Judge]
+    ) -> Surroundings:
+        return Surroundings(
+            fleet=self.inventory.fleet,
+            nodes=self.nodes,
+            index=self.index,
+            judges=judges,
+            ledger=self.ledger,
+            home_of=self.home_of,
+            grown_since=since,
+        )
+
+    @contextmanager
+    def _judging(self, work: Work) -> Iterator[Sequence[Judge]]:
+        """The rules about what stands on nodes, for one batch; in the order of the scheduler's filters."""
+        neighbours = Neighbours(self.neighbours, self.index, work)
+        volumes = (Volumes(self.storage, self.neighbours, self.index),) if self.storage_listed else ()
+        try:
+            yield (
+                AvoidedNodes(self.avoidance),
+                HostPorts(self.neighbours, work),
+                FreeAmounts(self.nodes, self.used),
+                OfferedDevices(self.nodes, self.used, self._used_without_slices),
+                FreeDevices(self.nodes, self.used),
+                *volumes,
+                neighbours,
+            )
+        finally:
+            neighbours.end()
+
+
+def depends(pod: PodFacts, judges: Sequence[Judge]) -> bool:
+    """Tells if other pods or volumes restrict where a pod may run; its batch was planned with these judges."""
+    if pod.relations != NONE or pod.ports or pod.claims:
+        return True
+    return any(isinstance(judge, Neighbours) and judge.opposed(pod) for judge in judges)

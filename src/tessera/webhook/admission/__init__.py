@@ -1,0 +1,1 @@
+"""Decides about one pod: patch it, leave it alone, or refuse it."""

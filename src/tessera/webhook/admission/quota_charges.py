@@ -1,0 +1,133 @@
+"""Charges a pod with slices in the quota resource: GB of its profiles, counted as Gi.
+
+- A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
+  the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
+- The amounts follow from the slices. An author may leave them out or write them, as in a copy of a running pod; other
+  amounts are refused.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.names import MIG_RESOURCE_PREFIX, QUOTA_RESOURCE
+from tessera.api.requests import ContainerSlices
+from tessera.kube.quantity import parse_quantity
+from tessera.mig.names import parse_profile_name
+from tessera.text import one_line
+from tessera.webhook.admission.json_patch import Operation, added
+from tessera.webhook.base.refusal import Refused
+
+Json = Mapping[str, Any]
+
+_GI = 2**30
+
+
+class Asking(msgspec.Struct, frozen=True, kw_only=True):
+    """A container that asks for slices, and where it stands in the pod."""
+
+    path: str
+    container: Json
+    slices: ContainerSlices
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """The amount that one container is charged.
+
+    Attributes:
+        path: where the container stands in the pod.
+        container: as its author wrote it.
+        gigabytes: GB of its slices, and of those that Kubernetes would not count.
+    """
+
+    path: str
+    container: Json
+    gigabytes: int
+
+    def operations(self) -> Sequence[Operation]:
+        """Sets limits and requests; nothing where they say it already."""
+        amount = f"{self.gigabytes}Gi"
+        at = (*self.path.split("/")[1:], "resources")
+        resources = self.container.get("resources")
+        if resources is None:
+            both = {"limits": {QUOTA_RESOURCE: amount}, "requests": {QUOTA_RESOURCE: amount}}
+            return [added(at, both)]
+        operations: list[Operation] = []
+        for field in ("limits", "requests"):
+            present = resources.get(field)
+            if present is None:
+                operations.append(added((*at, field), {QUOTA_RESOURCE: amount}))
+            elif not _same(present.get(QUOTA_RESOURCE), self.gigabytes):
+                operations.append(added((*at, field, QUOTA_RESOURCE), amount))
+        return operations
+
+
+def charges_of(asking: Sequence[Asking], held: Sequence[str], spec: Json) -> Sequence[Charge]:
+    """The charges; together Kubernetes counts them as what the pod holds.
+
+    Args:
+        asking: the containers that ask for slices.
+        held: the profiles of all slices that the pod keeps.
+        spec: the pod's.
+    """
+    charges = [Charge(one.path, one.container, _gigabytes(one.slices)) for one in asking]
+    beside = peak = 0
+    for one, charge in zip(asking, charges, strict=True):
+        if one.slices.init and not one.slices.sidecar:
+            peak = max(peak, beside + charge.gigabytes)
+        else:
+            beside += charge.gigabytes
+    whole = sum(map(_memory, held))
+    if max(beside, peak) >= whole or not spec.get("containers"):
+        return charges
+    path = next((one.path for one in asking if not one.slices.init), "/spec/containers/0")
+    before = sum(charge.gigabytes for charge in charges if charge.path == path)
+    container = spec["containers"][int(path.rpartition("/")[2])]
+    others = [charge for charge in charges if charge.path != path]
+    return [*others, Charge(path, container, before + whole - beside)]
+
+
+def refuse_other_charges(spec: Json, charges: Sequence[Charge]) -> None:
+    """Refuses amounts of the quota resource that are not those of the slices.
+
+    Raises:
+        Refused: the text names container, amount and what it would be.
+    """
+    right = {charge.path: charge.gigabytes for charge in charges}
+    for path, name, amount in _written(spec):
+        gigabytes = right.get(path, 0)
+        if not _same(amount, gigabytes):
+            because = f"its slices are charged {gigabytes}Gi" if gigabytes else "it is charged for no slices"
+            raise Refused(
+                f'container "{one_line(name)}": asks for {one_line(amount)} of {QUOTA_RESOURCE}, but {because}; ask '
+                f"for slices ({MIG_RESOURCE_PREFIX}3g.20gb) and leave this resource out: admission writes the amount"
+            )
+
+
+def _written(spec: Json) -> Iterator[tuple[str, str, Any]]:
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or ()):
+            resources = container.get("resources") or {}
+            for amounts in (resources.get("limits"), resources.get("requests")):
+                if amounts and QUOTA_RESOURCE in amounts:
+                    yield f"/spec/{field}/{index}", container.get("name") or "", amounts[QUOTA_RESOURCE]
+
+
+def _same(amount: Any, gigabytes: int) -> bool:
+    try:
+        return parse_quantity(str(amount)) == gigabytes * _GI
+    except ValueError:
+        return False
+
+
+def _gigabytes(slices: ContainerSlices) -> int:
+    return sum(_memory(profile) * count for profile, count in slices.counts.items())
+
+
+def _memory(profile: str) -> int:
+    """GB of a profile; of what a node calls a profile and is none, nothing."""
+    try:
+        return parse_profile_name(profile).memory_gb
+    except ValueError:
+        return 0

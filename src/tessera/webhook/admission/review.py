@@ -1,0 +1,133 @@
+"""AdmissionReview v1: the envelope around :mod:`tessera.webhook.admission.decision`.
+
+What is no review of a pod is a :class:`ReviewError` with the field and the rule, whatever the bytes are; a pod with
+more in it than a review goes over is refused before any work. So a review ends soon and never in another way.
+
+:class:`Reviewer` is what both the TLS server and a control plane in the same process call: bytes in, bytes out. It
+reads the capabilities as they are at each call, so that a card that just appeared counts at once.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from tessera.limits import REVIEW_BODY
+from tessera.text import one_line
+from tessera.webhook.admission.decision import decide
+from tessera.webhook.admission.pod_schema import PodShape, Spec, size_of
+from tessera.webhook.base.budget import Budget, check_size
+from tessera.webhook.base.refusal import Refused
+from tessera.webhook.nodes.capabilities import Capabilities
+
+
+class ReviewError(ValueError):
+    """The body is no AdmissionReview v1 of a pod."""
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    kind: str = ""
+
+
+class _Request(msgspec.Struct, frozen=True):
+    uid: str
+    kind: _Kind = _Kind()
+    operation: str = ""
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str
+    kind: str
+    request: _Request
+
+
+T = TypeVar("T")
+
+#: Totals for /metrics: receives ``patched``, ``untouched`` or ``refused`` per review.
+Counted = Callable[[str], None]
+
+
+def _uncounted(_verdict: str) -> None:
+    """Nobody counts."""
+
+
+class Reviewer:
+    """Answers AdmissionReviews.
+
+    Args:
+        capabilities: what the cluster's cards can do; kept up to date by whoever made it.
+        counted: told each verdict.
+    """
+
+    def __init__(self, capabilities: Capabilities, counted: Counted = _uncounted) -> None:
+        self._capabilities = capabilities
+        self._counted = counted
+        self._decoder = msgspec.json.Decoder(_Review)
+        self._shapes = msgspec.json.Decoder(PodShape | None)
+        self._pods = msgspec.json.Decoder(dict[str, Any] | None)
+
+    def review(self, body: bytes) -> bytes:
+        """The answer to one AdmissionReview, both as JSON.
+
+        Raises:
+            ReviewError: the body is no AdmissionReview v1 of a pod; the text says what is.
+        """
+        budget = Budget()
+        request = self._request(body)
+        response: dict[str, Any] = {"uid": request.uid, "allowed": True}
+        shape, pod = self._pod(request)
+        if shape is None or pod is None or request.operation not in {"", "CREATE"}:
+            self._counted("untouched")
+        else:
+            response |= self._verdict(shape, pod, budget)
+        return msgspec.json.encode(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+        )
+
+    def _request(self, body: bytes) -> _Request:
+        if len(body) > REVIEW_BODY:
+            raise ReviewError(f"the body has {len(body):,} bytes; {REVIEW_BODY} are allowed, make the pod smaller")
+        found: _Review = _decoded(self._decoder, body, "the body is no AdmissionReview")
+        if (found.api_version, found.kind) != ("admission.k8s.io/v1", "AdmissionReview"):
+            raise ReviewError(
+                f"the body is {one_line(found.kind)} of {one_line(found.api_version)}; this webhook speaks "
+                "AdmissionReview of admission.k8s.io/v1: list v1 in admissionReviewVersions"
+            )
+        if found.request.kind.kind not in {"", "Pod"}:
+            kind = one_line(found.request.kind.kind)
+            raise ReviewError(f"the request is about a {kind}; this webhook reviews pods only")
+        return found.request
+
+    def _pod(self, request: _Request) -> tuple[PodShape | None, dict[str, Any] | None]:
+        """The pod of a request, checked and as it is; None where there is none."""
+        fault = "request.object is no pod"
+        return _decoded(self._shapes, request.object, fault), _decoded(self._pods, request.object, fault)
+
+    def _verdict(self, shape: PodShape, pod: dict[str, Any], budget: Budget) -> dict[str, Any]:
+        try:
+            check_size(size_of(shape.spec or Spec()))
+            operations = decide(pod, self._capabilities, budget.spend)
+        except Refused as error:
+            self._counted("refused")
+            return {"allowed": False, "status": {"code": 403, "reason": "Forbidden", "message": str(error)}}
+        if not operations:
+            self._counted("untouched")
+            return {}
+        self._counted("patched")
+        return {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, fault: str) -> T:
+    """Decodes a body or a part of it.
+
+    Raises:
+        ReviewError: they are no JSON of the decoder's type; the text begins with ``fault``.
+    """
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReviewError(f"{fault}: {one_line(error)}") from None
+    except RecursionError:
+        raise ReviewError(f"{fault}: it is nested too deeply to be read") from None

@@ -1,0 +1,184 @@
+"""One pod in, one verdict out: gate it, leave it alone, or refuse it with a reason.
+
+Rules:
+
+- A pod without a MIG request is never changed, and one that asks for a slice gets exactly two things: the scheduling
+  gate, and per container that asks the quota resource, in limits and requests.
+- A pod that only nodes with a fixed layout can serve, among those that its author leaves, is left to them.
+- The patch is computed against what the pod already has, so a second call (reinvocation) patches nothing.
+- The quota is ours to compute. Whoever asks for it with another amount than the slices have, or without slices, is
+  refused: nodes have as much of it as their cards can give, and what one pod takes in vain the others lack.
+- A pod is charged for all that it holds until it ends. Kubernetes counts the largest init container beside the sum of
+  the others, but kubelet keeps the slices of every init container; what that leaves out is charged to an app container.
+- What cannot work is refused here, where the author sees it, and not left to wait for ever.
+
+Pure: the verdict follows from the pod's JSON and the known capabilities alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tessera.api.names import GATE, MIG_RESOURCE_PREFIX
+from tessera.api.requests import ContainerSlices, SliceRequestError, container_slices, pod_slices
+from tessera.api.sharing.grammar import SHARED_SUFFIX
+from tessera.mig.names import parse_profile_name
+from tessera.placement.offers import Nodes
+from tessera.text import one_line
+from tessera.webhook.admission.foreign_names import refuse_foreign
+from tessera.webhook.admission.json_patch import Operation
+from tessera.webhook.admission.quota_charges import Asking, charges_of, refuse_other_charges
+from tessera.webhook.base.budget import Spend, free
+from tessera.webhook.base.refusal import Refused
+from tessera.webhook.nodes.capabilities import MODEL_PROFILES, Capabilities, NodeSets
+from tessera.webhook.nodes.restriction import restriction_of
+
+Json = Mapping[str, Any]
+
+#: Longest name of a resource, without its prefix (Kubernetes, qualified names).
+_LONGEST_PROFILE = 63
+
+
+def patch(pod: Json, capabilities: Capabilities, nodes: Nodes, spend: Spend = free) -> Sequence[Operation]:
+    """The operations that gate a pod and charge its slices; none if it is to be left alone.
+
+    Args:
+        pod: as it is to be created.
+        capabilities: what the cluster has.
+        nodes: those that the pod's author leaves.
+        spend: asked before each piece of work.
+
+    Raises:
+        Refused: the pod asks for what cannot be served.
+    """
+    spec = pod.get("spec") or {}
+    refuse_foreign(spec, capabilities)
+    try:
+        asking = _asking(spec, spend)
+        held = pod_slices([one.slices for one in asking])
+    except SliceRequestError as error:
+        raise Refused(f"{error}") from None
+    static = not asking or _for_static_nodes(spec, asking, capabilities, nodes)
+    charges = charges_of(asking, held, spec)
+    refuse_other_charges(spec, charges)
+    if static:
+        return ()
+    _refuse_bound(spec)
+    return [*_gate(spec), *(operation for charge in charges for operation in charge.operations())]
+
+
+def _asking(spec: Json, spend: Spend) -> Sequence[Asking]:
+    found = []
+    for field in ("initContainers", "containers"):
+        for index, container in enumerate(spec.get(field) or ()):
+            spend()
+            slices = _slices(container, init=field == "initContainers")
+            if slices.counts:
+                found.append(Asking(path=f"/spec/{field}/{index}", container=container, slices=slices))
+    return found
+
+
+def _slices(container: Json, *, init: bool) -> ContainerSlices:
+    resources = container.get("resources") or {}
+    return container_slices(
+        container.get("name") or "",
+        resources.get("limits") or {},
+        resources.get("requests") or {},
+        [variable.get("name") or "" for variable in container.get("env") or ()],
+        init=init,
+        sidecar=init and container.get("restartPolicy") == "Always",
+    )
+
+
+def _for_static_nodes(spec: Json, asking: Sequence[Asking], capabilities: Capabilities, nodes: Nodes) -> bool:
+    """Whether nodes with a fixed layout are to serve the pod.
+
+    The nodes decide that its author leaves; if none of those has what it asks for, all.
+
+    Raises:
+        Refused: no node can.
+    """
+    profiles = {profile: one.slices.name for one in asking for profile in one.slices.counts}
+    if any(_is_share(profile, capabilities) for profile in profiles):
+        return True  # like any pod for a resource that no node has yet, it waits for one
+    if _having(capabilities.on_demand, profiles, nodes):
+        return False
+    if _having(capabilities.fixed, profiles, nodes):
+        return True
+    fixed = profiles.keys() <= capabilities.fixed.keys()
+    if fixed and not restriction_of(spec).may_be_on_demand:
+        return True
+    if profiles.keys() <= capabilities.possible and (capabilities.on_demand or not fixed):
+        return False
+    if fixed:
+        return True
+    for profile, container in sorted(profiles.items()):
+        _refuse_unknown(profile, container, capabilities)
+    on_demand = sorted(profiles.keys() & capabilities.possible)
+    raise Refused(
+        f"asks for {_named(sorted(profiles))}, but {_named(on_demand)} is cut on demand and the rest stands on nodes "
+        "with a fixed MIG layout; a pod gets its slices from one of them: use profiles of one kind"
+    )
+
+
+def _having(sets: NodeSets, profiles: Iterable[str], nodes: Nodes) -> Nodes:
+    """Those of the nodes that have all of the profiles."""
+    for profile in profiles:
+        nodes &= sets.get(profile, 0)
+    return nodes
+
+
+def _is_share(profile: str, capabilities: Capabilities) -> bool:
+    """Whether this is a share of a slice as sharing profiles call it; slices that are cut on demand are not shared."""
+    base = profile.removesuffix(SHARED_SUFFIX)
+    return base != profile and (base in capabilities.known or base in MODEL_PROFILES)
+
+
+def _refuse_unknown(profile: str, container: str, capabilities: Capabilities) -> None:
+    if profile in capabilities.known:
+        return
+    where = f'container "{one_line(container)}": {MIG_RESOURCE_PREFIX}{one_line(profile)}'
+    closest = capabilities.closest(profile) if len(profile) <= _LONGEST_PROFILE else None
+    meant = f" Did you mean {MIG_RESOURCE_PREFIX}{closest}?" if closest else ""
+    try:
+        parse_profile_name(profile)
+    except ValueError:
+        fault = "is not a MIG profile (the form is <compute slices>g.<memory>gb, as in 3g.20gb)."
+    else:
+        fault = (
+            "is a profile of no card in this cluster." if capabilities.on_demand else "is a profile of no NVIDIA card."
+        )
+    owner = "The cards of this cluster have" if capabilities.on_demand else "Known profiles are"
+    raise Refused(f"{where} {fault}{meant} {owner} {_listed(capabilities.known)}.")
+
+
+def _refuse_bound(spec: Json) -> None:
+    if spec.get("nodeName"):
+        raise Refused(
+            f'spec.nodeName is "{one_line(spec["nodeName"])}": a pod that asks for a slice cannot be bound by its '
+            "author, because the slice is placed first; use spec.nodeSelector or node affinity"
+        )
+
+
+def _gate(spec: Json) -> Sequence[Operation]:
+    gates = spec.get("schedulingGates") or ()
+    if any(gate.get("name") == GATE for gate in gates):
+        return ()
+    if gates:
+        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}}]
+    return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]
+
+
+def _named(profiles: Sequence[str]) -> str:
+    return ", ".join(MIG_RESOURCE_PREFIX + profile for profile in profiles)
+
+
+def _listed(profiles: frozenset[str]) -> str:
+    return ", ".join(sorted(profiles, key=_order))
+
+
+def _order(profile: str) -> tuple[int, int, str]:
+    try:
+        name = parse_profile_name(profile)
+    except ValueError:
+        return (99, 0, profile)
+    return (name.slices, name.memory_gb, profile)

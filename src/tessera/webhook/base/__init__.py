@@ -1,0 +1,1 @@
+"""Options, metrics, and the limits of one review."""

@@ -1,0 +1,104 @@
+"""The webhook process: mirrors of cards and nodes, the certificate, and the servers. Stateless; any number may run."""
+
+import asyncio
+import random
+
+from tessera.api.instaslice import INSTASLICES
+from tessera.api.names import INSTASLICE_NAMESPACE
+from tessera.clock import Clock
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.resources import NODES
+from tessera.webhook.admission.review import Reviewer, ReviewError
+from tessera.webhook.base.metrics import Metrics
+from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.gpu_nodes import GpuNodes
+from tessera.webhook.serving.certificate_manager import Keeper
+from tessera.webhook.serving.certificates import Certificate
+from tessera.webhook.serving.server import Pages, Pulse, load, serve_health, serve_reviews, server_context
+
+
+async def run(options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random | None = None) -> None:
+    """Runs one replica until cancelled.
+
+    Args:
+        options: names and ports.
+        client: the API server; its identity needs what ``deploy/`` grants to the webhook.
+        clock: the time.
+        rng: for jitter; seeded in tests.
+
+    Raises:
+        ExceptionGroup: a part failed in a way that only a fresh start can mend.
+    """
+    await Webhook(options, client, clock, rng=rng or random.Random()).run()
+
+
+class Webhook:
+    """One replica. :meth:`review` may be called at once; what the cluster can do is learnt while it runs.
+
+    Attributes:
+        capabilities: what the cluster's cards can do now.
+        metrics: what this replica has counted.
+    """
+
+    def __init__(self, options: WebhookOptions, client: Client, clock: Clock, *, rng: random.Random) -> None:
+        self._options = options
+        self._clock = clock
+        self._objects = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=clock, rng=rng)
+        self._nodes = Informer(client, NODES, clock=clock, rng=rng)
+        self.capabilities = Capabilities()
+        self._gpus = GpuNodes(self.capabilities)
+        self.metrics = Metrics()
+        self._reviewer = Reviewer(self.capabilities, self.metrics.count)
+        self._context = server_context()
+        self._trusted = asyncio.Event()
+        self._keeper = Keeper(options, client, clock, rng=rng, serve=self._serve)
+
+    def review(self, body: bytes) -> bytes:
+        """The answer to an AdmissionReview, both as JSON.
+
+        Raises:
+            ReviewError: the body is no AdmissionReview v1 of a pod.
+        """
+        began = self._clock.monotonic()
+        try:
+            return self._reviewer.review(body)
+        except ReviewError:
+            self.metrics.count("malformed")
+            raise
+        finally:
+            self.metrics.observe(self._clock.monotonic() - began)
+
+    @property
+    def unready(self) -> str:
+        """Why reviews should not come yet; empty if they may."""
+        if not self._objects.synced or not self._nodes.synced:
+            return "the cluster's cards are not listed yet"
+        return "" if self._keeper.served else "no certificate is trusted by the API server yet"
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        self._objects.add_handler(self._gpus.instaslice_changed)
+        self._nodes.add_handler(self._gpus.node_changed)
+        options = self._options
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._objects.run())
+            group.create_task(self._nodes.run())
+            group.create_task(self._keeper.run())
+            if options.health_port is not None:
+                pulse = Pulse(self._clock)
+                group.create_task(pulse.run())
+                pages = Pages(ready=lambda: self.unready, metrics=self.metrics.text, pulse=pulse)
+                group.create_task(serve_health(options.address, options.health_port, pages))
+            await self._objects.wait_synced()
+            await self._nodes.wait_synced()
+            await self._trusted.wait()
+            if options.port is not None:
+                group.create_task(serve_reviews(options, self._context, self.review))
+            if options.on_ready is not None:
+                options.on_ready()
+
+    def _serve(self, certificate: Certificate) -> None:
+        load(self._context, certificate)
+        self._trusted.set()

@@ -1,0 +1,141 @@
+"""Which nodes a pod's author leaves: ``spec.nodeName``, ``spec.nodeSelector`` and required node affinity.
+
+The rules are the scheduler's, those of ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity``: terms are
+alternatives, all tests of a term must hold, a term without tests admits no node. Taints, room and the state of a node
+are not looked at: a pod may wait for them. A pod that names its node goes around the scheduler.
+
+A pod's JSON has its types checked before it comes here (:mod:`tessera.webhook.admission.pod_schema`).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, is_on_demand
+from tessera.kube.selectors import operator
+from tessera.placement.offers import Nodes
+from tessera.webhook.base.budget import Spend, free
+from tessera.webhook.nodes.label_index import LabelIndex, LabelTest
+
+Json = Mapping[str, Any]
+
+#: The one field of a node that affinity selects by.
+NODE_NAME = "metadata.name"
+
+
+class Term(msgspec.Struct, frozen=True):
+    """Tests on labels, and on the node's own fields, all of which must hold; ``None`` where nothing can."""
+
+    labels: tuple[LabelTest, ...] | None
+    fields: tuple[LabelTest, ...] | None
+
+    def matching(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex) -> Nodes:
+        """Those of the nodes for which it holds."""
+        if self.labels is None or self.fields is None or not (self.labels or self.fields):
+            return 0
+        for test in self.labels:
+            nodes &= labels.matching(test)
+        for test in self.fields:
+            nodes &= fields.matching(test)
+        return nodes
+
+    def on_demand_layouts(self, selected: str | None) -> frozenset[str]:
+        """Layouts with cards for on-demand slicing that its tests on ``nvidia.com/mig.config`` leave.
+
+        Args:
+            selected: the layout that the pod's node selector wants, ``None`` for any. Without a name in selector or
+                test the plain one stands for all.
+        """
+        tests = [test for test in self.labels or () if test.key == MIG_CONFIG_LABEL]
+        if selected is None:
+            left = {MIG_CONFIG_DYNAMIC, *(each for test in tests for each in test.values if is_on_demand(each))}
+        else:
+            left = {selected} if is_on_demand(selected) else set()
+        for test in tests:
+            match test.operator:
+                case "In":
+                    left.intersection_update(test.values)
+                case "NotIn":
+                    left.difference_update(test.values)
+                case "Exists":
+                    pass
+                case _:
+                    left.clear()  # the label is there, and is no number
+        return frozenset(left)
+
+
+class Restriction(msgspec.Struct, frozen=True):
+    """What a pod says about its nodes.
+
+    Attributes:
+        selector: ``spec.nodeSelector``.
+        terms: alternatives of required node affinity; ``None`` without any.
+        node: the node that it is bound to; empty for none.
+    """
+
+    selector: Mapping[str, str]
+    terms: tuple[Term, ...] | None
+    node: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether it says anything."""
+        return bool(self.selector or self.node) or self.terms is not None
+
+    def left(self, nodes: Nodes, labels: LabelIndex, fields: LabelIndex, spend: Spend = free) -> Nodes:
+        """Those of the nodes that it leaves; ``spend`` is asked before each alternative."""
+        if self.node:
+            nodes &= fields.matching(LabelTest(NODE_NAME, "In", (self.node,)))
+        for key, value in self.selector.items():
+            nodes &= labels.matching(LabelTest(key, "In", (value,)))
+        if self.terms is None:
+            return nodes
+        found = 0
+        for term in self.terms:
+            spend()
+            found |= term.matching(nodes, labels, fields)
+        return found
+
+    @property
+    def may_be_on_demand(self) -> bool:
+        """Whether what it says of ``nvidia.com/mig.config`` alone leaves nodes with cards for on-demand slicing.
+
+        For a pod that no node of today fits: the author has a kind of node in mind that may still come.
+        """
+        selected = self.selector.get(MIG_CONFIG_LABEL)
+        terms = self.terms or (Term((), ()),)
+        return any(term.on_demand_layouts(selected) for term in terms)
+
+
+def restriction_of(spec: Json) -> Restriction:
+    """What a pod's ``spec`` says about its nodes."""
+    terms = required_terms(spec)
+    return Restriction(
+        selector=spec.get("nodeSelector") or {},
+        terms=None if terms is None else tuple(map(_term, terms)),
+        node=spec.get("nodeName") or "",
+    )
+
+
+def required_terms(spec: Json) -> Sequence[Json] | None:
+    """The alternatives of required node affinity, ``None`` without any; of an empty list none can hold."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return None if required is None else required.get("nodeSelectorTerms") or ()
+
+
+def _term(term: Json) -> Term:
+    return Term(_tests(term.get("matchExpressions") or ()), _tests(term.get("matchFields") or ()))
+
+
+def _tests(expressions: Sequence[Json]) -> tuple[LabelTest, ...] | None:
+    """The tests; ``None`` if one is none, for which the API server refuses the pod."""
+    try:
+        return tuple(map(_test, expressions))
+    except ValueError:
+        return None
+
+
+def _test(expression: Json) -> LabelTest:
+    sign = operator(expression.get("operator") or "")
+    return LabelTest(expression.get("key") or "", sign, tuple(expression.get("values") or ()))

@@ -1,0 +1,209 @@
+"""Keeps the certificate: in the Secret, in the API server's trust, and in what is served.
+
+Every replica runs this, none leads: the Secret is created or patched by compare-and-swap, and whoever loses sees the
+winner's in its watch. The order (Secret, then trust, then serving) is that of
+:mod:`tessera.webhook.serving.certificates`.
+Between changes and the day that the certificate is due, this sleeps.
+"""
+
+import asyncio
+import base64
+import logging
+import random
+import ssl
+from collections.abc import Callable, Sequence
+
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.kube.cache import Event
+from tessera.kube.client import Client
+from tessera.kube.errors import AlreadyExists, ApiError, Conflict
+from tessera.kube.informer import Informer
+from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
+from tessera.webhook.base.options import WebhookOptions
+from tessera.webhook.serving.certificates import Certificate, authorities, due, due_at, in_force, issue, joined, stored
+
+_log = logging.getLogger(__name__)
+
+#: Seconds between the API server's trust and a renewed certificate's first use: API servers learn by watch.
+_SPREAD = 60.0
+#: Longest pause before the certificate's age is looked at again: waits do not see a clock that was set, or a machine
+#: that was asleep.
+_LOOK_AGAIN = 60.0
+_END = b"-----END CERTIFICATE-----\n"
+
+
+class Keeper:
+    """Makes, renews and hands out the certificate.
+
+    Args:
+        options: names of the objects.
+        client: the API server.
+        clock: the time.
+        rng: for jitter.
+        serve: called with each certificate once the API server trusts it.
+    """
+
+    def __init__(
+        self,
+        options: WebhookOptions,
+        client: Client,
+        clock: Clock,
+        *,
+        rng: random.Random,
+        serve: Callable[[Certificate], None],
+    ) -> None:
+        self._options = options
+        self._client = client
+        self._clock = clock
+        self._serve = serve
+        self._served: Certificate | None = None
+        self._next: Certificate | None = None
+        self._next_at = 0.0
+        self._unusable: Certificate | None = None
+        self._changed = asyncio.Event()
+        self._backoff = Backoff(rng)
+        self._secrets = Informer(
+            client,
+            SECRETS,
+            namespace=options.namespace,
+            field_selector=f"metadata.name={options.secret}",
+            clock=clock,
+            rng=rng,
+        )
+        self._configurations = Informer(
+            client, MUTATING_WEBHOOKS, field_selector=f"metadata.name={options.configuration}", clock=clock, rng=rng
+        )
+
+    @property
+    def served(self) -> bool:
+        """Whether a certificate is served that the API server trusts."""
+        return self._served is not None
+
+    @property
+    def names(self) -> Sequence[str]:
+        """What the certificate is made out to."""
+        service = f"{self._options.service}.{self._options.namespace}.svc"
+        return (service, f"{service}.cluster.local", *self._options.extra_names)
+
+    async def run(self) -> None:
+        """Keeps the certificate until cancelled."""
+        self._secrets.add_handler(self._stir)
+        self._configurations.add_handler(self._stir)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._secrets.run())
+            group.create_task(self._configurations.run())
+            await self._secrets.wait_synced()
+            await self._configurations.wait_synced()
+            while True:
+                self._changed.clear()
+                await self._wait(await self._attempt())
+
+    def _stir(self, _event: Event[Secret] | Event[WebhookConfiguration]) -> None:
+        self._changed.set()
+
+    async def _wait(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _attempt(self) -> float | None:
+        """One look at everything; seconds until the next one without a change, None for never."""
+        try:
+            wait = await self._advance()
+        except (Conflict, AlreadyExists):
+            return self._backoff.next()  # another replica was faster: its write is on the way to us
+        except (ApiError, ConnectionError, TimeoutError) as error:
+            pause = self._backoff.next()
+            _log.warning("webhook certificate: %s; again in %.1f s", error, pause)
+            return pause
+        self._backoff.reset()
+        return wait
+
+    async def _advance(self) -> float | None:
+        secret = self._secrets.cache.get(f"{self._options.namespace}/{self._options.secret}")
+        found = stored(dict(secret.data)) if secret is not None else None
+        now = self._clock.now()
+        if found is None or found == self._unusable or due(found, self.names, now):
+            await self._protect_served(now)
+            await self._renew(secret, found)
+            return None
+        trusted_before = self._served is not None and in_force(self._served, now) and self._trusts(self._served.bundle)
+        if not await self._make_trusted(found.bundle, now):
+            return None
+        if found != self._served:
+            wait = self._spread(found, trusted_before=trusted_before)
+            if wait > 0:
+                return wait
+            self._begin(found)
+        return min(_LOOK_AGAIN, max(0.0, due_at(found) - now))
+
+    def _spread(self, found: Certificate, *, trusted_before: bool) -> float:
+        """Seconds until a certificate may be served: none for the first, and where the one served is of no use."""
+        if found != self._next:
+            self._next, self._next_at = found, self._clock.monotonic() + _SPREAD
+        if not trusted_before:
+            return 0.0
+        return self._next_at - self._clock.monotonic()
+
+    def _begin(self, found: Certificate) -> None:
+        try:
+            self._serve(found)
+        except ssl.SSLError as error:
+            _log.warning("secret %s: not served: %s", self._options.secret, error)
+            self._unusable = found
+            self._changed.set()
+        else:
+            self._served = found
+
+    async def _protect_served(self, now: float) -> None:
+        """Keeps the authority of the served certificate trusted, also when the Secret is lost or damaged."""
+        if self._served is not None and in_force(self._served, now):
+            await self._make_trusted(self._served.bundle, now)
+
+    async def _renew(self, secret: Secret | None, found: Certificate | None) -> None:
+        """Writes the next certificate; the watch brings it back."""
+        bundles = [one.bundle for one in (found, self._served) if one is not None]
+        before = b"".join([*bundles, *self._configured()])
+        made = issue(self.names, self._clock.now(), self._options.certificate_days, before)
+        data = {name: base64.b64encode(value).decode() for name, value in made.data().items()}
+        where = self._options.namespace
+        if secret is None:
+            body = {"metadata": {"name": self._options.secret}, "type": "kubernetes.io/tls", "data": data}
+            await self._client.create(SECRETS, body, where)
+        else:
+            version = secret.metadata.resource_version
+            await self._client.merge_patch(
+                SECRETS, self._options.secret, {"data": data}, where, resource_version=version
+            )
+        _log.info("secret %s/%s holds a new webhook certificate", where, self._options.secret)
+
+    def _configured(self) -> Sequence[bytes]:
+        """The bundles of the configuration's webhooks."""
+        item = self._configurations.cache.get(self._options.configuration)
+        return () if item is None else tuple(dict.fromkeys(one.client_config.ca_bundle for one in item.webhooks))
+
+    def _trusts(self, bundle: bytes) -> bool:
+        """Tells if every webhook of the configuration trusts the first authority of a bundle, the one that signed."""
+        first = authorities(joined([bundle], self._clock.now()).partition(_END)[0] + _END)
+        return all(first <= authorities(each) for each in self._configured())
+
+    async def _make_trusted(self, bundle: bytes, now: float) -> bool:
+        """Adds authorities to what the API server trusts; False while there is no configuration to write to.
+
+        Nothing is written if all of them are trusted already, and nothing that is valid is taken away, so that replicas
+        that are behind or ahead do not undo each other's work.
+        """
+        item = self._configurations.cache.get(self._options.configuration)
+        if item is None:
+            return False
+        served = [self._served.bundle] if self._served is not None else []
+        wanted = joined([bundle, *served], now)
+        if all(authorities(wanted) <= authorities(one.client_config.ca_bundle) for one in item.webhooks):
+            return True
+        text = base64.b64encode(joined([wanted, *self._configured()], now)).decode()
+        webhooks = [{"name": one.name, "clientConfig": {"caBundle": text}} for one in item.webhooks]
+        await self._client.apply(MUTATING_WEBHOOKS, self._options.configuration, {"webhooks": webhooks})
+        return True

@@ -1,0 +1,186 @@
+"""The webhook's two ports: reviews over TLS, health and metrics over plain HTTP in a thread of its own.
+
+The TLS context lives as long as the server: a new certificate is loaded into it and counts from the next handshake on,
+connections that are open stay. The key goes from memory to OpenSSL through an anonymous file, never to a disk.
+
+Reviews run on the process's event loop, one after the other. Health has another loop in another thread, so that it
+answers while a review is going on; it says so when the first one has stood still for too long.
+"""
+
+import asyncio
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import msgspec
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from tessera.clock import Clock
+from tessera.limits import STANDSTILL
+from tessera.webhook.admission.review import ReviewError
+from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions
+from tessera.webhook.serving.certificates import Certificate
+
+_TEXT = "text/plain"
+#: Seconds between two beats.
+_BEAT = 1.0
+
+
+def server_context() -> ssl.SSLContext:
+    """A context without certificate yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def load(context: ssl.SSLContext, certificate: Certificate) -> None:
+    """Serves this certificate from the next handshake on.
+
+    Raises:
+        ssl.SSLError: OpenSSL does not take it.
+    """
+    file = os.memfd_create("tessera-webhook", os.MFD_CLOEXEC)
+    try:
+        os.write(file, certificate.certificate + certificate.key)
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)
+
+
+async def serve_reviews(options: WebhookOptions, context: ssl.SSLContext, review: Callable[[bytes], bytes]) -> None:
+    """Answers AdmissionReviews until cancelled.
+
+    Args:
+        options: address, port, whom to tell once it is open.
+        context: holds a certificate.
+        review: the answer to a body.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    from tessera.webhook.serving.bounded_port import Port
+
+    def answer(method: str, path: str, body: bytes) -> tuple[int, str, bytes]:
+        if path != REVIEW_PATH:
+            return 404, _TEXT, f"reviews are answered at {REVIEW_PATH}\n".encode()
+        if method != "POST":
+            return 405, _TEXT, b"reviews are sent by POST\n"
+        try:
+            return 200, "application/json", review(body)
+        except ReviewError as error:
+            return 400, _TEXT, f"{error}\n".encode(errors="replace")
+
+    listener = _listener(options.address, options.port or 0)
+    port = Port("reviews", answer, context)
+    if options.on_listening is not None:
+        options.on_listening(*listener.getsockname()[:2])
+    await port.serve(listener)
+
+
+class Pulse:
+    """Shows other threads that a loop makes progress.
+
+    Args:
+        clock: the time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last = clock.monotonic()
+
+    async def run(self) -> None:
+        """Beats on the loop that is watched, until cancelled."""
+        while True:
+            self._last = self._clock.monotonic()
+            await self._clock.sleep(_BEAT)
+
+    @property
+    def missing(self) -> str:
+        """Why the loop counts as stuck; empty if it goes on."""
+        silent = self._clock.monotonic() - self._last
+        return f"admission has stood still for {silent:.0f} s" if silent * 1000 > STANDSTILL else ""
+
+
+class Pages(msgspec.Struct, frozen=True, kw_only=True):
+    """What the health port shows; all of it is called in its thread.
+
+    Attributes:
+        ready: why reviews should not come yet; empty if they may.
+        metrics: the process's metrics as Prometheus reads them.
+        pulse: of the loop that reviews run on.
+    """
+
+    ready: Callable[[], str]
+    metrics: Callable[[], bytes]
+    pulse: Pulse
+
+    def answer(self, _method: str, path: str, _body: bytes) -> tuple[int, str, bytes]:
+        """The answer to a request: status, type and text."""
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, self.metrics()
+        if path not in {"/healthz", "/readyz"}:
+            return 404, _TEXT, b"there are /healthz, /readyz and /metrics\n"
+        why = self.pulse.missing or (self.ready() if path == "/readyz" else "")
+        return (503, _TEXT, f"{why}\n".encode()) if why else (200, _TEXT, b"ok\n")
+
+
+async def serve_health(address: str | None, port: int, pages: Pages) -> None:
+    """Answers ``/healthz``, ``/readyz`` and ``/metrics`` from another thread until cancelled.
+
+    Args:
+        address: where; None for all addresses.
+        port: where; 0 picks one.
+        pages: what it shows.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    await _in_thread(_listener(address, port), pages.answer)
+
+
+async def _in_thread(listener: socket.socket, answer: Callable[[str, str, bytes], tuple[int, str, bytes]]) -> None:
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[None]]] = Future()
+    ended: Future[None] = Future()
+
+    async def serve() -> None:
+        from tessera.webhook.serving.bounded_port import Port
+
+        serving = asyncio.create_task(Port("health", answer).serve(listener))
+        started.set_result((asyncio.get_running_loop(), serving))
+        await asyncio.wait({serving})
+        if not serving.cancelled():
+            serving.result()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            ended.set_exception(error)
+            raise
+        ended.set_result(None)
+
+    for each in (started, ended):
+        each.set_running_or_notify_cancel()  # whoever waits may be cancelled, the thread goes on until it is told
+    thread = threading.Thread(target=run, name="health", daemon=True)
+    thread.start()
+    loop, serving = await asyncio.wrap_future(started)
+    try:
+        await asyncio.wrap_future(ended)
+    finally:
+        if thread.is_alive():
+            loop.call_soon_threadsafe(serving.cancel)
+            thread.join()
+
+
+def _listener(address: str | None, port: int) -> socket.socket:
+    """A listening socket; on all addresses, IPv6 too, without one."""
+    if address is None and socket.has_dualstack_ipv6():
+        listener = socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    else:
+        family = socket.AF_INET6 if ":" in (address or "") else socket.AF_INET
+        listener = socket.create_server((address or "", port), family=family)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,202 @@
+"""Writes as they are sent: by a leader only, to the very object that was meant, and what their answers do."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from tessera.api.names import NodeName
+from tessera.clock import LoopClock
+from tessera.controller.base.metrics import Metrics
+from tessera.controller.execution.slice_executor import Actor
+from tessera.controller.slicing.instructions import DeleteObject, Instruction, PatchRequests, ReportObject, Ungate
+from tessera.kube.client import Client
+from tessera.kube.events import EventRecorder
+from tessera.kube.transport import Request, Response, Stream
+from tessera_lab.simulation.virtual_time import run_virtual
+
+World = Any  # the class lives in conftest.py, which tests cannot import
+
+
+class Wire:
+    """A server that answers as it was told, each answer once ``open``; the last one stays."""
+
+    def __init__(self, *answers: Response) -> None:
+        self.requests: list[Request] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self._answers = list(answers)
+
+    async def request(self, request: Request) -> Response:
+        self.requests.append(request)
+        await self.open.wait()
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        raise AssertionError("nothing is watched here")
+
+    async def close(self) -> None:
+        pass
+
+
+def refusal(code: int, reason: str) -> Response:
+    return Response(status=code, body=json.dumps({"code": code, "reason": reason, "message": reason}).encode())
+
+
+def stored(**item: Any) -> Response:
+    return Response(status=200, body=json.dumps(item).encode())
+
+
+class Desk:
+    """An actor, and when it woke the machine's loop."""
+
+    def __init__(self, world: World, wire: Wire, *, leads: bool = True) -> None:
+        clock, rng = LoopClock(0), random.Random(0)
+        client = Client(wire, field_manager="test", clock=clock)
+        self.woken: list[float] = []
+        self.actor = Actor(
+            client,
+            world.slicer,
+            events=EventRecorder(client, component="test", clock=clock, rng=rng),
+            metrics=Metrics(),
+            may_act=lambda: leads,
+            wake=lambda: self.woken.append(clock.monotonic()),
+            clock=clock,
+            rng=rng,
+        )
+
+    async def do(self, instruction: Instruction) -> None:
+        """Carries one out, without the pause after a failure."""
+        async with asyncio.TaskGroup() as group:
+            self.actor.start(instruction, group)
+
+
+def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    run_virtual(story())
+
+
+def requested(world: World) -> PatchRequests:
+    """The first write of a pod's life."""
+    world.slicer.decide()
+    (write,) = world.slicer.take()
+    assert isinstance(write, PatchRequests)
+    return write
+
+
+def ungating(world: World) -> Ungate:
+    """Does everything up to the ungating of a pod."""
+    while True:
+        world.slicer.decide()
+        for write in world.slicer.take():
+            if isinstance(write, Ungate):
+                return write
+            world.answer(write)
+
+
+def test_who_does_not_lead_any_more_sends_nothing(world: World) -> None:
+    async def story() -> None:
+        world.node("n1")
+        world.pod("a", "1g.5gb")
+        wire = Wire(stored())
+        desk = Desk(world, wire, leads=False)
+        await desk.do(requested(world))
+        await desk.do(Ungate(uid=world.slicer.pods["uid-a"].uid, namespace="default", name="a", hostname="n1"))
+        await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
+        desk.actor.stop()
+        assert wire.requests == []
+
+    play(story)
+
+
+def test_writes_name_the_life_of_the_object_that_they_mean(world: World) -> None:
+    async def story() -> None:
+        world.node("n1")
+        pod = world.pod("a", "1g.5gb")
+        wire = Wire(refusal(409, "Conflict"))
+        desk = Desk(world, wire)
+        await desk.do(ungating(world))
+        await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
+        desk.actor.stop()
+        ungate, delete = (json.loads(request.body) for request in wire.requests)
+        assert ungate["metadata"]["uid"] == pod.uid
+        assert delete["preconditions"]["uid"] == "object-n1"
+
+    play(story)
+
+
+@pytest.mark.parametrize("kind", ["pod", "object"])
+def test_an_answer_that_comes_after_the_deletion_was_seen_brings_nothing_back(world: World, kind: str) -> None:
+    async def story() -> None:
+        world.node("n1")
+        pod = world.pod("a", "1g.5gb")
+        write = ungating(world) if kind == "pod" else requested(world)
+        name = "a" if kind == "pod" else "n1"
+        wire = Wire(stored(metadata={"name": name, "namespace": "default", "uid": pod.uid, "resourceVersion": "99"}))
+        wire.open.clear()
+        desk = Desk(world, wire)
+        task = asyncio.create_task(desk.do(write))
+        await asyncio.sleep(1)
+        if kind == "pod":
+            world.remove(pod)
+        else:
+            world.slicer.lose_object("n1")
+        wire.open.set()
+        await task
+        assert pod.uid not in world.slicer.pods or kind == "object"
+        assert "n1" not in world.slicer.objects or kind == "pod"
+
+    play(story)
+
+
+def test_pauses_grow_with_failures_and_are_short_again_after_a_success(world: World) -> None:
+    async def story() -> None:
+        world.node("n1")
+        world.pod("a", "1g.5gb")
+        write = requested(world)
+        busy, fine = refusal(500, "InternalError"), stored(metadata={"name": "n1", "namespace": "n", "uid": "u"})
+        desk = Desk(world, Wire(*[busy] * 6, fine, busy))
+        pauses = []
+        for _ in range(8):
+            desk.woken.clear()
+            await desk.do(write)
+            await asyncio.sleep(600)
+            pauses.append(desk.woken[-1] - desk.woken[0])
+        assert pauses[5] > 4 * pauses[0] > 0
+        assert pauses[6] == 0
+        assert pauses[7] < pauses[5] / 4
+
+    play(story)
+
+
+def test_a_pod_that_cannot_be_ungated_is_tried_again_much_later(world: World) -> None:
+    async def story() -> None:
+        world.node("n1")
+        pod = world.pod("a", "1g.5gb")
+        desk = Desk(world, Wire(refusal(422, "Invalid")))
+        await desk.do(ungating(world))
+        world.settle()
+        assert world.empty()
+        await asyncio.sleep(3600)
+        world.settle()
+        assert world.states(pod) == ("ungated", "created")
+
+    play(story)
+
+
+def test_a_node_is_told_of_its_object_under_a_field_manager_of_its_own(world: World) -> None:
+    wire = Wire(stored(metadata={"name": "n1", "uid": "node-1"}))
+
+    async def story() -> None:
+        await Desk(world, wire).do(ReportObject(node=NodeName("n1"), text="it is wrong"))
+
+    play(story)
+    (request,) = wire.requests
+    assert request.path == "/api/v1/nodes/n1/status"
+    assert dict(request.query)["fieldManager"] == "tessera-instaslices"
+    (condition,) = json.loads(request.body)["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("GpuInstasliceValid", "False")
+    assert (condition["reason"], condition["message"]) == ("InstasliceRefused", "it is wrong")

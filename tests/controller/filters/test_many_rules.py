@@ -1,0 +1,100 @@
+"""Many workloads with a rule each, as in large clusters: every rule holds, and a step plans many pods."""
+
+from typing import Any
+
+import msgspec
+
+from tessera.api.names import GATE
+from tessera.controller.objects.pod_info import PodFacts, pod_facts
+from tessera.kube.resources import Pod
+
+World = Any  # the class lives in conftest.py, which tests cannot import
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+HOST = "kubernetes.io/hostname"
+
+
+def pod(workload: int, replica: int, node: str = "", **rules: Any) -> PodFacts:
+    """A replica of a StatefulSet: bound and without slices, or behind our gate."""
+    name = f"w{workload}-{replica}"
+    limits = {} if node else {"nvidia.com/mig-1g.5gb": "1"}
+    labels = {"app": f"w{workload}", "statefulset.kubernetes.io/pod-name": name}
+    body = {
+        "metadata": {"name": name, "namespace": f"team-{workload}", "uid": f"u-{name}", "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "schedulingGates": [] if node else [{"name": GATE}],
+            "containers": [{"name": "c", "resources": {"limits": limits}}],
+            **rules,
+        },
+    }
+    return pod_facts(msgspec.convert(body, Pod))
+
+
+def selector(workload: int) -> dict[str, Any]:
+    return {"labelSelector": {"matchLabels": {"app": f"w{workload}"}}}
+
+
+def apart(workload: int) -> dict[str, Any]:
+    return {"affinity": {"podAntiAffinity": {REQUIRED: [{**selector(workload), "topologyKey": HOST}]}}}
+
+
+def spread(workload: int) -> dict[str, Any]:
+    rule = {**selector(workload), "topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    return {"topologySpreadConstraints": [rule]}
+
+
+def cluster(world: World, nodes: int) -> None:
+    for number in range(nodes):
+        labels = {"nvidia.com/mig.config": "dynamic", HOST: f"n{number}", "zone": f"z{number % 3}"}
+        world.node(f"n{number}", labels=labels)
+
+
+def test_every_rule_of_200_workloads_holds_and_few_steps_plan_them(world: World) -> None:
+    cluster(world, 120)
+    workloads, replicas = 200, 20
+    for workload in range(workloads):
+        for replica in range(replicas):
+            rules = apart(workload) if workload % 2 else spread(workload)
+            world.put(pod(workload, replica, f"n{(workload + replica * 5) % 120}", **rules))
+    world.slicer.decide()
+    new = [
+        (workload, world.put(pod(workload, replicas + more, **(apart(workload) if workload % 2 else spread(workload)))))
+        for workload in range(workloads)
+        for more in range(2)
+    ]
+    steps = 0
+    while world.slicer.has_work:
+        world.slicer.decide()
+        steps += 1
+    assert steps <= 10
+    for workload, one in new:
+        home = world.slicer.ledger.live(one.uid).node
+        others = [
+            each.node or world.slicer.ledger.live(each.uid).node
+            for each in world.slicer.pods.values()
+            if each.namespace == one.namespace and each.uid != one.uid
+        ]
+        if workload % 2:
+            assert home not in others
+        else:
+            zones = [world.slicer.nodes[node].labels["zone"] for node in (*others, home)]
+            counts = [zones.count(f"z{i}") for i in range(3)]
+            assert max(counts) - min(counts) <= 1
+
+
+def test_a_pod_that_waits_for_another_is_placed_however_many_rules_were_judged_since(world: World) -> None:
+    cluster(world, 3)
+    term = {"labelSelector": {"matchLabels": {"app": "w500"}}, "topologyKey": HOST, "namespaceSelector": {}}
+    one = world.put(pod(0, 0, affinity={"podAffinity": {REQUIRED: [term]}}))
+    world.settle()
+    assert world.where(one) == []
+    for workload in range(1, 300):
+        world.remove(world.put(pod(workload, 0, **apart(workload))))
+        world.put(pod(workload, 0, **apart(workload)))
+        world.settle()
+        world.remove(world.pods[f"u-w{workload}-0"])
+    world.settle()
+    world.put(pod(500, 0, "n1"))
+    world.settle()
+    assert [place[0] for place in world.where(one)] == ["n1"]

@@ -1,0 +1,344 @@
+"""The controller process against the lab's API server, in one process and on virtual time."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from tessera.agent.inventory.mig_cards import placements
+from tessera.api.instaslice import INSTASLICES, AllocationStatus, Instaslice, result_of
+from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
+from tessera.clock import Clock, LoopClock
+from tessera.controller.base.options import ControllerOptions
+from tessera.controller.main.run import run
+from tessera.kube.cache import Event
+from tessera.kube.client import Client
+from tessera.kube.informer import Informer
+from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
+from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.mig.models import model_by_short_name
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
+
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+CRD = yaml.safe_load((Path(__file__).parents[3] / "deploy" / "crds" / "instaslices.yaml").read_text())
+WRITES = {"POST", "PATCH", "PUT", "DELETE"}
+
+
+class KilledError(Exception):
+    """The process is dead from here on."""
+
+
+class Mortal:
+    """A transport whose process dies at its ``last`` write: before the server sees it, or before the answer is seen."""
+
+    def __init__(self, inner: Transport, *, last: int, applied: bool) -> None:
+        self._inner = inner
+        self._left = last
+        self._applied = applied
+
+    async def request(self, request: Request) -> Response:
+        if self._left < 0:
+            raise KilledError
+        if request.method in WRITES:
+            self._left -= 1
+            if self._left < 0:
+                if self._applied:
+                    await self._inner.request(request)
+                raise KilledError
+        return await self._inner.request(request)
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        return self._inner.stream(request)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Lab:
+    """An API server with nodes whose agents follow the protocol."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = LoopClock(1_700_000_000.0)
+        self.server = ApiServer(self.clock)
+        self.admin = self.client("admin")
+        self.agents: set[asyncio.Task[None]] = set()
+        self.slices = Counter[str]()
+
+    def client(self, name: str, wrap: Callable[[Transport], Transport] = lambda inner: inner) -> Client:
+        user = UserInfo(name=name, groups=ADMIN.groups)
+        return Client(wrap(InProcessTransport(self.server, user)), field_manager=name, clock=self.clock)
+
+    async def install(self) -> None:
+        await self.admin.create(CRDS, CRD)
+        for name in (INSTASLICE_NAMESPACE, "tessera-system", "team"):
+            await self.admin.create(NAMESPACES, {"metadata": {"name": name}})
+
+    async def node(self, name: str, cards: int = 1) -> None:
+        labels = {"nvidia.com/mig.config": "dynamic", "kubernetes.io/hostname": name}
+        await self.admin.create(NODES, {"metadata": {"name": name, "labels": labels}})
+        status = {
+            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", **_positions(cards)},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        await self.admin.merge_patch(NODES, name, {"status": status}, subresource="status")
+        await self.agent(name, cards)
+
+    async def agent(self, name: str, cards: int) -> None:
+        """Creates the node's object and answers promises."""
+        model = model_by_short_name("A100-40GB")
+        table = msgspec.to_builtins(placements(model.geometry))
+        gpus = [
+            {"gpuUuid": f"GPU-{name}-{i}", "gpuName": model.product_name, "gpuMemory": "40Gi"} for i in range(cards)
+        ]
+        client = self.client("agent")
+        await client.create(INSTASLICES, {"metadata": {"name": name}}, INSTASLICE_NAMESPACE)
+        resources = {"nodeGpus": gpus, "migPlacement": table, "bootId": "b"}
+        await self._status(client, name, {"nodeResources": resources})
+        task = asyncio.create_task(self._answer(client, name))
+        self.agents.add(task)
+
+    async def _answer(self, client: Client, name: str) -> None:
+        seen = asyncio.Event()
+
+        def note(_event: Event[Instaslice]) -> None:
+            seen.set()
+
+        informer = Informer(client, INSTASLICES, namespace=INSTASLICE_NAMESPACE, clock=self.clock, rng=random.Random(1))
+        informer.add_handler(note)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(informer.run())
+            while True:
+                await seen.wait()
+                seen.clear()
+                item = informer.cache.get(f"{INSTASLICE_NAMESPACE}/{name}")
+                states: dict[str, Any] = {}
+                made = AllocationStatus(allocation_status_controller="ungated", allocation_status_daemonset="created")
+                requests = item.spec.pod_allocation_requests if item else {}
+                results = item.status.pod_allocation_results if item else {}
+                for uid in requests.keys() - results.keys():
+                    states[uid] = msgspec.to_builtins(result_of(uid, name, requests[uid].slices, made))
+                for uid, result in results.items():
+                    state = result.allocation_status
+                    goal = "deleted" if state.allocation_status_controller == "deleting" else "created"
+                    if uid not in requests:
+                        states[uid] = None
+                    elif state.allocation_status_daemonset != goal:
+                        states[uid] = {"allocationStatus": {"allocationStatusDaemonset": goal}}
+                if states:
+                    await self._status(client, name, {"podAllocationResults": states})
+
+    async def _status(self, client: Client, name: str, status: dict[str, Any]) -> None:
+        await client.merge_patch(INSTASLICES, name, {"status": status}, INSTASLICE_NAMESPACE, subresource="status")
+
+    async def pod(self, name: str, profile: str = "3g.20gb", count: int = 1) -> Pod:
+        resources = {"limits": {f"nvidia.com/mig-{profile}": str(count)}, "requests": {"cpu": "100m"}}
+        spec = {
+            "schedulingGates": [{"name": GATE}],
+            "containers": [{"name": "c", "image": "app", "resources": resources}],
+        }
+        return await self.admin.create(PODS, {"metadata": {"name": name}, "spec": spec}, "team")
+
+    async def states(self) -> dict[str, tuple[str, str]]:
+        """Controller's and agent's state of each pod on record, by pod name."""
+        items = await self.admin.list(INSTASLICES, INSTASLICE_NAMESPACE)
+        return {
+            item.spec.pod_allocation_requests[uid].pod_ref.name if uid in item.spec.pod_allocation_requests else uid: (
+                result.allocation_status.allocation_status_controller,
+                result.allocation_status.allocation_status_daemonset,
+            )
+            for item in items.items
+            for uid, result in item.status.pod_allocation_results.items()
+        }
+
+    async def positions(self) -> list[tuple[str, int]]:
+        """Card and memory slot of everything promised."""
+        items = await self.admin.list(INSTASLICES, INSTASLICE_NAMESPACE)
+        return [
+            (part.gpu_uuid, slot)
+            for item in items.items
+            for request in item.spec.pod_allocation_requests.values()
+            for part in request.slices
+            for slot in range(part.start, part.start + part.size)
+        ]
+
+    @asynccontextmanager
+    async def controller(
+        self, wrap: Callable[[Transport], Transport] = lambda inner: inner, **options: Any
+    ) -> AsyncIterator[asyncio.Task[None]]:
+        chosen = ControllerOptions(**{"identity": "c1", "http_port": None, "leader_election": False, **options})
+        client = self.client("controller", wrap)
+        task = asyncio.create_task(run(chosen, client, self.clock, rng=random.Random(7)))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def rest(self, seconds: float = 1.0) -> None:
+        """Virtual time passes, so everything that can happen happens."""
+        await self.clock.sleep(seconds)
+
+    async def stop(self) -> None:
+        for task in self.agents:
+            task.cancel()
+        await asyncio.wait(self.agents)
+
+
+def _positions(cards: int) -> dict[str, str]:
+    """What kubelet publishes of the agent's device plugins: one device for each legal start."""
+    geometry = model_by_short_name("A100-40GB").geometry
+    return {resource_of(row.name): str(len(row.starts) * cards) for row in geometry.profiles}
+
+
+def in_lab(story: Callable[[Lab], Awaitable[None]]) -> None:
+    async def main() -> None:
+        lab = Lab()
+        await lab.install()
+        await lab.node("n1")
+        try:
+            await story(lab)
+        finally:
+            await lab.stop()
+
+    run_virtual(main())
+
+
+def test_a_pod_is_promised_pinned_ungated_and_released() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.controller():
+            await lab.rest()
+            pod = await lab.pod("web")
+            await lab.rest()
+            assert await lab.states() == {"web": ("ungated", "created")}
+            found = await lab.admin.get(PODS, "web", "team")
+            assert found.spec.scheduling_gates == ()
+            assert found.spec.node_selector == {"kubernetes.io/hostname": "n1"}
+            # Beside the record of the node's way, which is written on the node.
+            writes = [e for e in lab.server.audit.writes(user="controller") if e.resource != "nodes"]
+            assert [(e.verb, e.resource, e.subresource) for e in writes] == [
+                ("patch", "instaslices.inference.redhat.com", ""),
+                ("patch", "pods", ""),
+            ]
+            await lab.admin.delete(PODS, "web", "team", uid=pod.metadata.uid, grace_seconds=0)
+            await lab.rest()
+            assert await lab.states() == {}
+            assert await lab.positions() == []
+
+    in_lab(story)
+
+
+def test_a_burst_shares_its_writes() -> None:
+    async def story(lab: Lab) -> None:
+        for i in range(7):
+            await lab.pod(f"p{i}", "1g.5gb")
+        before = len(lab.server.audit.writes())
+        async with lab.controller():
+            await lab.rest()
+            assert set((await lab.states()).values()) == {("ungated", "created")}
+        writes = len(lab.server.audit.writes()) - before
+        assert writes <= 7 + 4 + 7, "a pod patch each, and a few patches of the node for all of them"
+
+    in_lab(story)
+
+
+def test_a_pod_too_many_is_told_once_and_placed_when_one_ends() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.controller():
+            await lab.pod("first", "7g.40gb")
+            await lab.rest()
+            await lab.pod("second", "7g.40gb")
+            await lab.rest()
+            assert set(await lab.states()) == {"first"}
+            (event,) = (await lab.admin.list(EVENTS, "team")).items
+            assert (event.involved_object.name, event.reason, event.count) == ("second", "SliceWaiting", 1)
+            assert "team/first" in event.message
+            began = lab.clock.monotonic()
+            await lab.admin.delete(PODS, "first", "team", grace_seconds=0)
+            while (await lab.admin.get(PODS, "second", "team")).spec.scheduling_gates:
+                await lab.clock.sleep(0.01)
+            assert lab.clock.monotonic() - began < 1.0
+
+    in_lab(story)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("last", range(5))
+def test_the_process_may_die_at_any_write(last: int, applied: bool) -> None:
+    """Two pods start, one of them ends; the first process dies at one of its writes, the second finishes."""
+
+    async def story(lab: Lab) -> None:
+        async with lab.controller(lambda inner: Mortal(inner, last=last, applied=applied)) as first:
+            await lab.pod("stays", "3g.20gb")
+            await lab.rest()
+            await lab.pod("goes", "2g.10gb", count=2)
+            await lab.rest()
+            await lab.admin.delete(PODS, "goes", "team", grace_seconds=0)
+            await lab.rest()
+            assert isinstance(first.exception(), ExceptionGroup), "it made at least so many writes"
+        async with lab.controller():
+            await lab.pod("late", "2g.10gb")
+            await lab.rest(5.0)
+            assert await lab.states() == {"stays": ("ungated", "created"), "late": ("ungated", "created")}
+            positions = await lab.positions()
+            assert len(positions) == len(set(positions)) == 6
+            for pod in (await lab.admin.list(PODS, "team")).items:
+                assert pod.spec.scheduling_gates == ()
+                await lab.admin.delete(PODS, pod.metadata.name, "team", grace_seconds=0)
+            await lab.rest()
+            assert await lab.states() == {}
+            assert await lab.positions() == []
+
+    in_lab(story)
+
+
+def test_the_second_replica_takes_over_when_the_first_is_gone() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.controller(identity="a", leader_election=True):
+            await lab.rest()
+            await lab.pod("one", "1g.5gb")
+            await lab.rest()
+            async with lab.controller(identity="b", leader_election=True):
+                await lab.rest(30.0)
+        await lab.pod("two", "1g.5gb")
+        async with lab.controller(identity="b", leader_election=True):
+            await lab.rest(30.0)
+            assert await lab.states() == {"one": ("ungated", "created"), "two": ("ungated", "created")}
+
+    in_lab(story)
+
+
+def test_an_object_deleted_by_hand_is_filled_again() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.controller():
+            await lab.pod("web", "3g.20gb")
+            await lab.rest()
+            before = await lab.positions()
+            await lab.admin.delete(INSTASLICES, "n1", INSTASLICE_NAMESPACE)
+            await lab.rest()
+            await lab.agent("n1", 1)
+            await lab.rest()
+            assert await lab.positions() == before
+            assert await lab.states() == {"web": ("ungated", "created")}
+
+    in_lab(story)
+
+
+def test_the_object_of_a_removed_node_goes_with_it() -> None:
+    async def story(lab: Lab) -> None:
+        async with lab.controller():
+            await lab.rest()
+            await lab.admin.delete(NODES, "n1")
+            await lab.rest()
+            assert (await lab.admin.list(INSTASLICES, INSTASLICE_NAMESPACE)).items == []
+
+    in_lab(story)

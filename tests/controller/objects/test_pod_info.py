@@ -1,0 +1,142 @@
+"""API objects reduced to what decides."""
+
+import pytest
+
+from tessera.api.names import MIG_CONFIG_LABEL, NodeName
+from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
+from tessera.controller.objects.node_info import NodeFacts, node_facts
+from tessera.controller.objects.pod_info import pod_facts
+from tessera.controller.objects.resource_amounts import pod_amounts
+from tessera.kube.resources import (
+    Condition,
+    Container,
+    Node,
+    NodeStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    SchedulingGate,
+)
+
+
+def container(restart: str = "", limits: dict[str, str] | None = None, **requests: str) -> Container:
+    return Container(
+        name="c", restart_policy=restart, resources=ResourceRequirements(limits=limits or {}, requests=requests)
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "amounts"),
+    [
+        (PodSpec(containers=(container(cpu="250m", memory="1Gi"),)), {"cpu": 250, "memory": 2**30, "pods": 1}),
+        (PodSpec(containers=(container(cpu="1"), container(cpu="0.5"))), {"cpu": 1500, "pods": 1}),
+        (PodSpec(containers=(container(limits={"cpu": "2"}),)), {"cpu": 2000, "pods": 1}),
+        (PodSpec(containers=(container(cpu="1"),), init_containers=(container(cpu="3"),)), {"cpu": 3000, "pods": 1}),
+        (
+            PodSpec(containers=(container(cpu="1"),), init_containers=(container("Always", cpu="1"),)),
+            {"cpu": 2000, "pods": 1},
+        ),
+        (
+            PodSpec(
+                containers=(container(cpu="1"),), init_containers=(container("Always", cpu="1"), container(cpu="3"))
+            ),
+            {"cpu": 4000, "pods": 1},
+        ),
+        (PodSpec(containers=(container(cpu="1"),), overhead={"cpu": "100m"}), {"cpu": 1100, "pods": 1}),
+        (
+            PodSpec(containers=(container(cpu="1"),), resources=ResourceRequirements(requests={"cpu": "4"})),
+            {"cpu": 4000, "pods": 1},
+        ),
+        (
+            PodSpec(containers=(container(limits={"nvidia.com/mig-1g.5gb": "1", "example.com/nic": "1"}),)),
+            {"nvidia.com/mig-1g.5gb": 1, "example.com/nic": 1, "pods": 1},
+        ),
+    ],
+)
+def test_what_a_pod_holds_on_its_node(spec: PodSpec, amounts: dict[str, int]) -> None:
+    assert pod_amounts(spec) == amounts
+
+
+def test_a_pod_that_asks_for_slices() -> None:
+    found = pod_facts(
+        Pod(
+            metadata=ObjectMeta(name="p", namespace="ns", resource_version="7"),
+            spec=PodSpec(
+                containers=(container(limits={"nvidia.com/mig-1g.5gb": "2"}),),
+                scheduling_gates=(SchedulingGate(name="instaslice.redhat.com/accelerator"),),
+                node_selector={"kubernetes.io/hostname": "h"},
+            ),
+        )
+    )
+    assert (found.profiles, found.ready_to_place, found.hostname, found.version) == (("1g.5gb", "1g.5gb"), True, "h", 7)
+
+
+def test_a_broken_quantity_stops_the_pod_and_nothing_else() -> None:
+    found = pod_facts(Pod(spec=PodSpec(containers=(container(cpu="much"),))))
+    assert "much" in found.fault
+    assert not found.ready_to_place
+
+
+def test_a_pod_in_its_last_phase_is_finished() -> None:
+    assert pod_facts(Pod(status=PodStatus(phase="Failed"))).finished
+    assert not pod_facts(Pod(status=PodStatus(phase="Running"))).finished
+
+
+def test_a_node_without_hostname_label_goes_by_its_name() -> None:
+    assert node_facts(Node(metadata=ObjectMeta(name="n"))).hostname == "n"
+
+
+def test_a_node_is_ready_when_it_says_so() -> None:
+    ready = NodeStatus(conditions=(Condition(type="Ready", status="True"),))
+    unknown = NodeStatus(conditions=(Condition(type="Ready", status="Unknown"),))
+    assert [node_facts(Node(status=status)).ready for status in (ready, unknown, NodeStatus())] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("labels", "may"),
+    [
+        ({}, False),
+        ({"nvidia.com/mig.config": "dynamic"}, True),
+        ({"nvidia.com/mig.config": "dynamic-half"}, True),
+        ({"nvidia.com/mig.config": "dynamics"}, False),
+        ({"nvidia.com/mig.config": "all-disabled", "nvidia.com/mig.config.state": "success"}, False),
+        ({"nvidia.com/mig.config": "no-such-layout", "nvidia.com/mig.config.state": "failed"}, True),
+    ],
+)
+def test_a_node_may_have_cards_on_demand_by_its_layout_or_when_another_one_failed(
+    labels: dict[str, str], may: bool
+) -> None:
+    assert NodeFacts(name=NodeName("n"), hostname="n", labels=labels).dynamic is may
+
+
+def offer(kind: OfferKind, resource: str = "nvidia.com/mig-1g.5gb") -> NodeOffer:
+    return NodeOffer(
+        resource=resource,
+        kind=kind,
+        product="NVIDIA A100-SXM4-40GB",
+        card_memory_mib=40960,
+        memory_mib=4864,
+        compute_capability="8.0",
+        count=7,
+        profile="1g.5gb",
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "fixed"),
+    [
+        (None, {"1g.5gb"}),  # somebody else's device plugin
+        (encode_offers([offer(OfferKind.SLICE)]), {"1g.5gb"}),
+        (encode_offers([offer(OfferKind.SHARE)]), {"1g.5gb"}),
+        (encode_offers([offer(OfferKind.DYNAMIC_SLICE)]), set()),  # it has just left, kubelet counts them still
+        (encode_offers([offer(OfferKind.WHOLE, "nvidia.com/gpu")]), set()),  # the same, a moment later
+        ("[{", {"1g.5gb"}),
+    ],
+)
+def test_slices_that_are_no_longer_made_on_demand_are_no_fixed_ones(told: str | None, fixed: set[str]) -> None:
+    annotations = {} if told is None else {OFFERS_ANNOTATION: told}
+    meta = ObjectMeta(name="n", labels={MIG_CONFIG_LABEL: "all-disabled"}, annotations=annotations)
+    status = NodeStatus(allocatable={"nvidia.com/mig-1g.5gb": "7", "nvidia.com/mig-2g.10gb": "0"})
+    assert node_facts(Node(metadata=meta, status=status)).fixed == fixed

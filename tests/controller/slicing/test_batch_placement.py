@@ -1,0 +1,118 @@
+"""Batches: what waits together is packed together, under the scheduler's rules, at a cost that what waits can bear."""
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from tessera.api.names import PodUid
+from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.batch_placement import first_batch
+from tessera.limits import BATCH_RULES
+
+World = Any  # the class lives in conftest.py, which tests cannot import
+
+#: What one A100-40GB can hold at most, or nearly.
+FULL = [
+    ["7g.40gb"],
+    ["4g.20gb", "3g.20gb"],
+    ["3g.20gb", "3g.20gb"],
+    ["4g.20gb", "2g.10gb", "1g.5gb"],
+    ["4g.20gb", "1g.10gb", "1g.10gb"],
+    ["4g.20gb", "1g.5gb", "1g.5gb", "1g.5gb"],
+    ["3g.20gb", "2g.10gb", "2g.10gb"],
+    ["3g.20gb", "2g.10gb", "1g.10gb"],
+    ["2g.10gb", "2g.10gb", "2g.10gb", "1g.10gb"],
+    ["2g.10gb", "2g.10gb", "2g.10gb", "1g.5gb"],
+    ["1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb"],
+    ["2g.10gb", "2g.10gb", "1g.10gb", "1g.5gb", "1g.5gb"],
+    ["1g.5gb"] * 7,
+    ["3g.20gb", *["1g.5gb"] * 4],
+    ["1g.10gb", *["1g.5gb"] * 6],
+]
+
+
+@pytest.mark.parametrize("profiles", FULL, ids=" ".join)
+def test_what_fills_a_card_fits_it_in_any_order_of_arrival(new_world: Any, profiles: list[str]) -> None:
+    orders = list(itertools.islice(itertools.permutations(profiles), 5000))
+    for order in random.Random(1).sample(orders, min(6, len(orders))):
+        world = new_world()
+        pods = [world.pod(f"p{i}", profile) for i, profile in enumerate(order)]
+        world.settle()
+        world.node("n1")
+        world.settle()
+        assert [world.states(pod) for pod in pods] == [("ungated", "created")] * len(pods), order
+        assert world.overlaps() == []
+
+
+@pytest.mark.parametrize("profiles", FULL, ids=" ".join)
+def test_one_pod_may_ask_for_the_whole_card_in_parts(new_world: Any, profiles: list[str]) -> None:
+    world = new_world()
+    world.node("n1")
+    pod = world.pod("all", *profiles)
+    world.settle()
+    assert sorted(place[1] for place in world.where(pod)) == sorted(profiles)
+    assert world.overlaps() == []
+
+
+def test_slices_of_a_pod_are_on_one_node(world: World) -> None:
+    world.node("n1")
+    world.node("n2", count=2)
+    pod = world.pod("a", "7g.40gb", "7g.40gb")
+    world.settle()
+    assert [place[0] for place in world.where(pod)] == ["n2", "n2"]
+
+
+def test_cards_of_several_models_each_have_their_own_profiles(world: World) -> None:
+    world.node("small", cards="A30")
+    world.node("big", cards="H100-80GB")
+    pods = [world.pod("a", "1g.6gb"), world.pod("b", "3g.40gb")]
+    world.settle()
+    assert [world.where(pod)[0][0] for pod in pods] == ["small", "big"]
+
+
+def test_pods_beyond_what_can_fit_share_one_reason_and_are_all_told(world: World) -> None:
+    world.node("n1")
+    pods = [world.pod(f"p{i:02}", "1g.5gb") for i in range(40)]
+    world.settle()
+    assert sum(bool(world.where(pod)) for pod in pods) == 7
+    assert len(world.slicer.waiting) == len(world.told) == 33
+    assert None not in world.slicer.waiting.values()
+
+
+def test_every_slot_that_comes_free_is_used_by_the_oldest_that_fits(world: World) -> None:
+    world.node("n1")
+    running = [world.pod(f"a{i}", "1g.5gb", created="2026-01-01T00:00:00Z") for i in range(7)]
+    world.settle()
+    waiting = [world.pod(f"b{i}", "1g.5gb", created=f"2026-01-01T00:01:{59 - i}Z") for i in range(20)]
+    world.settle()
+    for pod in running:
+        world.remove(pod)
+    world.settle()
+    assert [bool(world.where(pod)) for pod in waiting] == [False] * 13 + [True] * 7
+
+
+def test_priority_counts_among_more_alike_pods_than_could_ever_fit(world: World) -> None:
+    low = [world.pod(f"low{n}", "7g.40gb") for n in range(8)]
+    high = world.pod("high", "7g.40gb", priority=10)
+    world.settle()
+    world.node("n1")
+    world.settle()
+    assert world.where(high)
+    assert not any(map(world.where, low))
+
+
+def test_what_a_running_pod_holds_counts_once_when_its_record_is_made_anew(world: World) -> None:
+    world.node("n1", count=2, allocatable={"cpu": 2000, "pods": 110})
+    runs = world.pod("runs", "7g.40gb", gates=(), node="n1")
+    waits = world.pod("waits", "7g.40gb")
+    world.settle()
+    assert world.states(runs) == world.states(waits) == ("ungated", "created")
+
+
+def test_a_batch_ends_where_the_rules_about_other_pods_are_too_many() -> None:
+    ports = frozenset(("TCP", "0.0.0.0", number) for number in range(200))
+    pods = [PodFacts(uid=PodUid(f"u{i}"), namespace="d", name=f"p{i}", ports=ports) for i in range(9)]
+    assert [pod.name for pod in first_batch(pods)] == [f"p{i}" for i in range(BATCH_RULES // 200)]
+    assert len(first_batch(pods[:1])) == 1

@@ -1,0 +1,53 @@
+"""Which nodes a pod's node selector and required node affinity leave, and its node's name."""
+
+from typing import Any
+
+import pytest
+
+from tessera.webhook.nodes.capabilities import Capabilities
+from tessera.webhook.nodes.gpu_nodes import GpuNode
+
+LABELS = {"zone": "a", "cards": "8"}
+
+
+def affinity(*terms: Any) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+def label(key: str, sign: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": sign, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "left"),
+    [
+        ({}, True),
+        ({"nodeSelector": None, "affinity": {"podAffinity": {}}}, True),
+        ({"nodeSelector": {"zone": "a"}}, True),
+        ({"nodeSelector": {"zone": "a", "rack": "1"}}, False),
+        (affinity(label("zone", "In", "a", "b")), True),
+        (affinity(label("zone", "In", "b")), False),
+        (affinity(label("zone", "NotIn", "b")), True),
+        (affinity(label("rack", "In", "1")), False),
+        (affinity(label("rack", "NotIn", "1")), True),
+        (affinity(label("zone", "Exists")), True),
+        (affinity(label("zone", "DoesNotExist")), False),
+        (affinity(label("cards", "Gt", "7")), True),
+        (affinity(label("cards", "Lt", "8")), False),
+        (affinity(label("zone", "Gt", "7")), False),
+        (affinity(label("zone", "Resembles", "a")), False),
+        (affinity(label("zone", "In", "b"), label("zone", "In", "a")), True),
+        (affinity({"matchExpressions": [*label("zone", "Exists")["matchExpressions"] * 2]}), True),
+        (affinity({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}), True),
+        (affinity({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n"]}]}), False),
+        (affinity({}), False),
+        (affinity(), False),
+        ({"nodeName": "n"}, True),
+        ({"nodeName": "another"}, False),
+        ({"nodeSelector": {"zone": "b"}, **affinity(label("zone", "Exists"))}, False),
+    ],
+)
+def test_whether_a_node_is_left(spec: dict[str, Any], left: bool) -> None:
+    known = Capabilities.of([GpuNode(name="n", labels=LABELS), GpuNode(name="m", labels={"zone": "c"})])
+    assert ("n" in known.names(known.left_by(spec))) is left

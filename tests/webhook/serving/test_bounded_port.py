@@ -1,0 +1,210 @@
+"""The webhook's port under clients that never finish: who asks properly is answered all the time."""
+
+import asyncio
+import contextlib
+import io
+import logging
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from tessera.clock import SystemClock
+from tessera.limits import PORT_BYTES, PORT_CONNECTIONS, REVIEW_BODY, STANDSTILL
+from tessera.webhook.base.metrics import Metrics
+from tessera.webhook.serving.bounded_port import Bounds, Port
+from tessera.webhook.serving.certificates import issue
+from tessera.webhook.serving.server import Pages, Pulse, load, serve_health, server_context
+
+#: No deadline passes during a test that does not wait for it.
+PATIENT = Bounds(header_time=600_000, body_time=600_000)
+HASTY = Bounds(header_time=50, body_time=50)
+UNFINISHED = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % REVIEW_BODY
+
+
+class Served:
+    """A port of this machine."""
+
+    def __init__(self, port: Port, number: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{number}/"
+        self.number = number
+
+    async def connect(self, sends: bytes = b"", source: str = "127.0.0.2") -> asyncio.StreamWriter:
+        _, writer = await asyncio.open_connection("127.0.0.1", self.number, local_addr=(source, 0))
+        writer.write(sends)
+        return writer
+
+    async def ask(self, body: bytes = b"hello") -> bytes:
+        async with aiohttp.ClientSession() as session, session.post(self.url, data=io.BytesIO(body)) as answer:
+            return await answer.read()
+
+    async def until_connections(self, most: int) -> None:
+        async with asyncio.timeout(30):
+            while self.port.connections > most:  # noqa: ASYNC110 - the port tells nobody
+                await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def served(bounds: Bounds, *, tls: bool = False) -> AsyncIterator[Served]:
+    context = None
+    if tls:
+        context = server_context()
+        load(context, issue(["127.0.0.1"], SystemClock().now(), days=1))
+    port = Port("tests", lambda _method, _path, body: (200, "text/plain", body.upper()), context, bounds)
+    listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+    listener.setblocking(False)
+    task = asyncio.create_task(port.serve(listener))
+    try:
+        yield Served(port, listener.getsockname()[1])
+    finally:
+        task.cancel()
+        await asyncio.wait({task})
+        await asyncio.sleep(0)
+
+
+def aborted(writers: list[asyncio.StreamWriter]) -> None:
+    for writer in writers:
+        writer.transport.abort()
+
+
+async def test_150_connections_that_do_not_finish_3_mb_hold_no_more_than_the_bound() -> None:
+    async with served(PATIENT) as at:
+        most = 0
+        writers = [await at.connect(UNFINISHED) for _ in range(150)]
+        piece = b"x" * 2**16
+        for _ in range(REVIEW_BODY // len(piece) - 1):
+            for writer in writers:
+                if not writer.transport.is_closing():
+                    writer.write(piece)
+            await asyncio.sleep(0)
+            most = max(most, at.port.held)
+        assert await at.ask() == b"HELLO"
+        assert most <= PORT_BYTES
+        aborted(writers)
+
+
+async def test_1500_half_open_connections_keep_nobody_out() -> None:
+    async with served(PATIENT) as at:
+        writers = []
+        for number in range(1500):
+            writers.append(await at.connect(b"POST / HT"))
+            if number % 500 == 0:
+                assert await at.ask() == b"HELLO"
+        assert at.port.connections <= PORT_CONNECTIONS
+        assert await at.ask() == b"HELLO"
+        aborted(writers)
+
+
+async def test_the_address_with_the_most_connections_gives_way() -> None:
+    async with served(Bounds(connections=10, header_time=600_000)) as at:
+        async with aiohttp.ClientSession() as session:
+            async with session.post(at.url, data=b"first") as answer:
+                assert await answer.read() == b"FIRST"
+            greedy = [await at.connect(b"POST") for _ in range(30)]
+            await at.until_connections(10)
+            async with session.post(at.url, data=b"second") as answer:
+                assert await answer.read() == b"SECOND"
+            connector = session.connector
+            assert isinstance(connector, aiohttp.TCPConnector)
+        aborted(greedy)
+
+
+@pytest.mark.parametrize("sends", [b"", b"POST / HTTP/1.1\r\n", UNFINISHED, b"POST / HTTP/1.1\r\nhost: x\r\na: b\r\n"])
+@pytest.mark.parametrize("tls", [False, True])
+async def test_what_does_not_come_in_time_is_cut_off(sends: bytes, tls: bool) -> None:
+    async with served(HASTY, tls=tls) as at:
+        writers = [await at.connect(sends) for _ in range(20)]
+        await at.until_connections(0)
+        assert at.port.held == 0
+        aborted(writers)
+
+
+async def test_a_connection_that_is_used_again_stays() -> None:
+    async with served(HASTY) as at, aiohttp.ClientSession() as session:
+        for _ in range(3):
+            async with session.post(at.url, data=b"x") as answer:
+                assert await answer.read() == b"X"
+            assert at.port.connections == 1
+
+
+async def test_a_body_that_is_too_long_is_refused_unread() -> None:
+    async with served(PATIENT) as at, aiohttp.ClientSession() as session:
+        with contextlib.suppress(aiohttp.ClientError, ConnectionError):
+            async with session.post(at.url, data=io.BytesIO(b"x" * (REVIEW_BODY + 1))) as answer:
+                assert answer.status == 413
+        assert await at.ask(b"y" * REVIEW_BODY) == b"Y" * REVIEW_BODY
+
+
+async def test_dropped_connections_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with served(PATIENT) as at:
+            for sends in (b"", UNFINISHED, b"\x16\x03\x01nonsense\r\n\r\n", b"GET\r\n\r\n"):
+                aborted([await at.connect(sends) for _ in range(50)])
+                for _ in range(5):
+                    await at.ask()
+            await at.until_connections(5)
+    assert len(caplog.records) <= 2, caplog.messages
+    assert all("connections cut off" in message for message in caplog.messages)
+
+
+# -- health ----------------------------------------------------------------------------------------------------------
+
+
+def pages(why: str = "") -> Pages:
+    return Pages(ready=lambda: why, metrics=Metrics().text, pulse=Pulse(SystemClock()))
+
+
+async def test_health_answers_while_admission_is_busy() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        number = free.getsockname()[1]
+    health = asyncio.create_task(serve_health("127.0.0.1", number, pages("not yet")))
+    answers: list[str] = []
+    asked = threading.Event()
+
+    def ask() -> None:
+        for path in ("healthz", "readyz", "x", "metrics"):
+            with socket.create_connection(("127.0.0.1", number)) as client:
+                client.sendall(f"GET /{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+                answers.append(client.makefile().read())
+        asked.set()
+
+    try:
+        while not health.done() and not answers:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", number), timeout=1):
+                break
+            await asyncio.sleep(0)
+        threading.Thread(target=ask, daemon=True).start()
+        end = time.monotonic() + 30
+        while not asked.is_set() and time.monotonic() < end:
+            sum(range(1000))  # this loop does nothing else meanwhile
+    finally:
+        health.cancel()
+        await asyncio.wait({health})
+    assert ["200" in answers[0], "503" in answers[1], "404" in answers[2]] == [True] * 3
+    assert answers[1].endswith("not yet\n")
+    assert 'tessera_reviews_total{verdict="refused"} 0.0' in answers[3]
+
+
+def test_a_loop_that_stands_still_is_said_to() -> None:
+    class Time(SystemClock):
+        seconds = 0.0
+
+        def monotonic(self) -> float:
+            return self.seconds
+
+    clock = Time()
+    pulse = Pulse(clock)
+    clock.seconds = STANDSTILL / 1000
+    assert pulse.missing == ""
+    clock.seconds += 1
+    assert pulse.missing == "admission has stood still for 31 s"
+
+
+async def test_a_port_that_is_taken_is_an_error() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        await serve_health("127.0.0.1", taken.getsockname()[1], pages())
