@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
@@ -58,7 +58,7 @@ async def run(number: int, folder: Path) -> dict[str, float]:
     )
     await client.create(NODES.untyped(), {"metadata": {"name": NODE}, "status": {"nodeInfo": {"bootID": "boot-1"}}})
     machine = SimulatedMachine(CARDS, seed=NODE, driver=None)
-    markers = Markers(folder / "validations")
+    markers = MarkerFiles(folder / "validations")
     (folder / "validations").mkdir()
     times: dict[str, float] = {}
     counted = asyncio.Event()
@@ -102,7 +102,7 @@ def _count(manager: DeviceManager, counted: asyncio.Event) -> None:
         counted.set()
 
 
-async def _until(markers: Markers, holds: Callable[[], bool]) -> None:
+async def _until(markers: MarkerFiles, holds: Callable[[], bool]) -> None:
     async for _ in markers.changes():
         if holds():
             return

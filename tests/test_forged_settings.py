@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from tessera.agent.base.node_conditions import manifest_of, settled, sharing_condition
-from tessera.agent.config.selection import Files, layout_wish, sharing_wish
+from tessera.agent.config.selection import ConfigMapFiles, select_layout, select_profile
 from tessera.api.documents import FileRefused, load
 from tessera.api.mig_layouts import MigCard, targets_of
 from tessera.api.node_offers import NodeOffer, OfferKind, decode_offers, encode_offers, placement_offers
@@ -117,7 +117,7 @@ MIG_CARDS = tuple(MigCard(uuid=f"GPU-{n}", index=n, product="A100", pci_device_i
 
 def sharing_profiles(chance: random.Random) -> None:
     texts = {"wanted": spoilt(SHARING, chance), spoilt("other", chance): spoilt(SHARING, chance)}
-    wish = sharing_wish(Files(source="ConfigMap a/b", texts=texts), "wanted", "", None)
+    wish = select_profile(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "", None)
     try:
         offer = make_offer(CARDS, wish.profile, MigStrategy.MIXED)
     except FileRefused as error:
@@ -129,7 +129,7 @@ def sharing_profiles(chance: random.Random) -> None:
 
 def mig_layouts(chance: random.Random) -> None:
     texts = {"config.yaml": spoilt(LAYOUTS, chance), spoilt("more.yaml", chance): spoilt(LAYOUTS, chance)}
-    wish = layout_wish(Files(source="ConfigMap a/b", texts=texts), "wanted", "")
+    wish = select_layout(ConfigMapFiles(source="ConfigMap a/b", texts=texts), "wanted", "")
     one_line(wish.problem or "", CONDITION_MESSAGE).encode()
     if wish.entries:
         try:

@@ -152,14 +152,14 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     """
     from tessera.agent.base.options import AgentOptions
     from tessera.agent.driver.driver_state import Validation
-    from tessera.agent.memory.policy import Mode
+    from tessera.agent.memory.policy import EnforcementMode
     from tessera.api.sharing.config import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}
     strategies, ids = given.pop("device_list_strategy"), given.pop("device_id_strategy")
     given |= {
         "mig_strategy": MigStrategy(given["mig_strategy"]),
-        "memory_limits": Mode(given["memory_limits"]),
+        "memory_limits": EnforcementMode(given["memory_limits"]),
         "validation": Validation(given["validation"]),
         "device_list_strategies": _list_strategies(strategies),
         "device_ids_are_uuids": ids == "uuid",

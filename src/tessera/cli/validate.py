@@ -54,14 +54,14 @@ def command(folder: Path, timeout: float, simulated: bool) -> int:
 
 def _work(folder: Path, outcome: list[str]) -> None:
     """Appends what went wrong; empty for nothing."""
-    from tessera.agent.base.marker_files import Markers
+    from tessera.agent.base.marker_files import MarkerFiles
     from tessera.agent.validation.cuda import CudaError
     from tessera.agent.validation.steps import ValidationFailed, validate
     from tessera.nvml.errors import NvmlError
 
     text = "the validation ended unexpectedly; the traceback is above"
     try:
-        validate(Markers(folder), _say)
+        validate(MarkerFiles(folder), _say)
         text = ""
     except NvmlError as error:
         text = f"NVML: {error} (nvmlReturn_t {error.code})"
@@ -74,9 +74,9 @@ def _work(folder: Path, outcome: list[str]) -> None:
 
 
 def _simulated(folder: Path) -> int:
-    from tessera.agent.base.marker_files import Markers
+    from tessera.agent.base.marker_files import MarkerFiles
 
-    markers = Markers(folder)
+    markers = MarkerFiles(folder)
     for name in (TOOLKIT_READY, CUDA_READY):
         there = markers.write(name, f"simulated\n{markers.about_driver()}")
         _say(f"simulated: no card was touched; {name} {'written to' if there else 'not written, there is no'} {folder}")

@@ -47,9 +47,9 @@ async def _wait(names: tuple[str, ...], folder: Path, seconds: float | None, fou
     import asyncio
     from contextlib import aclosing
 
-    from tessera.agent.base.marker_files import Markers
+    from tessera.agent.base.marker_files import MarkerFiles
 
-    markers = Markers(folder)
+    markers = MarkerFiles(folder)
     missing: list[str] = []
     try:
         async with asyncio.timeout(seconds), aclosing(markers.changes()) as changes:

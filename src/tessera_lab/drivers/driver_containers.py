@@ -13,7 +13,7 @@ Modules fit one kernel. An image made for another ends at once, as ``modprobe`` 
 import asyncio
 from collections.abc import Callable
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.nvml.errors import InUse
 from tessera_lab.drivers.driver_toolkit import DRIVER_SIDE, wait_for_build
@@ -130,20 +130,20 @@ async def _serve(
     if context.markers is None:
         context.ready()
         return await _until_stopped(context, None, costs, draw)
-    markers = Markers(context.markers)
+    markers = MarkerFiles(context.markers)
     context.when_started(lambda: _say_ready(context, markers))
     context.ready()
     return await _until_stopped(context, markers, costs, draw)
 
 
-def _say_ready(context: ProgramContext, markers: Markers) -> None:
+def _say_ready(context: ProgramContext, markers: MarkerFiles) -> None:
     try:
         markers.write(DRIVER_CONTAINER_READY, "simulated\n")
     except OSError as error:  # something else lies there; nobody will take the driver for ready
         context.log(f"simulated: {error}")
 
 
-async def _until_stopped(context: ProgramContext, markers: Markers | None, costs: CostModel, draw: Draw) -> int:
+async def _until_stopped(context: ProgramContext, markers: MarkerFiles | None, costs: CostModel, draw: Draw) -> int:
     assert context.machine is not None
     try:
         await asyncio.Event().wait()

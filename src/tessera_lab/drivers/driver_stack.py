@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
 from tessera_lab.drivers.driver_containers import Draw, exact
 from tessera_lab.kubelet.images.catalogue import ImageProgram
@@ -71,7 +71,7 @@ async def _wait_for(context: ProgramContext, names: Sequence[str]) -> int:
     if context.markers is None:
         context.log("simulated: this node keeps no markers")
         return FAILED_EXIT
-    markers = Markers(context.markers)
+    markers = MarkerFiles(context.markers)
     wanted = [each for each in names if not each.startswith("-")]
     async with aclosing(markers.changes()) as changes:
         async for _ in changes:
@@ -97,5 +97,5 @@ async def _validate(context: ProgramContext, costs: CostModel, draw: Draw) -> in
 
 def _write(context: ProgramContext, name: str) -> None:
     if context.markers is not None:
-        markers = Markers(context.markers)
+        markers = MarkerFiles(context.markers)
         markers.write(name, f"simulated\n{markers.about_driver()}")

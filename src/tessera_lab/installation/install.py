@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.driver.hardware import Driver, SimulatedDriver
+from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
@@ -93,7 +93,7 @@ async def _agent(
     options = msgspec.structs.replace(options, http_port=None, markers_dir=markers, **_folders(context))
     options.state_dir.mkdir(parents=True, exist_ok=True)
     clock = context.clock
-    driver: Driver = NoDriver(context.node)
+    driver: DriverBackend = NoDriver(context.node)
     if context.machine is not None:
         driver = SimulatedDriver(context.machine, cluster.hardware_clock)
     await live(options, client, driver, _kubelet(context), clock, rng=rng, reboot=_reboot(context))

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from tessera.agent.driver.driver_state import Home
+from tessera.agent.driver.driver_state import DriverHome
 from tessera.nvml.errors import DriverNotLoaded, NvmlError
 from tessera.nvml.worker import AsyncNvml
 
@@ -19,11 +19,11 @@ class NoDriver:
     def __init__(self, node: str) -> None:
         self._node = node
 
-    def library(self) -> bool:
+    def has_library(self) -> bool:
         """Its library is nowhere."""
         return False
 
-    def nvml(self, _home: Home) -> AsyncNvml:
+    def nvml(self, _home: DriverHome) -> AsyncNvml:
         """Nothing can be opened.
 
         Raises:
@@ -31,14 +31,14 @@ class NoDriver:
         """
         raise DriverNotLoaded(f"node {self._node} of the lab was started without cards")
 
-    def root(self, _home: Home) -> Path | None:
+    def root(self, _home: DriverHome) -> Path | None:
         """It has no files."""
         return None
 
-    def hopeless(self, _error: NvmlError) -> bool:
+    def needs_new_process(self, _error: NvmlError) -> bool:
         """Waiting costs nothing."""
         return False
 
-    async def follow(self, _notify: Callable[[], None]) -> None:
+    async def watch(self, _notify: Callable[[], None]) -> None:
         """Nothing happens."""
         await asyncio.Event().wait()

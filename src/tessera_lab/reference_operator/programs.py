@@ -8,7 +8,7 @@ node counts its cards) and its CUDA pod are left out: no pod waits for them befo
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, TOOLKIT_READY
 from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
 from tessera_lab.drivers.driver_containers import Draw, exact
@@ -35,7 +35,7 @@ def validator(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact)
     async def run(context: ProgramContext) -> int:
         if context.markers is None:
             return FAILED_EXIT
-        markers = Markers(context.markers)
+        markers = MarkerFiles(context.markers)
         match context.env.get("COMPONENT"):
             case "driver":
                 await _poll(context, markers, DRIVER_CONTAINER_READY, waits.validator_poll)
@@ -70,7 +70,7 @@ def toolkit(costs: CostModel, *, waits: Waits = REFERENCE, draw: Draw = exact) -
     async def run(context: ProgramContext) -> int:
         if context.markers is None:
             return FAILED_EXIT
-        markers = Markers(context.markers)
+        markers = MarkerFiles(context.markers)
         await _poll(context, markers, DRIVER_READY, waits.toolkit_poll)
         await context.clock.sleep(waits.toolkit_sleep)
         await context.clock.sleep(draw(costs.toolkit_seconds))
@@ -104,12 +104,12 @@ async def other(context: ProgramContext) -> int:
     raise AssertionError("waits until it is cancelled")
 
 
-async def _poll(context: ProgramContext, markers: Markers, name: str, seconds: float) -> None:
+async def _poll(context: ProgramContext, markers: MarkerFiles, name: str, seconds: float) -> None:
     while not markers.present(name):
         await context.clock.sleep(seconds)
 
 
-async def _stay(context: ProgramContext, markers: Markers, *written: str) -> int:
+async def _stay(context: ProgramContext, markers: MarkerFiles, *written: str) -> int:
     """Runs until it is stopped; its preStop hook takes its markers away."""
     try:
         return await other(context)

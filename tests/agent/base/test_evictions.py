@@ -10,7 +10,7 @@ import pytest
 from tests.agent.mig_config.node import Node, played
 
 from tessera.agent.base.evictions import Blocked, Evicted, Evictor, Gone
-from tessera.agent.mig_config.card_reconciler import SHOWN_AT_MOST
+from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT
 from tessera.agent.mig_config.status import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
@@ -162,7 +162,7 @@ def test_a_node_that_goes_on_counting_does_not_keep_its_pods(play: Play, tmp_pat
             node.overcounted = ("nvidia.com/mig-7g.40gb",)
             node.start()
             node.label("2x2g.10gb-3x1g.5gb")
-            await node.clock.sleep(SHOWN_AT_MOST - 1)
+            await node.clock.sleep(EVICTION_DELAY_LIMIT - 1)
             assert await cluster.there()
             await node.clock.sleep(2)
             assert not await cluster.there()

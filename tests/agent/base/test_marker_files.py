@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 
 
@@ -18,7 +18,7 @@ async def told(changes: AsyncIterator[None]) -> None:
 
 
 def test_a_marker_is_there_from_its_writing_to_its_removal(tmp_path: Path) -> None:
-    markers = Markers(tmp_path)
+    markers = MarkerFiles(tmp_path)
     assert not markers.present("driver-ready")
     assert markers.write("driver-ready", "text\n")
     assert markers.present("driver-ready")
@@ -28,7 +28,7 @@ def test_a_marker_is_there_from_its_writing_to_its_removal(tmp_path: Path) -> No
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    for markers in (Markers(tmp_path / "none"), Markers(None)):
+    for markers in (MarkerFiles(tmp_path / "none"), MarkerFiles(None)):
         assert not markers.write("driver-ready")
         assert not markers.present("driver-ready")
         assert markers.mark("driver-ready") is None
@@ -38,7 +38,7 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 def test_a_marker_that_was_written_again_is_another(tmp_path: Path) -> None:
-    markers = Markers(tmp_path)
+    markers = MarkerFiles(tmp_path)
     markers.write(DRIVER_CONTAINER_READY)
     before = markers.identity(DRIVER_CONTAINER_READY)
     assert markers.identity(DRIVER_CONTAINER_READY) == before
@@ -48,18 +48,18 @@ def test_a_marker_that_was_written_again_is_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "garbage\n", "TESSERA_DRIVER_CONTAINER=1-2\n", "\xff" * 100_000])
 def test_what_others_write_into_a_marker_does_no_harm(tmp_path: Path, text: str) -> None:
-    markers = Markers(tmp_path)
+    markers = MarkerFiles(tmp_path)
     (tmp_path / "cuda-ready").write_text(text, encoding="latin-1")
     mark = markers.mark("cuda-ready")
     assert mark is not None
     assert mark.about is None
-    assert mark.speaks_of((0, 0, 0))
-    assert not mark.speaks_of((0, 0, mark.identity[-1] + 1))
+    assert mark.is_about((0, 0, 0))
+    assert not mark.is_about((0, 0, mark.identity[-1] + 1))
 
 
 async def test_changes_are_told_through_a_folder_that_comes_late_goes_and_comes_back(tmp_path: Path) -> None:
     folder = tmp_path / "run" / "nvidia" / "validations"
-    markers = Markers(folder)
+    markers = MarkerFiles(folder)
     async with aclosing(markers.changes()) as changes:
         await told(changes)
         for _ in range(2):
@@ -79,7 +79,7 @@ async def test_changes_are_told_through_a_folder_that_comes_late_goes_and_comes_
 
 async def test_no_change_of_a_late_folder_is_missed(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    markers = Markers(folder)
+    markers = MarkerFiles(folder)
     async with asyncio.timeout(30), aclosing(markers.changes()) as changes:
         for number in range(20):
             maker = asyncio.get_running_loop().run_in_executor(None, _make, folder, f"m{number}")
@@ -98,7 +98,7 @@ def _make(folder: Path, name: str) -> None:
 
 async def test_where_there_are_no_markers_nothing_is_followed(tmp_path: Path) -> None:
     seen: list[None] = []
-    task = asyncio.create_task(Markers(None).follow(lambda: seen.append(None)))
+    task = asyncio.create_task(MarkerFiles(None).follow(lambda: seen.append(None)))
     await asyncio.sleep(0)
     (tmp_path / "x").touch()
     await asyncio.sleep(0)

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.base.desired_config import SharingWish
+from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.base.node_conditions import (
     NodeCondition,
     layout_condition,
@@ -20,8 +20,8 @@ from tessera.api.sharing.devices import Device, Offer, Offered
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE
 
-WISH = SharingWish(name="slice-4", reason="the cluster's default")
-KEPT = SharingWish(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")
+WISH = DesiredSharing(name="slice-4", reason="the cluster's default")
+KEPT = DesiredSharing(name="slice-2", problem='names the profile "slice-3"', problem_reason="ProfileMissing")
 
 
 class Layout(msgspec.Struct):
@@ -35,7 +35,7 @@ class Layout(msgspec.Struct):
     [
         (WISH, "slice-4", {}, ("True", "ProfileInForce", 'profile "slice-4" is in force: the cluster\'s default')),
         (
-            SharingWish(reason="no label"),
+            DesiredSharing(reason="no label"),
             "",
             {},
             ("True", "NoProfile", "no profile is in force, nothing is shared: no label"),
@@ -70,7 +70,9 @@ class Layout(msgspec.Struct):
         ),
     ],
 )
-def test_sharing(wish: SharingWish, in_force: str, objection: dict[str, Any], expected: tuple[str, str, str]) -> None:
+def test_sharing(
+    wish: DesiredSharing, in_force: str, objection: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
     found = sharing_condition(wish, in_force, **objection)
     assert found.type == "GpuSharingApplied"
     assert (found.status, found.reason, found.message) == expected

@@ -7,7 +7,7 @@ import pytest
 
 from tessera.agent.base.options import AgentOptions, ConfigMapName
 from tessera.agent.driver.driver_state import Validation
-from tessera.agent.memory.policy import Mode
+from tessera.agent.memory.policy import EnforcementMode
 from tessera.api.sharing.config import MigStrategy
 from tessera.cli.agent import parsed
 
@@ -54,7 +54,7 @@ def test_the_device_plugins_variables_count_until_an_argument_says_otherwise() -
     }
     options = parsed(["--mig-strategy=none", "--memory-limits=evict"], environment)
     assert options.mig_strategy is MigStrategy.NONE
-    assert options.memory_limits is Mode.EVICT
+    assert options.memory_limits is EnforcementMode.EVICT
     assert options.device_list_strategies == ("envvar", "cdi-annotations")
     assert not options.device_ids_are_uuids
     assert options.environment == {"DP_DISABLE_HEALTHCHECKS": "all"}

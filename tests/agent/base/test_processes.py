@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.base.processes import ContainerId, ProcessId, ProcessTable, Residence, parse_cgroup, parse_start
+from tessera.agent.base.processes import ContainerId, ProcessId, ProcessPod, ProcessTable, parse_cgroup, parse_start
 from tessera.api.names import PodUid
 
 UID = PodUid("1c5e1e1f-0f3e-4a0b-9a2e-5d1b6c7d8e9f")
@@ -74,7 +74,7 @@ IN_CONTAINER = [
     ids=["v2", "hybrid", "v1"],
 )
 def test_a_process_of_a_container(form: str, path: str) -> None:
-    assert parse_cgroup(form.replace("{}", path)) == Residence(UID, CID)
+    assert parse_cgroup(form.replace("{}", path)) == ProcessPod(UID, CID)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_process_of_a_container(form: str, path: str) -> None:
     ],
 )
 def test_a_static_pod_is_known_by_its_hash(path: str) -> None:
-    assert parse_cgroup(f"0::{path}\n") == Residence(STATIC, CID)
+    assert parse_cgroup(f"0::{path}\n") == ProcessPod(STATIC, CID)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_static_pod_is_known_by_its_hash(path: str) -> None:
     ],
 )
 def test_a_process_of_a_pod_outside_of_its_containers(path: str) -> None:
-    assert parse_cgroup(f"0::{path}\n") == Residence(UID, None)
+    assert parse_cgroup(f"0::{path}\n") == ProcessPod(UID, None)
 
 
 @pytest.mark.parametrize(
@@ -159,34 +159,34 @@ def test_a_process_of_a_pod_is_found_under_the_given_root(tmp_path: Path) -> Non
     process = ProcessId(7, 1000)
     table = proc_of(tmp_path, process, f"0::/kubepods/pod{UID}/{CID}\n")
     assert table.identify(7) == process
-    assert table.residence(process) == Residence(UID, CID)
+    assert table.pod_of(process) == ProcessPod(UID, CID)
 
 
 def test_a_process_that_has_the_pid_of_another_lives_nowhere(tmp_path: Path) -> None:
     table = proc_of(tmp_path, ProcessId(7, 1000), f"0::/kubepods/pod{UID}/{CID}\n")
-    assert table.residence(ProcessId(7, 999)) is None
+    assert table.pod_of(ProcessId(7, 999)) is None
     assert table.identify(8) is None
-    assert table.residence(ProcessId(8, 1)) is None
+    assert table.pod_of(ProcessId(8, 1)) is None
 
 
-def our_own() -> Residence | None:
+def our_own() -> ProcessPod | None:
     """Where these tests run: in no pod, unless the machine that runs them is one."""
     return parse_cgroup(Path("/proc/self/cgroup").read_text())
 
 
 def test_a_child_lives_where_its_parent_does(child: subprocess.Popen[bytes]) -> None:
-    assert ProcessTable().residence(identified(child)) == our_own()
+    assert ProcessTable().pod_of(identified(child)) == our_own()
 
 
 def test_a_held_process_gets_the_signal(child: subprocess.Popen[bytes]) -> None:
-    with ProcessTable().hold(identified(child)) as held:
+    with ProcessTable().open(identified(child)) as held:
         assert held is not None
         assert held.send(signal.SIGTERM)
         assert child.wait() == -signal.SIGTERM
 
 
 def test_a_process_that_ended_while_held_is_not_replaced_by_another(child: subprocess.Popen[bytes]) -> None:
-    with ProcessTable().hold(identified(child)) as held:
+    with ProcessTable().open(identified(child)) as held:
         assert held is not None
         child.kill()
         child.wait()
@@ -195,7 +195,7 @@ def test_a_process_that_ended_while_held_is_not_replaced_by_another(child: subpr
 
 def test_another_process_of_the_same_pid_cannot_be_held(child: subprocess.Popen[bytes]) -> None:
     process = identified(child)
-    with ProcessTable().hold(ProcessId(process.pid, process.start - 1)) as held:
+    with ProcessTable().open(ProcessId(process.pid, process.start - 1)) as held:
         assert held is None
     assert child.poll() is None
 
@@ -204,7 +204,7 @@ def test_an_ended_process_cannot_be_held(child: subprocess.Popen[bytes]) -> None
     process = identified(child)
     child.kill()
     child.wait()
-    with ProcessTable().hold(process) as held:
+    with ProcessTable().open(process) as held:
         assert held is None
 
 
@@ -237,7 +237,7 @@ def test_the_kernel_tells_the_same(child: subprocess.Popen[bytes]) -> None:
                 (cgroup / "cgroup.procs").write_text(str(child.pid))
                 moved = True
             if moved:
-                assert ProcessTable().residence(process) == (our_own() or Residence(UID, CID)), hierarchy
+                assert ProcessTable().pod_of(process) == (our_own() or ProcessPod(UID, CID)), hierarchy
                 (hierarchy / "cgroup.procs").write_text(str(child.pid))
         finally:
             for folder in (cgroup, *cgroup.parents):

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 
 from tessera.agent.base.state_file import KeptFile
-from tessera.agent.health.faults import Mark, Scope
-from tessera.agent.health.monitor import Kept as Marks
+from tessera.agent.health.faults import DeviceScope, Fault
+from tessera.agent.health.monitor import StoredFaults as Marks
 from tessera.agent.health.policy import Reaction
 from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.memory.grants import Shares
-from tessera.agent.mig_config.events import Place
-from tessera.agent.mig_config.journal import Journal as LayoutJournal
-from tessera.agent.mps.interfaces import DaemonMark
-from tessera.agent.mps.state import DaemonRecord, RecordFile
+from tessera.agent.mig_config.events import InstancePlace
+from tessera.agent.mig_config.journal import LayoutRecord as LayoutJournal
+from tessera.agent.mps.interfaces import DaemonId
+from tessera.agent.mps.state import DaemonRecord, MpsState
 from tessera.agent.slices.events import Journal
 from tessera.agent.slices.journal import JournalFile
 from tessera.api.names import PodUid
@@ -133,11 +133,11 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_value(tmp_path:
 
 
 PLACE = "GPU-5a6b:3g.20gb:4"
-MARK = Mark(scope=Scope("GPU-5a6b"), source="XID 48", reaction=Reaction.DRAIN, text="x", since=1.5, last=2.5)
+MARK = Fault(scope=DeviceScope("GPU-5a6b"), source="XID 48", reaction=Reaction.DRAIN, text="x", since=1.5, last=2.5)
 #: What each kept file of an agent holds: its type, and a value.
 FILES: dict[str, tuple[Any, Any]] = {
     "journal.json": (Journal, Journal(owners={PLACE: PodUid("u1")}, bindings={PodUid("u1"): {PLACE: PLACE}})),
-    "layout.json": (LayoutJournal, LayoutJournal(layout="all", ours={"GPU-5a6b": (Place("1g.5gb", 0),)})),
+    "layout.json": (LayoutJournal, LayoutJournal(layout="all", managed={"GPU-5a6b": (InstancePlace("1g.5gb", 0),)})),
     "health.json": (Marks, Marks("boot-1", (MARK,))),
     "roles.json": (dict[str, Role], {"GPU-5a6b": Role.ON_DEMAND}),
     "resources.json": (dict[str, float | None], {"nvidia.com/gpu": 12.5, "nvidia.com/gpu.shared": None}),
@@ -164,12 +164,12 @@ def test_damaged_records_of_slices_and_daemons_are_empty(
     folder = tmp_path_factory.mktemp("state")
     journal, daemons = folder / "journal.json", folder / "mps.json"
     JournalFile(journal).save(FILES["journal.json"][1])
-    RecordFile(daemons).started("nvidia.com/gpu.shared", DaemonRecord(DaemonMark("1-2"), ("GPU-5a6b",)))
-    before = JournalFile(journal).load(), dict(RecordFile(daemons).daemons)
+    MpsState(daemons).add_daemon("nvidia.com/gpu.shared", DaemonRecord(DaemonId("1-2"), ("GPU-5a6b",)))
+    before = JournalFile(journal).load(), dict(MpsState(daemons).daemons)
     for path in (journal, daemons):
         path.write_bytes(data.draw(damaged(path.read_bytes())))
     assert JournalFile(journal).load() in (before[0], Journal())
-    assert RecordFile(daemons).daemons in (before[1], {})
+    assert MpsState(daemons).daemons in (before[1], {})
 
 
 def damaged(content: bytes) -> st.SearchStrategy[bytes]:

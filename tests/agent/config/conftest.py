@@ -10,7 +10,7 @@ import pytest
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.options import ConfigMapName
-from tessera.agent.config.config_watcher import Following
+from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.clock import LoopClock
 from tessera.kube.client import Client
 from tessera.kube.informer import Informer
@@ -37,7 +37,7 @@ class Admin:
         self.client = self.user("admin", "system:masters")
         self.folder = folder
         self.changes = Changes()
-        self.agent: Following
+        self.agent: ConfigWatcher
         self._tasks: list[asyncio.Task[None]] = []
 
     def user(self, name: str, *groups: str) -> Client:
@@ -83,7 +83,7 @@ class Admin:
         client, rng = self.user("agent", *groups), random.Random(1)
         nodes: Informer[Node] = Informer(self.client, NODES, clock=self.clock, rng=rng)
         nodes.add_handler(lambda _event: self.changes.notify())
-        self.agent = Following(
+        self.agent = ConfigWatcher(
             client,
             node=lambda: nodes.cache.get(NODE),
             profiles=ConfigMapName(NAMESPACE, "sharing-profiles"),
@@ -97,7 +97,7 @@ class Admin:
         )
         self._tasks = [asyncio.create_task(nodes.run()), asyncio.create_task(self.agent.run())]
         await nodes.wait_synced()
-        await self.agent.first_look()
+        await self.agent.wait_first_read()
 
     async def stop(self) -> None:
         for task in self._tasks:

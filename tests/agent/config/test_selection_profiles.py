@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.agent.base.desired_config import SharingWish, TakenProfile
-from tessera.agent.config.selection import Files, sharing_wish
+from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
+from tessera.agent.config.selection import ConfigMapFiles, select_profile
 from tessera.api.sharing.grammar import parse_profile
 
 
@@ -15,15 +15,17 @@ def profile(replicas: int, key: str = "replicas") -> str:
     return f"version: v1\nsharing:\n  timeSlicing:\n    {entry}\n"
 
 
-FILES = Files(
+FILES = ConfigMapFiles(
     source="ConfigMap kube-system/profiles",
     texts={"slice-4": profile(4), "slice-10": profile(10), "broken": profile(4, "replica")},
 )
-LAST = TakenProfile(name="slice-2", text=profile(2), profile=parse_profile(profile(2)))
+LAST = AppliedProfile(name="slice-2", text=profile(2), profile=parse_profile(profile(2)))
 
 
-def wish(label: str = "", default: str = "", files: Files = FILES, last: TakenProfile | None = LAST) -> SharingWish:
-    return sharing_wish(files, label, default, last)
+def wish(
+    label: str = "", default: str = "", files: ConfigMapFiles = FILES, last: AppliedProfile | None = LAST
+) -> DesiredSharing:
+    return select_profile(files, label, default, last)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,7 @@ def test_label_then_default_then_nothing(label: str, default: str, name: str, re
             'there are: broken, slice-10, slice-4 in ConfigMap kube-system/profiles; did you mean "slice-4"?',
         ),
         (
-            {"label": "slice-4", "files": Files()},
+            {"label": "slice-4", "files": ConfigMapFiles()},
             "ProfileMissing",
             "there are: none; no ConfigMap of profiles is configured (--sharing-config)",
         ),
@@ -62,7 +64,7 @@ def test_label_then_default_then_nothing(label: str, default: str, name: str, re
             'profile "broken" of ConfigMap kube-system/profiles: sharing.timeSlicing.resources[0].replica: ',
         ),
         (
-            {"label": "slice-4", "files": msgspec.structs.replace(FILES, texts={}, trouble="cannot be read: no")},
+            {"label": "slice-4", "files": msgspec.structs.replace(FILES, texts={}, error="cannot be read: no")},
             "ProfilesUnreadable",
             "ConfigMap kube-system/profiles: cannot be read: no",
         ),

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from tests.agent.conftest import NODE, Scene
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.driver.driver_state import Validation
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
@@ -43,7 +43,7 @@ class DriverScene(Scene):
         self._counts_changed = asyncio.Event()
         self._publisher: asyncio.Task[None] | None = None
         super().__init__(folder, cards, **machine)
-        self.markers = Markers(folder / "run" / "nvidia" / "validations")
+        self.markers = MarkerFiles(folder / "run" / "nvidia" / "validations")
         self.options = msgspec.structs.replace(self.options, markers_dir=self.markers.folder)
         if folders:
             self.make_folder()
@@ -106,7 +106,7 @@ class DriverScene(Scene):
     def validated_now(self) -> bool:
         """Whether a validation of the driver that is there stands."""
         driver, mark = self.markers.identity(DRIVER_CONTAINER_READY), self.markers.mark(CUDA_READY)
-        return driver is not None and mark is not None and mark.speaks_of(driver)
+        return driver is not None and mark is not None and mark.is_about(driver)
 
     def start_life(self, validation: Validation = Validation.AUTO) -> None:
         """Starts the agent's process."""

@@ -9,8 +9,8 @@ import pynvml
 import pytest
 from tests.agent.driver.conftest import VERSION, DriverScene
 
-from tessera.agent.driver.driver_state import Home
-from tessera.agent.driver.gate import WatchedNvml
+from tessera.agent.driver.driver_state import DriverHome
+from tessera.agent.driver.gate import NvmlWithLossDetection
 from tessera.agent.driver.hardware import MachineDriver, SimulatedDriver
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.clock import LoopClock, SystemClock
@@ -31,9 +31,9 @@ def driver(tmp_path: Path) -> MachineDriver:
 def test_simulated_cards_believe_a_driver_container_that_says_it_is_ready(tmp_path: Path, driver: str | None) -> None:
     machine = SimulatedMachine("A30", seed="n", driver=driver)
     simulated = SimulatedDriver(machine, SystemClock(), markers=tmp_path)
-    assert simulated.library() is (driver is None)
+    assert simulated.has_library() is (driver is None)
     (tmp_path / DRIVER_CONTAINER_READY).touch()
-    assert simulated.library()
+    assert simulated.has_library()
 
 
 def put_library(root: Path) -> None:
@@ -42,11 +42,11 @@ def put_library(root: Path) -> None:
 
 
 def test_a_container_s_driver_is_found_by_its_library(driver: MachineDriver, tmp_path: Path) -> None:
-    assert not driver.library()
+    assert not driver.has_library()
     put_library(tmp_path / "root")
-    assert driver.library()
-    assert driver.root(Home.CONTAINER) == tmp_path / "root"
-    assert driver.root(Home.HOST) is None
+    assert driver.has_library()
+    assert driver.root(DriverHome.CONTAINER) == tmp_path / "root"
+    assert driver.root(DriverHome.HOST) is None
 
 
 async def test_the_container_s_library_is_the_one_that_is_opened(
@@ -55,7 +55,7 @@ async def test_the_container_s_library_is_the_one_that_is_opened(
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     put_library(tmp_path / "root")
     with pytest.raises(DriverNotLoaded, match=f"{tmp_path}/root/usr/lib64/{NAME} cannot be loaded"):
-        async with driver.nvml(Home.CONTAINER):
+        async with driver.nvml(DriverHome.CONTAINER):
             pass
 
 
@@ -63,18 +63,18 @@ def test_only_a_new_process_is_given_a_library_that_was_not_there_or_has_changed
     driver: MachineDriver, tmp_path: Path
 ) -> None:
     no_library, no_module = error_of(12, "nvmlInit"), error_of(9, "nvmlInit")
-    assert not driver.hopeless(no_library)
+    assert not driver.needs_new_process(no_library)
     (tmp_path / "dev/nvidiactl").touch()
-    assert driver.hopeless(no_library)
-    assert not driver.hopeless(no_module)
-    assert driver.hopeless(DriverMismatch("nvmlInit"))
+    assert driver.needs_new_process(no_library)
+    assert not driver.needs_new_process(no_module)
+    assert driver.needs_new_process(DriverMismatch("nvmlInit"))
 
 
 async def test_the_control_device_tells_of_a_driver_and_other_devices_do_not(
     driver: MachineDriver, tmp_path: Path
 ) -> None:
     told = asyncio.Queue[None]()
-    task = asyncio.create_task(driver.follow(lambda: told.put_nowait(None)))
+    task = asyncio.create_task(driver.watch(lambda: told.put_nowait(None)))
     async with asyncio.timeout(10):
         await told.get()
         for name in ("tty9", "nvidiactl", "tty8"):
@@ -91,7 +91,7 @@ async def test_the_control_device_tells_of_a_driver_and_other_devices_do_not(
 async def test_a_driver_that_is_gone_is_remembered_and_a_lost_card_is_not_taken_for_it() -> None:
     machine = SimulatedMachine("A30", seed="n")
     told: list[None] = []
-    async with WatchedNvml(InlineNvml(machine, SystemClock()), lambda: told.append(None)) as nvml:
+    async with NvmlWithLossDetection(InlineNvml(machine, SystemClock()), lambda: told.append(None)) as nvml:
         assert nvml.simulated
         machine.fail("memory", GpuLost)
         with pytest.raises(GpuLost):
@@ -113,14 +113,14 @@ async def test_a_driver_that_cannot_be_closed_in_order_is_closed() -> None:
         async def __aexit__(self, *exc_info: object) -> None:
             raise DriverNotLoaded("nvmlShutdown")
 
-    async with WatchedNvml(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), lambda: None):
+    async with NvmlWithLossDetection(Gone(SimulatedMachine("A30", seed="n"), SystemClock()), lambda: None):
         pass
 
 
 def test_a_host_driver_that_only_a_new_process_can_open_ends_this_one(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedDriver, "hopeless", lambda _self, error: isinstance(error, DriverNotLoaded))
+    monkeypatch.setattr(SimulatedDriver, "needs_new_process", lambda _self, error: isinstance(error, DriverNotLoaded))
 
     async def story(scene: DriverScene) -> None:
         scene.machine.unload_driver()
@@ -137,7 +137,7 @@ def test_a_host_driver_that_only_a_new_process_can_open_ends_this_one(
 def test_a_container_s_driver_never_ends_the_process(
     play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SimulatedDriver, "hopeless", lambda _self, _error: True)
+    monkeypatch.setattr(SimulatedDriver, "needs_new_process", lambda _self, _error: True)
 
     async def story(scene: DriverScene) -> None:
         await scene.begin(agent=False)
@@ -157,8 +157,8 @@ def test_simulated_drivers_tell_of_each_change_of_the_module() -> None:
 
     async def follow() -> None:
         driver = SimulatedDriver(machine, LoopClock(0.0))
-        assert driver.library()
-        task = asyncio.create_task(driver.follow(lambda: told.append(machine.loaded_driver)))
+        assert driver.has_library()
+        task = asyncio.create_task(driver.watch(lambda: told.append(machine.loaded_driver)))
         await asyncio.sleep(0)
         machine.load_driver(VERSION)
         machine.slow("devices", 1.0)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.driver.kubelet_gate import PATIENCE, Advertising
+from tessera.agent.driver.kubelet_gate import EMPTY_LISTS_TIMEOUT, GatedKubelet
 from tessera.clock import Clock, LoopClock, SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
@@ -69,7 +69,7 @@ class Node:
         self.manager = DeviceManager(
             clock=clock, checkpoint=MemoryCheckpoint(), on_change=self.changes.notify, running_pods=list
         )
-        self.advertising = Advertising(kubelet, self.changes, clock)
+        self.advertising = GatedKubelet(kubelet, self.changes, clock)
         self.plugin = Plugin()
         self._task: asyncio.Task[None] | None = None
 
@@ -99,14 +99,14 @@ def test_lists_pass_and_their_plugin_knows_when_they_are_taken() -> None:
         bus = InProcessKubelet()
         node = Node(bus, LoopClock(0.0))
         bus.start(node.manager.registered, node.manager)
-        assert node.advertising.taken
+        assert node.advertising.accepted
         node.start()
         await node.counts(2)
         node.plugin.show(5)
         await node.counts(5)
         await node.rest()
         assert node.plugin.taken == [2, 5]
-        assert node.advertising.taken
+        assert node.advertising.accepted
         assert node.advertising.devices == 5
         await node.end()
         assert node.plugin.closed
@@ -120,10 +120,10 @@ def test_nothing_is_taken_before_kubelet_listens() -> None:
         node = Node(InProcessKubelet(), LoopClock(0.0))
         node.start()
         await asyncio.sleep(1.0)
-        assert not node.advertising.taken
+        assert not node.advertising.accepted
         began = asyncio.get_running_loop().time()
         await node.advertising.close()
-        assert asyncio.get_running_loop().time() - began < PATIENCE
+        assert asyncio.get_running_loop().time() - began < EMPTY_LISTS_TIMEOUT
         await node.end()
 
     run_virtual(story())
@@ -169,5 +169,5 @@ async def test_over_kubelet_s_own_sockets_the_capacity_is_zero_at_once(sockets: 
         began = clock.monotonic()
         await node.advertising.close()
         await node.counts(0)
-        assert clock.monotonic() - began < PATIENCE
+        assert clock.monotonic() - began < EMPTY_LISTS_TIMEOUT
         await node.end()

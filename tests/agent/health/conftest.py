@@ -8,8 +8,8 @@ from typing import TypeVar
 import pytest
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.health.executor import CardResets
-from tessera.agent.health.monitor import HealthWatch
+from tessera.agent.health.executor import CardResetter
+from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
 from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
@@ -86,7 +86,7 @@ class Node:
     async def agent(self) -> "Agent":
         """An agent that has just started."""
         agent = Agent(self)
-        agent.watch.cards(await agent.hardware.devices())
+        agent.watch.set_cards(await agent.hardware.devices())
         await asyncio.sleep(0.1)
         return agent
 
@@ -98,7 +98,7 @@ class Agent:
         self.hardware = Noting(node.machine, node.clock)
         self.metrics = Metrics()
         self.was_reset: list[str] = []
-        self.watch = HealthWatch(
+        self.watch = HealthMonitor(
             hardware=self.hardware,
             policy=node.policy,
             marks_file=node.file,
@@ -107,7 +107,7 @@ class Agent:
             changes=Changes(),
             tell=lambda reason, text, _: node.told.append((reason, text)),
             metrics=self.metrics,
-            resets=CardResets(hardware=self.hardware, free=node.free, done=self._was_reset, clock=node.clock)
+            resets=CardResetter(hardware=self.hardware, free=node.free, done=self._was_reset, clock=node.clock)
             if node.resets
             else None,
         )
@@ -119,9 +119,9 @@ class Agent:
     async def _listen(self) -> None:
         while True:
             try:
-                self.watch.happened(await self.hardware.wait_event(60))
+                self.watch.hardware_event(await self.hardware.wait_event(60))
             except NvmlError as error:
-                self.watch.broken(str(error))
+                self.watch.event_watch_failed(str(error))
                 await asyncio.sleep(60)
 
     async def stop(self) -> None:

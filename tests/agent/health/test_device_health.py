@@ -1,8 +1,8 @@
 """Errors of cards and instances as kubelet sees them: which entries are out, and that they come back."""
 
-from tessera.agent.health.device_health import verdicts
-from tessera.agent.health.events import CardsSeen, Happened, Probed, ProbeResult
-from tessera.agent.health.faults import Health
+from tessera.agent.health.device_health import entry_health
+from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
+from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Gpu, MigDevice
@@ -31,48 +31,50 @@ def shares(gpu: str, uuid: str, count: int) -> list[Device]:
     ]
 
 
-def node() -> Health:
-    health = Health(HealthPolicy())
-    health.apply(CardsSeen(frozenset({ONE, OTHER})), 0)
+def node() -> HealthStateMachine:
+    health = HealthStateMachine(HealthPolicy())
+    health.decide(CardsListed(frozenset({ONE, OTHER})), 0)
     return health
 
 
-def xid(number: int, gi: int | None = None) -> Happened:
+def xid(number: int, gi: int | None = None) -> HardwareEventReported:
     ci = None if gi is None else 0
-    return Happened(Event(kind=EventKind.XID, gpu=GpuUuid(ONE), xid=number, gi_id=gi, ci_id=ci))
+    return HardwareEventReported(Event(kind=EventKind.XID, gpu=GpuUuid(ONE), xid=number, gi_id=gi, ci_id=ci))
 
 
-def out(devices: list[Device], gpus: list[Gpu], health: Health) -> list[str]:
-    return sorted(name for name, verdict in verdicts(devices, gpus, health.verdict).items() if not verdict.healthy)
+def out(devices: list[Device], gpus: list[Gpu], health: HealthStateMachine) -> list[str]:
+    return sorted(
+        name for name, verdict in entry_health(devices, gpus, health.health_of).items() if not verdict.healthy
+    )
 
 
 def test_a_bad_card_takes_all_its_shares_along_and_no_other() -> None:
     devices = [*shares(ONE, ONE, 4), *shares(OTHER, OTHER, 4)]
     health = node()
-    health.apply(xid(48), 1)
+    health.decide(xid(48), 1)
     assert out(devices, WHOLE, health) == ["GPU-1::0", "GPU-1::1", "GPU-1::2", "GPU-1::3"]
 
 
 def test_a_bad_instance_takes_its_shares_along_and_nothing_else_and_comes_back() -> None:
     devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 2)]
     health = node()
-    health.apply(xid(94, gi=3), 0)
+    health.decide(xid(94, gi=3), 0)
     assert out(devices, [CUT], health) == ["MIG-3::0", "MIG-3::1"]
     for second in (10, 20, 30):
-        health.apply(Probed(gpu=ONE, result=ProbeResult.CLEAN), second)
+        health.decide(CardProbed(gpu=ONE, result=ProbeResult.CLEAN), second)
     assert out(devices, [CUT], health) == []
 
 
 def test_a_bad_card_takes_all_its_instances_along() -> None:
     devices = [device for mig in CUT.mig_devices for device in shares(ONE, mig.uuid, 1)]
     health = node()
-    health.apply(xid(79), 0)
+    health.decide(xid(79), 0)
     assert len(out(devices, [CUT], health)) == 3
 
 
 def test_an_error_of_the_program_takes_nothing() -> None:
     health = node()
-    health.apply(xid(13), 0)
+    health.decide(xid(13), 0)
     assert out(shares(ONE, ONE, 4), WHOLE, health) == []
 
 

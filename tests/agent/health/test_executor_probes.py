@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from tessera.agent.health.events import Probed, ProbeResult
-from tessera.agent.health.executor import Prober
+from tessera.agent.health.events import CardProbed, ProbeResult
+from tessera.agent.health.executor import CardProber
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock, LoopClock
 from tessera.nvml.errors import NoPermission, ResetRequired
@@ -20,13 +20,13 @@ def machine() -> SimulatedMachine:
     return SimulatedMachine("2xA100-40GB", seed="n")
 
 
-def ask(machine: SimulatedMachine, *gpus: GpuUuid) -> list[Probed | None]:
+def ask(machine: SimulatedMachine, *gpus: GpuUuid) -> list[CardProbed | None]:
     """What the cards answer, asked one after the other."""
 
-    async def asked() -> list[Probed | None]:
-        prober = Prober(InlineNvml(machine, LoopClock(0)))
+    async def asked() -> list[CardProbed | None]:
+        prober = CardProber(InlineNvml(machine, LoopClock(0)))
         try:
-            return [await prober.ask(gpu) for gpu in gpus]
+            return [await prober.probe(gpu) for gpu in gpus]
         finally:
             prober.stop()
 
@@ -66,31 +66,31 @@ def test_a_card_that_hangs_has_failed_and_nobody_else_is_blamed(machine: Simulat
     one, other = machine.uuids()
     machine.slow("memory", 60)
     first, second, third = ask(machine, one, other, one)
-    assert first == third == Probed(gpu=one, result=ProbeResult.FAILED, text="no answer within 10 s")
+    assert first == third == CardProbed(gpu=one, result=ProbeResult.FAILED, text="no answer within 10 s")
     assert second is None
 
 
 def test_a_late_answer_makes_room_for_the_next_question(machine: SimulatedMachine) -> None:
-    async def asked(clock: Clock) -> list[Probed | None]:
-        prober = Prober(InlineNvml(machine, clock))
+    async def asked(clock: Clock) -> list[CardProbed | None]:
+        prober = CardProber(InlineNvml(machine, clock))
         machine.slow("memory", 15)
-        late = await prober.ask(machine.uuids()[0])
+        late = await prober.probe(machine.uuids()[0])
         await clock.sleep(6)
         machine.slow("memory", 0)
-        return [late, await prober.ask(machine.uuids()[1]), await prober.ask(machine.uuids()[0])]
+        return [late, await prober.probe(machine.uuids()[1]), await prober.probe(machine.uuids()[0])]
 
     told = run_virtual(asked(LoopClock(0)))
     assert [each and each.result for each in told] == [ProbeResult.FAILED, ProbeResult.CLEAN, ProbeResult.CLEAN]
 
 
 def test_a_card_is_not_blamed_while_another_call_is_with_the_driver(machine: SimulatedMachine) -> None:
-    async def asked(clock: Clock) -> list[Probed | None]:
+    async def asked(clock: Clock) -> list[CardProbed | None]:
         hardware = InlineNvml(machine, clock)
         machine.slow("set_mig_mode", 25)
         change = asyncio.create_task(hardware.set_mig_mode(machine.uuids()[1], enabled=False))
         await clock.sleep(0)
-        prober = Prober(hardware)
-        told = [await prober.ask(machine.uuids()[0]) for _ in range(4)]
+        prober = CardProber(hardware)
+        told = [await prober.probe(machine.uuids()[0]) for _ in range(4)]
         await change
         return told
 

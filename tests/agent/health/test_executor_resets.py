@@ -27,9 +27,9 @@ def test_a_free_card_is_reset_and_fit_again_soon(resetting: Node) -> None:
         node.xid(48)
         await asyncio.sleep(2)
         assert told(node) == ["GpuUnhealthy", "GpuReset"]
-        assert agent.watch.unfit(node.one)
+        assert agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(40)
-        assert not agent.watch.unfit(node.one)
+        assert not agent.watch.is_unhealthy(node.one)
         assert told(node)[2:] == ["GpuRecovered"]
 
     play(resetting, story)
@@ -41,10 +41,10 @@ def test_without_leave_to_reset_it_stays_out_until_somebody_else_does(resetting:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(1000)
-        assert agent.watch.unfit(node.one)
-        agent.watch.reset(node.one)
+        assert agent.watch.is_unhealthy(node.one)
+        agent.watch.card_reset(node.one)
         await asyncio.sleep(41)
-        assert not agent.watch.unfit(node.one)
+        assert not agent.watch.is_unhealthy(node.one)
 
     play(resetting, story)
 

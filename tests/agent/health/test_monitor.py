@@ -9,9 +9,9 @@ import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.health.device_health import verdicts
-from tessera.agent.health.faults import Scope
-from tessera.agent.health.monitor import HealthWatch
+from tessera.agent.health.device_health import entry_health
+from tessera.agent.health.faults import DeviceScope
+from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import Reaction, RecoveryAction
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
 from tessera.agent.main.metrics import Metrics
@@ -35,7 +35,7 @@ def shares(uuid: str, gpu: str = "", count: int = 4) -> list[Device]:
 
 async def unfit(agent: Agent, *devices: Device) -> set[str]:
     gpus = gpus_of((await read_stock(agent.hardware)).cards)
-    return {name for name, verdict in verdicts(devices, gpus, agent.watch.verdict).items() if not verdict.healthy}
+    return {name for name, verdict in entry_health(devices, gpus, agent.watch.health_of).items() if not verdict.healthy}
 
 
 def test_a_double_bit_error_takes_all_four_shares_of_its_card_and_no_other(node: Node) -> None:
@@ -43,8 +43,8 @@ def test_a_double_bit_error_takes_all_four_shares_of_its_card_and_no_other(node:
         node.xid(48)
         await asyncio.sleep(0.1)
         assert await unfit(agent, *shares(node.one), *shares(node.other)) == {f"{node.one}::{n}" for n in range(4)}
-        assert agent.watch.unfit(node.one)
-        assert not agent.watch.unfit(node.other)
+        assert agent.watch.is_unhealthy(node.one)
+        assert not agent.watch.is_unhealthy(node.other)
 
     play(node, story)
 
@@ -60,7 +60,7 @@ def test_a_contained_error_takes_only_its_instance_which_is_fit_again_soon(tmp_p
         node.xid(94, bad, mig.ci_id)
         await asyncio.sleep(0.1)
         assert await unfit(agent, *entries) == {f"{mig.mig_uuid}::0", f"{mig.mig_uuid}::1"}
-        assert not agent.watch.unfit(node.one)
+        assert not agent.watch.is_unhealthy(node.one)
         await asyncio.sleep(29)
         assert await unfit(agent, *entries)
         await asyncio.sleep(11)
@@ -73,10 +73,10 @@ def test_an_instance_that_was_destroyed_takes_its_mark_along(tmp_path: Path) -> 
     async def story(node: Node, agent: Agent) -> None:
         node.xid(94, 7, 0)
         await asyncio.sleep(0.1)
-        assert not agent.watch.verdict(Scope(node.one, 7, 0)).healthy
+        assert not agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
         told = len(node.told)
-        agent.watch.instance_gone(node.one, 7)
-        assert agent.watch.verdict(Scope(node.one, 7, 0)).healthy
+        agent.watch.instance_destroyed(node.one, 7)
+        assert agent.watch.health_of(DeviceScope(node.one, 7, 0)).healthy
         assert len(node.told) == told, "nothing recovered, it is another instance"
 
     play(Node(tmp_path, mig=True), story)
@@ -87,10 +87,10 @@ def test_the_mark_of_an_instance_whose_end_nobody_told_goes_with_the_next_probe(
         gi = node.machine.create_gpu_instance(node.one, "1g.5gb", 0)
         node.xid(94, gi, 0)
         await asyncio.sleep(2)
-        assert not agent.watch.verdict(Scope(node.one, gi, 0)).healthy
+        assert not agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
         node.machine.destroy_gpu_instance(node.one, gi)
         await asyncio.sleep(10)
-        assert agent.watch.verdict(Scope(node.one, gi, 0)).healthy
+        assert agent.watch.health_of(DeviceScope(node.one, gi, 0)).healthy
 
     play(Node(tmp_path, mig=True), story)
 
@@ -99,7 +99,7 @@ def test_an_error_of_the_program_is_nothing(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(13)
         await asyncio.sleep(0.1)
-        assert agent.watch.summary().reason == "CardsHealthy"
+        assert agent.watch.condition().reason == "CardsHealthy"
         assert node.told == []
         assert agent.gauge("tessera_gpu_events_total", gpu=node.one, event="xid-13") == 1
 
@@ -121,7 +121,7 @@ def test_the_variables_of_the_device_plugin_decide_what_counts(
     async def story(node: Node, agent: Agent) -> None:
         node.xid(xid)
         await asyncio.sleep(0.1)
-        assert agent.watch.unfit(node.one) is counts
+        assert agent.watch.is_unhealthy(node.one) is counts
 
     play(Node(tmp_path, environment=environment), story)
 
@@ -130,18 +130,18 @@ def test_a_lost_card_is_out_until_the_node_is_booted(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.machine.lose(node.one)
         await asyncio.sleep(0.1)
-        status, reason, message = agent.watch.summary()
+        status, reason, message = agent.watch.condition()
         assert (status, reason) == ("False", "CardUnhealthy")
         assert message.startswith(f"GPU 0 ({node.one}): ")
         assert "not given out until the node is rebooted" in message
         await asyncio.sleep(1000)
-        assert agent.watch.unfit(node.one)
-        assert not agent.watch.unfit(node.other)
+        assert agent.watch.is_unhealthy(node.one)
+        assert not agent.watch.is_unhealthy(node.other)
         await agent.stop()
         node.machine.reboot()
         node.boot = "boot-2"
         after = await node.agent()
-        assert after.watch.summary().status == "True"
+        assert after.watch.condition().status == "True"
         await after.stop()
 
     play(node, story)
@@ -153,8 +153,8 @@ def test_a_card_that_was_lost_before_the_agent_came_is_out_at_once(node: Node) -
 
     async def begun() -> None:
         agent = Agent(node)
-        agent.watch.cards(node.machine.devices())
-        assert agent.watch.verdict(Scope(node.one)).reaction is Reaction.REBOOT
+        agent.watch.set_cards(node.machine.devices())
+        assert agent.watch.health_of(DeviceScope(node.one)).reaction is Reaction.REBOOT
         await agent.stop()
 
     run_virtual(begun())
@@ -166,10 +166,10 @@ def test_a_restart_of_the_agent_keeps_what_is_known(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(0.1)
-        before = agent.watch.health.marks()
+        before = agent.watch.state_machine.faults()
         await agent.stop()
         after = Agent(node)
-        assert after.watch.health.marks() == before
+        assert after.watch.state_machine.faults() == before
         await after.stop()
 
     play(node, story)
@@ -182,12 +182,12 @@ def test_a_boot_ends_what_was_known_also_if_its_id_comes_late(node: Node) -> Non
         await agent.stop()
         node.boot = ""
         after = await node.agent()
-        assert after.watch.unfit(node.one)
+        assert after.watch.is_unhealthy(node.one)
         node.boot = "boot-2"
-        after.watch.cards([])
-        after.watch.cards(await after.hardware.devices())
+        after.watch.set_cards([])
+        after.watch.set_cards(await after.hardware.devices())
         await asyncio.sleep(0.1)
-        assert not after.watch.unfit(node.one)
+        assert not after.watch.is_unhealthy(node.one)
         await after.stop()
 
     play(node, story)
@@ -201,7 +201,7 @@ def test_marks_of_a_boot_whose_id_was_not_known_yet_are_of_the_boot_that_is_told
         await asyncio.sleep(2)
         node.boot = "boot-1"
         await asyncio.sleep(11)
-        assert agent.watch.unfit(node.one)
+        assert agent.watch.is_unhealthy(node.one)
 
     play(node, story)
 
@@ -213,9 +213,9 @@ def test_a_restart_with_a_clock_that_went_back_prolongs_nothing(node: Node) -> N
         await agent.stop()
         node.clock.ahead -= 86_400
         after = await node.agent()
-        assert after.watch.unfit(node.one)
+        assert after.watch.is_unhealthy(node.one)
         await asyncio.sleep(41)
-        assert not after.watch.unfit(node.one)
+        assert not after.watch.is_unhealthy(node.one)
         await after.stop()
 
     play(node, story)
@@ -227,10 +227,10 @@ def test_a_clock_that_is_set_changes_nothing_while_the_agent_runs(node: Node) ->
         await asyncio.sleep(0.1)
         node.clock.ahead += 86_400
         await asyncio.sleep(1)
-        assert agent.watch.unfit(node.one)
+        assert agent.watch.is_unhealthy(node.one)
         node.clock.ahead -= 2 * 86_400
         await asyncio.sleep(40)
-        assert not agent.watch.unfit(node.one)
+        assert not agent.watch.is_unhealthy(node.one)
 
     play(node, story)
 
@@ -241,7 +241,7 @@ def test_marks_that_cannot_be_kept_hold_and_are_counted(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.xid(48)
         await asyncio.sleep(0.1)
-        assert agent.watch.unfit(node.one)
+        assert agent.watch.is_unhealthy(node.one)
         assert agent.gauge("tessera_gpu_marks_not_kept_total")
 
     play(node, story)
@@ -251,14 +251,14 @@ def test_a_broken_event_watch_degrades_every_card_and_takes_none(node: Node) -> 
     node.machine.fail("wait_event", Unknown)
 
     async def story(node: Node, agent: Agent) -> None:
-        assert agent.watch.summary()[:2] == ("True", "CardDegraded")
-        assert not agent.watch.unfit(node.one)
+        assert agent.watch.condition()[:2] == ("True", "CardDegraded")
+        assert not agent.watch.is_unhealthy(node.one)
         assert {reason for reason, _ in node.told} == {"GpuDegraded"}
         again = Agent(node)
-        assert again.watch.health.marks() == (), "a new process waits for events anew"
+        assert again.watch.state_machine.faults() == (), "a new process waits for events anew"
         await again.stop()
         await asyncio.sleep(130)
-        assert agent.watch.summary().reason == "CardsHealthy"
+        assert agent.watch.condition().reason == "CardsHealthy"
 
     play(node, story)
 
@@ -268,7 +268,7 @@ def test_while_events_cannot_be_read_all_cards_are_asked_often(node: Node) -> No
         await asyncio.sleep(65)
         agent.hardware.probes.clear()
         node.machine.fail("wait_event", Unknown, times=None)
-        agent.watch.broken("unknown error")
+        agent.watch.event_watch_failed("unknown error")
         await asyncio.sleep(31)
         assert len(agent.hardware.probes) == 6
 
@@ -281,8 +281,8 @@ def test_an_error_of_a_card_that_the_driver_cannot_name_takes_all_and_asks_all(n
         agent.hardware.probes.clear()
         node.machine.report(SimEvent(EventKind.XID, None, 94, None, None))
         await asyncio.sleep(1)
-        assert agent.watch.unfit(node.one)
-        assert agent.watch.unfit(node.other)
+        assert agent.watch.is_unhealthy(node.one)
+        assert agent.watch.is_unhealthy(node.other)
         assert len(agent.hardware.probes) == 2
 
     play(node, story)
@@ -292,13 +292,13 @@ def test_the_driver_s_own_verdict_takes_a_card_and_gives_it_back(node: Node) -> 
     async def story(node: Node, agent: Agent) -> None:
         node.asks_for(RecoveryAction.DRAIN_AND_RESET)
         await asyncio.sleep(61)
-        assert agent.watch.verdict(Scope(node.one)).text == "the driver asks for: drain and reset"
+        assert agent.watch.health_of(DeviceScope(node.one)).text == "the driver asks for: drain and reset"
         await asyncio.sleep(600)
-        assert agent.watch.unfit(node.one)
+        assert agent.watch.is_unhealthy(node.one)
         node.asks_for(RecoveryAction.NONE)
-        agent.watch.reset(node.one)
+        agent.watch.card_reset(node.one)
         await asyncio.sleep(41)
-        assert not agent.watch.unfit(node.one)
+        assert not agent.watch.is_unhealthy(node.one)
 
     play(node, story)
 
@@ -308,7 +308,7 @@ def test_a_verdict_that_an_event_announces_is_read_at_once(node: Node) -> None:
         node.asks_for(RecoveryAction.GPU_RESET)
         node.xid(154)
         await asyncio.sleep(1.1)
-        assert agent.watch.verdict(Scope(node.one)).reaction is Reaction.RESET
+        assert agent.watch.health_of(DeviceScope(node.one)).reaction is Reaction.RESET
 
     play(node, story)
 
@@ -317,9 +317,9 @@ def test_a_card_whose_driver_hangs_is_taken_and_no_other_is(node: Node) -> None:
     async def story(node: Node, agent: Agent) -> None:
         node.machine.slow("memory", 10_000)
         await asyncio.sleep(200)
-        out = {gpu: agent.watch.unfit(gpu) for gpu in (node.one, node.other)}
+        out = {gpu: agent.watch.is_unhealthy(gpu) for gpu in (node.one, node.other)}
         assert sorted(out.values()) == [False, True]
-        assert "no answer within 10 s" in agent.watch.summary().message
+        assert "no answer within 10 s" in agent.watch.condition().message
         assert agent.gauge("tessera_gpu_probes_total", result="not-asked")
 
     play(node, story)
@@ -359,7 +359,7 @@ def test_every_change_is_told_once_and_shown(tmp_path: Path) -> None:
             await asyncio.sleep(0.1)
         where = f"GPU 0 ({node.one}) GPU instance {gi}"
         assert node.told == [("GpuUnhealthy", f"{where}: XID 94; not given out until it has proven itself")]
-        assert agent.watch.summary().message == node.told[0][1]
+        assert agent.watch.condition().message == node.told[0][1]
         assert agent.gauge("tessera_gpu_health", gpu=node.one) == Reaction.DRAIN
         assert agent.gauge("tessera_gpu_health", gpu=node.other) == Reaction.IGNORE
         await asyncio.sleep(45)
@@ -372,7 +372,7 @@ def test_every_change_is_told_once_and_shown(tmp_path: Path) -> None:
 def test_before_the_cards_are_known_nothing_is_claimed(node: Node) -> None:
     async def begun() -> None:
         agent = Agent(node)
-        assert agent.watch.summary()[:2] == ("Unknown", "NoCards")
+        assert agent.watch.condition()[:2] == ("Unknown", "NoCards")
         await agent.stop()
 
     run_virtual(begun())
@@ -383,8 +383,8 @@ def test_a_card_that_is_not_the_node_s_any_more_is_not_asked_and_not_shown(node:
         left = [each for each in await agent.hardware.devices() if each.uuid == node.other]
         node.xid(48)
         await asyncio.sleep(0.1)
-        agent.watch.cards(left)
-        assert agent.watch.summary().status == "True"
+        agent.watch.set_cards(left)
+        assert agent.watch.condition().status == "True"
         assert agent.gauge("tessera_gpu_health", gpu=node.one) is None
 
     play(node, story)
@@ -394,7 +394,7 @@ def test_the_same_cards_again_wake_nobody(node: Node) -> None:
     async def begun() -> None:
         changes = Changes()
         hardware = InlineNvml(node.machine, LoopClock(EPOCH))
-        watch = HealthWatch(
+        watch = HealthMonitor(
             hardware=hardware,
             policy=node.policy,
             marks_file=node.file,
@@ -405,13 +405,13 @@ def test_the_same_cards_again_wake_nobody(node: Node) -> None:
             metrics=Metrics(),
         )
         cards = await hardware.devices()
-        watch.cards(cards)
+        watch.set_cards(cards)
         seen = changes.count
-        watch.cards([msgspec.structs.replace(card) for card in cards])
+        watch.set_cards([msgspec.structs.replace(card) for card in cards])
         assert changes.count == seen
-        watch.broken("unknown error")
+        watch.event_watch_failed("unknown error")
         assert changes.count == seen + 1, "a changed verdict wakes everybody"
-        watch.broken("unknown error")
+        watch.event_watch_failed("unknown error")
         assert changes.count == seen + 1
 
     run_virtual(begun())

@@ -9,7 +9,7 @@ from tessera.agent.health.policy import (
     Reaction,
     XidList,
     parse_xids,
-    passed_over,
+    unknown_words,
 )
 
 
@@ -39,7 +39,7 @@ def test_a_list_of_xids(text: str, expected: set[int]) -> None:
     [("", ()), ("68, 67 ,,all", ()), ("13;31", ("13;31",)), ("-68,XIDs,0x1f", ("-68", "0x1f"))],
 )
 def test_what_no_list_of_xids_holds_is_known(text: str, expected: tuple[str, ...]) -> None:
-    assert passed_over(text) == expected
+    assert unknown_words(text) == expected
 
 
 @pytest.mark.parametrize("text", ["all", "xids", "ALL", "12, all"])

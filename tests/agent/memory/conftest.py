@@ -20,8 +20,8 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import Holder
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
 from tessera.agent.main.metrics import Metrics
-from tessera.agent.memory.monitor import MemoryWatch
-from tessera.agent.memory.policy import Mode, Rules
+from tessera.agent.memory.monitor import MemoryMonitor
+from tessera.agent.memory.policy import EnforcementMode, MemoryRules
 from tessera.api.names import PodUid
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Offer
@@ -172,12 +172,12 @@ class Node:
     def reasons(self) -> list[tuple[str, str]]:
         return [(pod, reason) for pod, reason, _ in self.told]
 
-    def watch(self, mode: Mode, **rules: Any) -> MemoryWatch:
+    def watch(self, mode: EnforcementMode, **rules: Any) -> MemoryMonitor:
         self.metrics = Metrics()
-        return MemoryWatch(
+        return MemoryMonitor(
             hardware=self.hardware,
             processes=self.table,
-            rules=Rules(mode=mode, **{"start_grace": 0.0, **rules}),
+            rules=MemoryRules(mode=mode, **{"start_grace": 0.0, **rules}),
             offer=lambda: self.offer,
             holders=self.holders,
             pods=lambda: list(self.pods.values()),
@@ -211,7 +211,7 @@ def node(proc: Proc, tmp_path: Path) -> Node:
     return Node(proc, tmp_path)
 
 
-def play(node: Node, mode: Mode, story: Callable[[], Awaitable[None]], **rules: Any) -> None:
+def play(node: Node, mode: EnforcementMode, story: Callable[[], Awaitable[None]], **rules: Any) -> None:
     """Plays a story on virtual time while the watch runs."""
 
     async def played() -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
 
 from tessera.agent.base.processes import ProcessTable, parse_cgroup
-from tessera.agent.memory.policy import Mode
+from tessera.agent.memory.policy import EnforcementMode
 from tessera.api.names import PodUid
 from tessera.kube.resources import PODS
 from tessera_lab.simulation.virtual_time import run_virtual
@@ -33,7 +33,7 @@ def test_a_hog_is_ended_and_its_neighbour_lives(node: Node) -> None:
         await asyncio.sleep(100)
         assert neighbour.poll() is None
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_the_grace_for_peaks_at_the_start_is_kept(node: Node) -> None:
@@ -44,7 +44,7 @@ def test_the_grace_for_peaks_at_the_start_is_kept(node: Node) -> None:
         await asyncio.sleep(12)
         assert hog.wait(10) == -signal.SIGTERM
 
-    play(node, Mode.KILL, story, start_grace=30.0)
+    play(node, EnforcementMode.KILL, story, start_grace=30.0)
 
 
 def test_several_processes_of_a_pod_share_its_limit(node: Node) -> None:
@@ -57,7 +57,7 @@ def test_several_processes_of_a_pod_share_its_limit(node: Node) -> None:
         assert small.poll() is None
         assert node.memory("used", "hog") == 15
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def hierarchies() -> list[Path]:
@@ -93,7 +93,7 @@ def test_all_the_way_with_the_machine_s_own_processes_and_cgroups(node: Node) ->
     """Watch, decision, pidfd, signal; on machines where cgroups can be made the kernel itself names the pod."""
 
     async def story(stack: ExitStack) -> None:
-        await node.watch(Mode.KILL).look()
+        await node.watch(EnforcementMode.KILL).take_sample()
         hog, neighbour = await hog_and_neighbour(node)
         children = {"hog": hog, "neighbour": neighbour}
         moved = [
@@ -101,9 +101,9 @@ def test_all_the_way_with_the_machine_s_own_processes_and_cgroups(node: Node) ->
         ]
         if all(moved):
             node.table = ProcessTable()
-        watch = node.watch(Mode.KILL)
+        watch = node.watch(EnforcementMode.KILL)
         for _ in range(3):
-            await watch.look()
+            await watch.take_sample()
             await node.clock.sleep(5)
         assert hog.wait(10) == -signal.SIGTERM
         assert neighbour.poll() is None
@@ -133,7 +133,7 @@ def test_a_process_that_ended_meanwhile_is_not_signalled(node: Node) -> None:
         assert ("hog", "GpuMemoryProcessEnded") not in node.reasons()
         assert neighbour.poll() is None
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_another_process_that_has_the_pid_meanwhile_is_not_signalled(node: Node) -> None:
@@ -151,7 +151,7 @@ def test_another_process_that_has_the_pid_meanwhile_is_not_signalled(node: Node)
         await asyncio.sleep(5)
         assert innocent.poll() is None
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_a_hog_is_evicted_once_and_told_why(node: Node) -> None:
@@ -167,7 +167,7 @@ def test_a_hog_is_evicted_once_and_told_why(node: Node) -> None:
         assert node.reasons().count(("hog", "GpuMemoryEvicted")) == 1
         assert hog.poll() is None, "ending it is kubelet's business"
 
-    play(node, Mode.EVICT, story)
+    play(node, EnforcementMode.EVICT, story)
 
 
 def test_a_disruption_budget_keeps_a_hog_and_it_is_told(node: Node) -> None:
@@ -194,7 +194,7 @@ def test_a_disruption_budget_keeps_a_hog_and_it_is_told(node: Node) -> None:
         await asyncio.sleep(30)
         assert node.reasons().count(("hog", "GpuMemoryEvictionBlocked")) == 2, "asked for again after a while"
 
-    play(node, Mode.EVICT, story)
+    play(node, EnforcementMode.EVICT, story)
 
 
 def test_an_eviction_that_is_not_due_any_more_is_left_out(node: Node) -> None:
@@ -210,7 +210,7 @@ def test_an_eviction_that_is_not_due_any_more_is_left_out(node: Node) -> None:
         assert (await node.client.get(PODS, "hog", "team")).metadata.deletion_timestamp is None
         assert node.gauge("tessera_memory_decisions_total", act="evict", outcome="within-limit") == 1
 
-    play(node, Mode.EVICT, story)
+    play(node, EnforcementMode.EVICT, story)
 
 
 def test_nobody_is_evicted_while_the_api_server_does_not_answer(node: Node) -> None:
@@ -223,7 +223,7 @@ def test_nobody_is_evicted_while_the_api_server_does_not_answer(node: Node) -> N
         await asyncio.sleep(6)
         assert (await node.client.get(PODS, "hog", "team")).metadata.deletion_timestamp is not None
 
-    play(node, Mode.EVICT, story)
+    play(node, EnforcementMode.EVICT, story)
 
 
 def test_a_process_that_the_kernel_does_not_let_us_end_is_told(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,4 +238,4 @@ def test_a_process_that_the_kernel_does_not_let_us_end_is_told(node: Node, monke
         assert hog.poll() is None
         assert node.told[-1][:2] == ("hog", "GpuMemoryProcessNotEnded")
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.memory.enforcement import Outcome, carry_out, still_holds
-from tessera.agent.memory.policy import Act, Card, Decision, Use
+from tessera.agent.memory.enforcement import EnforcementOutcome, find_objection, signal_process
+from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, ProcessUse
 from tessera.api.names import PodUid
 
 GIB = 2**30
@@ -34,24 +34,24 @@ class Tenant:
         (self._folder / "stat").symlink_to(f"/proc/{process.pid}/stat")
         self.move(POD)
         self.table = ProcessTable(proc)
-        self.card: Card | None = self.with_memory(15)
+        self.card: CardUse | None = self.with_memory(15)
 
     def move(self, pod: PodUid | None) -> None:
         path = f"/kubepods/pod{pod}/{CONTAINER}" if pod else "/user.slice"
         (self._folder / "cgroup").write_text(f"0::{path}\n")
 
-    def with_memory(self, gib: int, process: ProcessId | None = None, pod: PodUid | None = POD) -> Card:
-        use = Use(process=process or self.process, bytes=gib * GIB, pod=pod)
-        return Card(device=GPU, total=40 * GIB, used=gib * GIB, uses=(use,))
+    def with_memory(self, gib: int, process: ProcessId | None = None, pod: PodUid | None = POD) -> CardUse:
+        use = ProcessUse(process=process or self.process, bytes=gib * GIB, pod=pod)
+        return CardUse(device=GPU, total=40 * GIB, used=gib * GIB, uses=(use,))
 
-    def decision(self, act: Act = Act.TERMINATE) -> Decision:
-        return Decision(act=act, device=GPU, pod=POD, used=15 * GIB, limit=10 * GIB, process=self.process)
+    def decision(self, act: MemoryAction = MemoryAction.TERMINATE) -> MemoryDecision:
+        return MemoryDecision(action=act, device=GPU, pod=POD, used=15 * GIB, limit=10 * GIB, process=self.process)
 
-    async def read(self, _: str) -> Card | None:
+    async def read(self, _: str) -> CardUse | None:
         return self.card
 
-    async def carry_out(self, act: Act = Act.TERMINATE) -> Outcome:
-        return await carry_out(self.decision(act), processes=self.table, read_card=self.read)
+    async def carry_out(self, act: MemoryAction = MemoryAction.TERMINATE) -> EnforcementOutcome:
+        return await signal_process(self.decision(act), processes=self.table, read_card=self.read)
 
 
 @pytest.fixture
@@ -65,9 +65,13 @@ def tenant(tmp_path: Path) -> Iterator[Tenant]:
         process.kill()
 
 
-@pytest.mark.parametrize(("act", "number"), [(Act.TERMINATE, signal.SIGTERM), (Act.KILL, signal.SIGKILL)])
-async def test_a_process_over_its_limit_gets_the_signal(tenant: Tenant, act: Act, number: signal.Signals) -> None:
-    assert await tenant.carry_out(act) is Outcome.SENT
+@pytest.mark.parametrize(
+    ("act", "number"), [(MemoryAction.TERMINATE, signal.SIGTERM), (MemoryAction.KILL, signal.SIGKILL)]
+)
+async def test_a_process_over_its_limit_gets_the_signal(
+    tenant: Tenant, act: MemoryAction, number: signal.Signals
+) -> None:
+    assert await tenant.carry_out(act) is EnforcementOutcome.SENT
     assert tenant.child.wait() == -number
 
 
@@ -102,36 +106,36 @@ def proven_otherwise(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [
-        (elsewhere, Outcome.NOT_OF_POD),
-        (no_pod, Outcome.NOT_OF_POD),
-        (unreadable, Outcome.UNREADABLE),
-        (implausible, Outcome.UNREADABLE),
-        (gave_back, Outcome.WITHIN_LIMIT),
-        (left_the_card, Outcome.NOT_ON_CARD),
-        (proven_otherwise, Outcome.NOT_ON_CARD),
+        (elsewhere, EnforcementOutcome.NOT_OF_POD),
+        (no_pod, EnforcementOutcome.NOT_OF_POD),
+        (unreadable, EnforcementOutcome.UNREADABLE),
+        (implausible, EnforcementOutcome.UNREADABLE),
+        (gave_back, EnforcementOutcome.WITHIN_LIMIT),
+        (left_the_card, EnforcementOutcome.NOT_ON_CARD),
+        (proven_otherwise, EnforcementOutcome.NOT_ON_CARD),
     ],
 )
 async def test_if_anything_has_changed_nothing_is_sent(
-    tenant: Tenant, change: Callable[[Tenant], None], outcome: Outcome
+    tenant: Tenant, change: Callable[[Tenant], None], outcome: EnforcementOutcome
 ) -> None:
     change(tenant)
-    assert await tenant.carry_out(Act.KILL) is outcome
+    assert await tenant.carry_out(MemoryAction.KILL) is outcome
     assert tenant.child.poll() is None
 
 
 async def test_a_process_that_ended_is_not_signalled(tenant: Tenant) -> None:
     tenant.child.kill()
     tenant.child.wait()
-    assert await tenant.carry_out() is Outcome.ENDED
+    assert await tenant.carry_out() is EnforcementOutcome.ENDED
 
 
 async def test_a_process_that_ends_while_the_card_is_read_is_not_signalled(tenant: Tenant) -> None:
-    async def read(_: str) -> Card | None:
+    async def read(_: str) -> CardUse | None:
         tenant.child.kill()
         tenant.child.wait()
         return tenant.card
 
-    assert await carry_out(tenant.decision(), processes=tenant.table, read_card=read) is Outcome.ENDED
+    assert await signal_process(tenant.decision(), processes=tenant.table, read_card=read) is EnforcementOutcome.ENDED
 
 
 async def test_a_kernel_without_pidfds_ends_nobody(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,18 +143,18 @@ async def test_a_kernel_without_pidfds_ends_nobody(tenant: Tenant, monkeypatch: 
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(os, "pidfd_open", refused)
-    assert await tenant.carry_out() is Outcome.NOT_PERMITTED
+    assert await tenant.carry_out() is EnforcementOutcome.NOT_PERMITTED
     assert tenant.child.poll() is None
 
 
 async def test_only_a_process_can_be_signalled(tenant: Tenant) -> None:
     with pytest.raises(ValueError, match="only a process can be signalled"):
-        await tenant.carry_out(Act.EVICT)
+        await tenant.carry_out(MemoryAction.EVICT)
 
 
 async def test_an_eviction_is_looked_at_again_too(tenant: Tenant) -> None:
-    decision = tenant.decision(Act.EVICT)
-    assert await still_holds(decision, None, processes=tenant.table, read_card=tenant.read) is None
+    decision = tenant.decision(MemoryAction.EVICT)
+    assert await find_objection(decision, None, processes=tenant.table, read_card=tenant.read) is None
     gave_back(tenant)
-    outcome = await still_holds(decision, None, processes=tenant.table, read_card=tenant.read)
-    assert outcome is Outcome.WITHIN_LIMIT
+    outcome = await find_objection(decision, None, processes=tenant.table, read_card=tenant.read)
+    assert outcome is EnforcementOutcome.WITHIN_LIMIT

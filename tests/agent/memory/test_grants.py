@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from tessera.agent.inventory.device_users import Holder
-from tessera.agent.memory.grants import ENFORCEMENT, LIMIT, MIRROR, Tenants, cgroup_uid, shared_devices
-from tessera.agent.memory.policy import Tenant
+from tessera.agent.memory.grants import (
+    ENFORCEMENT_ANNOTATION,
+    LIMIT_ANNOTATION,
+    MIRROR_ANNOTATION,
+    MemoryGrants,
+    cgroup_uid,
+    shared_devices,
+)
+from tessera.agent.memory.policy import MemoryGrant
 from tessera.api.names import PodUid
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Gpu, MigDevice, Offer
@@ -60,9 +67,9 @@ def given(
     shared: Offer | None = None,
     totals: dict[str, int] | None = None,
     **more: Any,
-) -> tuple[Tenant, ...]:
+) -> tuple[MemoryGrant, ...]:
     totals = totals or {GPU: 40 * GIB}
-    return Tenants().update(held, shared or offer(), totals, more.get("pods", (pod(), pod(B, name="b"))))
+    return MemoryGrants().update(held, shared or offer(), totals, more.get("pods", (pod(), pod(B, name="b"))))
 
 
 def limits(*held: Holder, shared: Offer | None = None, total: int = 40 * GIB) -> dict[str, float]:
@@ -110,7 +117,7 @@ def test_a_pod_that_held_the_whole_card_before_it_was_shared_is_not_limited() ->
 
 
 def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
-    tenants, held, pods = Tenants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
+    tenants, held, pods = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}, (pod(), pod(B, name="b"))
 
     def now(shared: Offer, *more: Holder) -> dict[str, float]:
         told = tenants.update({GPU: (*held[GPU], *more)}, shared, {GPU: 40 * GIB}, pods)
@@ -123,10 +130,10 @@ def test_what_a_pod_came_for_is_not_taken_from_it_by_another_profile() -> None:
 
 
 def test_what_pods_came_for_outlives_the_agent() -> None:
-    before = Tenants()
+    before = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
     before.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
-    (told,) = Tenants(before.shares).update(held, offer(replicas=8), {GPU: 40 * GIB}, [pod()])
+    (told,) = MemoryGrants(before.shares).update(held, offer(replicas=8), {GPU: 40 * GIB}, [pod()])
     assert told.limits == {GPU: 10 * GIB}
 
 
@@ -135,7 +142,7 @@ def test_a_pod_whose_share_nobody_remembers_may_use_the_card() -> None:
 
 
 def test_what_a_pod_came_for_is_remembered_while_its_card_cannot_be_read() -> None:
-    tenants, held = Tenants(), {GPU: (holder(A, f"{GPU}::0"),)}
+    tenants, held = MemoryGrants(), {GPU: (holder(A, f"{GPU}::0"),)}
     tenants.update(held, offer(replicas=4), {GPU: 40 * GIB}, [pod()])
     tenants.update(held, offer(replicas=8), {}, [pod()])
     assert tenants.shares == {GPU: {A: 10 * GIB}}
@@ -148,22 +155,22 @@ def test_what_a_pod_came_for_is_remembered_while_its_card_cannot_be_read() -> No
     [("8Gi", 8 * GIB), ("500M", 500_000_000), ("20Gi", 10 * GIB)],
 )
 def test_a_pod_may_be_held_to_less_but_not_to_more(text: str, limit: int) -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(LIMIT, text)])
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(LIMIT_ANNOTATION, text)])
     assert told.limits == {GPU: limit}
 
 
 @pytest.mark.parametrize("text", ["much", "0", "-1Gi", ""])
 def test_a_limit_that_is_none_does_not_count_and_says_so(text: str) -> None:
-    tenants = Tenants()
+    tenants = MemoryGrants()
     held = {GPU: (holder(A, f"{GPU}::0"),)}
-    (told,) = tenants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT, text)])
+    (told,) = tenants.update(held, offer(), {GPU: 40 * GIB}, [annotated(LIMIT_ANNOTATION, text)])
     assert told.limits == {GPU: 10 * GIB}
-    assert tenants.refused[A].startswith(f"annotation {LIMIT} does not count: ")
+    assert tenants.rejected_limits[A].startswith(f"annotation {LIMIT_ANNOTATION} does not count: ")
 
 
 @pytest.mark.parametrize(("text", "opted_out"), [("off", True), ("Off ", True), ("on", False), ("", False)])
 def test_a_pod_may_opt_out_of_the_consequences(text: str, opted_out: bool) -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(ENFORCEMENT, text)])
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(ENFORCEMENT_ANNOTATION, text)])
     assert told.opted_out is opted_out
 
 
@@ -173,9 +180,9 @@ def test_a_pod_that_is_being_deleted_is_leaving() -> None:
 
 
 def test_a_static_pod_is_known_by_the_hash_that_its_cgroups_carry() -> None:
-    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MIRROR, HASH)])
+    (told,) = given({GPU: (holder(A, f"{GPU}::0"),)}, pods=[annotated(MIRROR_ANNOTATION, HASH)])
     assert told.pod == HASH
 
 
 def test_no_pod_passes_for_another_by_an_annotation() -> None:
-    assert cgroup_uid(annotated(MIRROR, B)) == A
+    assert cgroup_uid(annotated(MIRROR_ANNOTATION, B)) == A

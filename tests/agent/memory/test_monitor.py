@@ -7,8 +7,8 @@ import signal
 import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
-from tessera.agent.memory.grants import ENFORCEMENT, LIMIT
-from tessera.agent.memory.policy import Mode
+from tessera.agent.memory.grants import ENFORCEMENT_ANNOTATION, LIMIT_ANNOTATION
+from tessera.agent.memory.policy import EnforcementMode
 from tessera.nvml.errors import GpuLost
 
 
@@ -27,7 +27,7 @@ def test_a_hog_is_shown_at_the_first_sample_and_told_of_at_the_third(node: Node)
         assert hog.poll() is None
         assert node.gauge("tessera_memory_decisions_total", act="exceeded", outcome="told") == 1
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_whoever_comes_near_is_warned_from_warn_on(node: Node) -> None:
@@ -36,7 +36,7 @@ def test_whoever_comes_near_is_warned_from_warn_on(node: Node) -> None:
         await asyncio.sleep(30)
         assert node.reasons() == [("hog", "GpuMemoryNearLimit"), ("neighbour", "GpuMemoryNearLimit")]
 
-    play(node, Mode.WARN, story)
+    play(node, EnforcementMode.WARN, story)
 
 
 def test_off_reads_no_card(node: Node) -> None:
@@ -46,7 +46,7 @@ def test_off_reads_no_card(node: Node) -> None:
         await asyncio.sleep(600)
         assert node.hardware.calls == calls
 
-    play(node, Mode.OFF, story)
+    play(node, EnforcementMode.OFF, story)
 
 
 def test_cards_that_nobody_shares_are_not_read(node: Node) -> None:
@@ -59,7 +59,7 @@ def test_cards_that_nobody_shares_are_not_read(node: Node) -> None:
         await asyncio.sleep(61)
         assert node.hardware.calls - calls <= 4, "two calls a sample, and nobody holds a share"
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_a_process_that_no_pod_is_proven_for_is_counted_and_left_alone(node: Node) -> None:
@@ -71,7 +71,7 @@ def test_a_process_that_no_pod_is_proven_for_is_counted_and_left_alone(node: Nod
         assert node.told == []
         assert node.gauge("tessera_memory_unproven_bytes", gpu=node.gpu) == 25 * GIB
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_pids_of_another_namespace_concern_nobody(node: Node) -> None:
@@ -84,7 +84,7 @@ def test_pids_of_another_namespace_concern_nobody(node: Node) -> None:
         assert node.told == []
         assert node.gauge("tessera_memory_unproven_bytes", gpu=node.gpu) == 25 * GIB
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_a_pod_that_was_given_no_part_of_the_card_is_told_and_left_alone(node: Node) -> None:
@@ -96,7 +96,7 @@ def test_a_pod_that_was_given_no_part_of_the_card_is_told_and_left_alone(node: N
         assert node.reasons() == [("stranger", "GpuMemoryWithoutShare")]
         assert (node.memory("used", "stranger"), node.memory("limit", "stranger")) == (25, 0)
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_nothing_is_decided_while_kubelet_does_not_say_who_holds_what(node: Node) -> None:
@@ -110,7 +110,7 @@ def test_nothing_is_decided_while_kubelet_does_not_say_who_holds_what(node: Node
         await asyncio.sleep(70)
         assert hog.wait(10) == -signal.SIGTERM
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_a_card_that_cannot_be_read_decides_nothing(node: Node) -> None:
@@ -121,7 +121,7 @@ def test_a_card_that_cannot_be_read_decides_nothing(node: Node) -> None:
         assert hog.poll() is None
         assert node.told == []
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 @pytest.mark.parametrize("claimed", [2**64 - 1, 0])
@@ -138,28 +138,28 @@ def test_a_size_that_no_card_has_decides_nothing_and_raises_nobody_s_share(node:
         assert node.memory("limit", "hog") == 10
         assert hog.wait(10) == -signal.SIGTERM
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_who_opted_out_is_told_and_left_alone(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
-        hog = node.process(await node.pod("hog", f"{node.gpu}::0", annotations={ENFORCEMENT: "off"}), 25)
+        hog = node.process(await node.pod("hog", f"{node.gpu}::0", annotations={ENFORCEMENT_ANNOTATION: "off"}), 25)
         await asyncio.sleep(100)
         assert hog.poll() is None
         assert ("hog", "GpuMemoryLimitExceeded") in node.reasons()
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_a_limit_that_is_none_is_told_once(node: Node) -> None:
     async def story() -> None:
         await node.share(4)
-        await node.pod("odd", f"{node.gpu}::0", annotations={LIMIT: "plenty"})
+        await node.pod("odd", f"{node.gpu}::0", annotations={LIMIT_ANNOTATION: "plenty"})
         await asyncio.sleep(100)
         assert node.reasons() == [("odd", "GpuMemoryLimitRefused")]
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_a_profile_that_divides_the_card_anew_makes_no_hog_also_after_a_restart(node: Node) -> None:
@@ -167,13 +167,13 @@ def test_a_profile_that_divides_the_card_anew_makes_no_hog_also_after_a_restart(
         await hog_and_neighbour(node, hog=9.9, neighbour=9.9)
         await asyncio.sleep(6)
         await node.share(8)
-        again = node.watch(Mode.OBSERVE)
+        again = node.watch(EnforcementMode.OBSERVE)
         for _ in range(5):
-            await again.look()
+            await again.take_sample()
         assert node.reasons() == []
         assert node.memory("limit", "hog") == 10
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 @pytest.mark.parametrize("how", ["lost", "spoilt", "off"])
@@ -188,19 +188,19 @@ def test_of_whom_nobody_knows_what_he_was_given_is_no_hog(node: Node, how: str) 
         if how == "off":
             node.file.parent.mkdir()
             node.file.write_text("{}")
-            await node.watch(Mode.OFF).run()
+            await node.watch(EnforcementMode.OFF).run()
         await node.share(4)
-        watch = node.watch(Mode.KILL)
+        watch = node.watch(EnforcementMode.KILL)
         for _ in range(5):
-            await watch.look()
+            await watch.take_sample()
         late = node.process(await node.pod("late", f"{node.gpu}::1"), 15)
         for _ in range(5):
-            await watch.look()
+            await watch.take_sample()
         assert (node.memory("limit", "early"), node.memory("limit", "late")) == (40, 10)
         assert late.wait(10) == -signal.SIGTERM
         assert early.poll() is None
 
-    play(node, Mode.OFF, story)
+    play(node, EnforcementMode.OFF, story)
 
 
 def test_pods_that_still_hold_shares_are_watched_after_the_card_is_shared_no_more(node: Node) -> None:
@@ -212,7 +212,7 @@ def test_pods_that_still_hold_shares_are_watched_after_the_card_is_shared_no_mor
         await asyncio.sleep(16)
         assert hog.wait(10) == -signal.SIGTERM
 
-    play(node, Mode.KILL, story)
+    play(node, EnforcementMode.KILL, story)
 
 
 def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
@@ -227,7 +227,7 @@ def test_the_agent_s_own_pod_is_no_stranger(node: Node) -> None:
         await asyncio.sleep(60)
         assert node.gauge("tessera_memory_decisions_total", act="stranger", outcome="noted") is None
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_shares_that_cannot_be_kept_hold_all_the_same(node: Node) -> None:
@@ -238,7 +238,7 @@ def test_shares_that_cannot_be_kept_hold_all_the_same(node: Node) -> None:
         await asyncio.sleep(16)
         assert node.reasons() == [("hog", "GpuMemoryLimitExceeded")]
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_what_is_shown_of_a_pod_goes_with_it(node: Node) -> None:
@@ -252,7 +252,7 @@ def test_what_is_shown_of_a_pod_goes_with_it(node: Node) -> None:
         assert node.memory("used", "hog") is None
         assert node.memory("used", "neighbour") == 8
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_whoever_holds_a_share_is_looked_at_often_before_he_uses_it(node: Node) -> None:
@@ -264,7 +264,7 @@ def test_whoever_holds_a_share_is_looked_at_often_before_he_uses_it(node: Node) 
         await asyncio.sleep(16)
         assert node.reasons() == [("hog", "GpuMemoryLimitExceeded")]
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_whoever_uses_a_shared_card_is_looked_at_often_though_nobody_holds_a_share(node: Node) -> None:
@@ -274,7 +274,7 @@ def test_whoever_uses_a_shared_card_is_looked_at_often_though_nobody_holds_a_sha
         await asyncio.sleep(16)
         assert node.reasons() == [("stranger", "GpuMemoryWithoutShare")]
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)
 
 
 def test_a_text_names_the_largest_processes_first_and_no_more_than_five(node: Node) -> None:
@@ -287,4 +287,4 @@ def test_a_text_names_the_largest_processes_first_and_no_more_than_five(node: No
         listed = ", ".join(f"{pids[at]} ({gib}.00 GiB)" for at, gib in ((1, 5), (5, 4), (4, 3), (3, 2), (0, 1)))
         assert text.endswith(f"; processes {listed} and 2 more")
 
-    play(node, Mode.OBSERVE, story)
+    play(node, EnforcementMode.OBSERVE, story)

@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.memory.enforcement import Outcome, carry_out
+from tessera.agent.memory.enforcement import EnforcementOutcome, signal_process
 from tessera.agent.memory.monitor import CardReader
-from tessera.agent.memory.policy import Act, Judge, Mode, Rules, Sample, Tenant, agreed_share
+from tessera.agent.memory.policy import (
+    EnforcementMode,
+    MemoryAction,
+    MemoryGrant,
+    MemoryPolicy,
+    MemoryRules,
+    MemorySample,
+    default_share,
+)
 from tessera.api.names import PodUid
 from tessera.clock import SystemClock
 from tessera.nvml.errors import GpuLost
@@ -86,17 +94,17 @@ async def test_a_hog_is_asked_to_end_and_its_neighbour_lives(
     gpu = machine.uuids()[0]
     table = ProcessTable(tmp_path)
     reader = CardReader(InlineNvml(machine, SystemClock()), table)
-    limits = {str(gpu): agreed_share(40 * GIB, 4)}
-    tenants = tuple(Tenant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
-    watch = Judge(Rules(mode=Mode.KILL, start_grace=0))
+    limits = {str(gpu): default_share(40 * GIB, 4)}
+    tenants = tuple(MemoryGrant(pod=pod, namespace="team", name="x", limits=limits) for pod in (HOG, NEIGHBOUR))
+    watch = MemoryPolicy(MemoryRules(mode=EnforcementMode.KILL, start_grace=0))
     outcomes = []
     for now in (0, 2, 4):
         card = await reader(gpu)
         assert card is not None
-        for decision in watch.decide(Sample(now=now, cards=(card,), tenants=tenants)):
+        for decision in watch.decide(MemorySample(now=now, cards=(card,), tenants=tenants)):
             if decision.process is not None:
-                assert decision.act is Act.TERMINATE
-                outcomes.append(await carry_out(decision, processes=table, read_card=reader))
-    assert outcomes == [Outcome.SENT]
+                assert decision.action is MemoryAction.TERMINATE
+                outcomes.append(await signal_process(decision, processes=table, read_card=reader))
+    assert outcomes == [EnforcementOutcome.SENT]
     assert hog.wait() == -signal.SIGTERM
     assert neighbour.poll() is None

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.memory.policy import (
-    Act,
-    Card,
-    Decision,
-    Judge,
-    Mode,
-    Rules,
-    Sample,
-    Tenant,
-    Use,
-    agreed_share,
-    plausible,
+    CardUse,
+    EnforcementMode,
+    MemoryAction,
+    MemoryDecision,
+    MemoryGrant,
+    MemoryPolicy,
+    MemoryRules,
+    MemorySample,
+    ProcessUse,
+    default_share,
+    is_plausible,
 )
 from tessera.api.names import PodUid
 
@@ -28,36 +28,36 @@ HOG, NEIGHBOUR, THIRD = PodUid("hog"), PodUid("neighbour"), PodUid("third")
 GPU = "GPU-1"
 
 
-def use(pid: int, gib: float, pod: PodUid | None) -> Use:
-    return Use(process=ProcessId(pid, 1), bytes=int(gib * GIB), pod=pod)
+def use(pid: int, gib: float, pod: PodUid | None) -> ProcessUse:
+    return ProcessUse(process=ProcessId(pid, 1), bytes=int(gib * GIB), pod=pod)
 
 
-def tenant(pod: PodUid, gib: int = 10, **more: Any) -> Tenant:
-    return Tenant(pod=pod, **{"namespace": "team", "name": pod, "limits": {GPU: gib * GIB}, **more})
+def tenant(pod: PodUid, gib: int = 10, **more: Any) -> MemoryGrant:
+    return MemoryGrant(pod=pod, **{"namespace": "team", "name": pod, "limits": {GPU: gib * GIB}, **more})
 
 
 TENANTS = (tenant(HOG), tenant(NEIGHBOUR))
 
 
-def card(*uses: Use, other: float = 0) -> Card:
+def card(*uses: ProcessUse, other: float = 0) -> CardUse:
     """A card of 40 GiB; ``other`` is used by nobody in the list."""
     used = sum(each.bytes for each in uses) + int(other * GIB)
-    return Card(device=GPU, total=40 * GIB, used=used, uses=uses)
+    return CardUse(device=GPU, total=40 * GIB, used=used, uses=uses)
 
 
-def sample(now: float, *cards: Card, tenants: tuple[Tenant, ...] = TENANTS, api: bool = True) -> Sample:
-    return Sample(now=now, cards=cards, tenants=tenants, api_reachable=api)
+def sample(now: float, *cards: CardUse, tenants: tuple[MemoryGrant, ...] = TENANTS, api: bool = True) -> MemorySample:
+    return MemorySample(now=now, cards=cards, tenants=tenants, api_reachable=api)
 
 
-def watch(mode: Mode, **more: Any) -> Judge:
-    return Judge(Rules(mode=mode, **{"start_grace": 0, **more}))
+def watch(mode: EnforcementMode, **more: Any) -> MemoryPolicy:
+    return MemoryPolicy(MemoryRules(mode=mode, **{"start_grace": 0, **more}))
 
 
-def acts(decisions: tuple[Decision, ...]) -> list[tuple[Act, str]]:
-    return [(decision.act, decision.pod) for decision in decisions]
+def acts(decisions: tuple[MemoryDecision, ...]) -> list[tuple[MemoryAction, str]]:
+    return [(decision.action, decision.pod) for decision in decisions]
 
 
-def run(watched: Judge, *cards: Card, step: float = 2, **more: Any) -> list[list[tuple[Act, str]]]:
+def run(watched: MemoryPolicy, *cards: CardUse, step: float = 2, **more: Any) -> list[list[tuple[MemoryAction, str]]]:
     return [acts(watched.decide(sample(number * step, each, **more))) for number, each in enumerate(cards)]
 
 
@@ -67,83 +67,92 @@ FAR_OVER = card(use(1, 15, HOG), use(2, 5, NEIGHBOUR))
 @pytest.mark.parametrize(
     ("mode", "deeds"),
     [
-        (Mode.OFF, []),
-        (Mode.OBSERVE, [Act.NEAR, Act.EXCEEDED]),
-        (Mode.WARN, [Act.NEAR, Act.EXCEEDED]),
-        (Mode.EVICT, [Act.NEAR, Act.EXCEEDED, Act.EVICT]),
-        (Mode.KILL, [Act.NEAR, Act.EXCEEDED, Act.TERMINATE]),
+        (EnforcementMode.OFF, []),
+        (EnforcementMode.OBSERVE, [MemoryAction.NEAR, MemoryAction.EXCEEDED]),
+        (EnforcementMode.WARN, [MemoryAction.NEAR, MemoryAction.EXCEEDED]),
+        (EnforcementMode.EVICT, [MemoryAction.NEAR, MemoryAction.EXCEEDED, MemoryAction.EVICT]),
+        (EnforcementMode.KILL, [MemoryAction.NEAR, MemoryAction.EXCEEDED, MemoryAction.TERMINATE]),
     ],
 )
-def test_how_far_each_mode_goes(mode: Mode, deeds: list[Act]) -> None:
+def test_how_far_each_mode_goes(mode: EnforcementMode, deeds: list[MemoryAction]) -> None:
     told = [each for turn in run(watch(mode), *[FAR_OVER] * 5) for each in turn]
     assert told == [(act, HOG) for act in deeds]
 
 
 def test_nothing_is_done_before_so_many_samples_in_a_row() -> None:
     within = card(use(1, 5, HOG))
-    turns = run(watch(Mode.EVICT), FAR_OVER, FAR_OVER, within, FAR_OVER, FAR_OVER, FAR_OVER)
-    assert [Act.EVICT in {act for act, _ in turn} for turn in turns] == [False] * 5 + [True]
+    turns = run(watch(EnforcementMode.EVICT), FAR_OVER, FAR_OVER, within, FAR_OVER, FAR_OVER, FAR_OVER)
+    assert [MemoryAction.EVICT in {act for act, _ in turn} for turn in turns] == [False] * 5 + [True]
 
 
 def test_two_processes_of_a_pod_share_its_limit() -> None:
     shared = card(use(1, 8, HOG), use(3, 7, HOG), use(2, 9, NEIGHBOUR))
-    decision = [watched.decide(sample(turn, shared)) for watched in [watch(Mode.KILL)] for turn in range(3)][-1][-1]
-    assert (decision.act, decision.pod, decision.used, decision.limit) == (Act.TERMINATE, HOG, 15 * GIB, 10 * GIB)
+    decision = [watched.decide(sample(turn, shared)) for watched in [watch(EnforcementMode.KILL)] for turn in range(3)][
+        -1
+    ][-1]
+    assert (decision.action, decision.pod, decision.used, decision.limit) == (
+        MemoryAction.TERMINATE,
+        HOG,
+        15 * GIB,
+        10 * GIB,
+    )
     assert decision.process == ProcessId(1, 1), "its largest"
 
 
 def test_a_little_over_is_let_be_while_the_neighbours_have_room() -> None:
     little = card(use(1, 10.5, HOG))
-    assert Act.EVICT not in {act for turn in run(watch(Mode.EVICT), *[little] * 6) for act, _ in turn}
+    assert MemoryAction.EVICT not in {
+        act for turn in run(watch(EnforcementMode.EVICT), *[little] * 6) for act, _ in turn
+    }
 
 
 def test_a_little_over_is_too_much_when_the_neighbours_suffer() -> None:
     little = card(use(1, 10.5, HOG), other=28)
-    assert (Act.EVICT, HOG) in run(watch(Mode.EVICT), *[little] * 3)[2]
+    assert (MemoryAction.EVICT, HOG) in run(watch(EnforcementMode.EVICT), *[little] * 3)[2]
 
 
 def test_when_almost_nothing_is_left_nobody_waits() -> None:
-    watched = watch(Mode.KILL, start_grace=1000)
+    watched = watch(EnforcementMode.KILL, start_grace=1000)
     full = card(use(1, 11, HOG), use(2, 28.9, NEIGHBOUR))
-    assert (Act.TERMINATE, NEIGHBOUR) in acts(watched.decide(sample(0, full)))
+    assert (MemoryAction.TERMINATE, NEIGHBOUR) in acts(watched.decide(sample(0, full)))
 
 
 def test_within_its_limit_nobody_is_touched_though_the_card_is_full() -> None:
     full = card(use(1, 10, HOG), use(2, 10, NEIGHBOUR), other=20)
-    assert {act for turn in run(watch(Mode.KILL), *[full] * 5) for act, _ in turn} == {Act.NEAR}
+    assert {act for turn in run(watch(EnforcementMode.KILL), *[full] * 5) for act, _ in turn} == {MemoryAction.NEAR}
 
 
 def test_one_victim_at_a_time_the_one_farthest_over_its_own_limit() -> None:
     tenants = (tenant(HOG, 10), tenant(NEIGHBOUR, 2))
     both = card(use(1, 15, HOG), use(2, 6, NEIGHBOUR))
-    turns = run(watch(Mode.EVICT), *[both] * 16, tenants=tenants)
-    assert [pod for turn in turns for act, pod in turn if act is Act.EVICT] == [NEIGHBOUR]
+    turns = run(watch(EnforcementMode.EVICT), *[both] * 16, tenants=tenants)
+    assert [pod for turn in turns for act, pod in turn if act is MemoryAction.EVICT] == [NEIGHBOUR]
 
 
 def test_after_a_deed_the_card_is_left_alone_for_a_while() -> None:
-    turns = run(watch(Mode.EVICT, cool_down=10), *[FAR_OVER] * 12)
-    assert [number for number, turn in enumerate(turns) if (Act.EVICT, HOG) in turn] == [2, 7]
+    turns = run(watch(EnforcementMode.EVICT, cool_down=10), *[FAR_OVER] * 12)
+    assert [number for number, turn in enumerate(turns) if (MemoryAction.EVICT, HOG) in turn] == [2, 7]
 
 
 def test_a_process_that_does_not_end_when_asked_is_ended() -> None:
-    watched = watch(Mode.KILL, term_grace=10)
-    turns = [[(each.act, each.process) for each in watched.decide(sample(2 * turn, FAR_OVER))] for turn in range(9)]
+    watched = watch(EnforcementMode.KILL, term_grace=10)
+    turns = [[(each.action, each.process) for each in watched.decide(sample(2 * turn, FAR_OVER))] for turn in range(9)]
     told = [(number, *each) for number, turn in enumerate(turns) for each in turn if each[1] is not None]
-    assert told == [(2, Act.TERMINATE, ProcessId(1, 1)), (7, Act.KILL, ProcessId(1, 1))]
+    assert told == [(2, MemoryAction.TERMINATE, ProcessId(1, 1)), (7, MemoryAction.KILL, ProcessId(1, 1))]
 
 
 def test_who_was_asked_is_seen_through_before_the_next_one() -> None:
-    watched = watch(Mode.KILL, term_grace=10, cool_down=0)
+    watched = watch(EnforcementMode.KILL, term_grace=10, cool_down=0)
     worse = card(use(1, 15, HOG), use(2, 20, NEIGHBOUR))
     first = [watched.decide(sample(2 * turn, FAR_OVER)) for turn in range(3)][-1]
-    assert (Act.TERMINATE, HOG) in acts(first)
+    assert (MemoryAction.TERMINATE, HOG) in acts(first)
     later = [each for turn in range(3, 9) for each in watched.decide(sample(2 * turn, worse)) if each.process]
-    assert acts(tuple(later))[0] == (Act.KILL, HOG)
+    assert acts(tuple(later))[0] == (MemoryAction.KILL, HOG)
 
 
 def test_a_pod_may_peak_when_it_starts() -> None:
-    turns = run(watch(Mode.EVICT, start_grace=9), *[FAR_OVER] * 6)
-    assert [number for number, turn in enumerate(turns) if (Act.EVICT, HOG) in turn] == [5]
+    turns = run(watch(EnforcementMode.EVICT, start_grace=9), *[FAR_OVER] * 6)
+    assert [number for number, turn in enumerate(turns) if (MemoryAction.EVICT, HOG) in turn] == [5]
 
 
 @pytest.mark.parametrize(
@@ -154,26 +163,26 @@ def test_a_pod_may_peak_when_it_starts() -> None:
         tenant(HOG, opted_out=True),
     ],
 )
-@pytest.mark.parametrize("mode", [Mode.EVICT, Mode.KILL])
-def test_the_protected_are_told_and_not_touched(spared: Tenant, mode: Mode) -> None:
+@pytest.mark.parametrize("mode", [EnforcementMode.EVICT, EnforcementMode.KILL])
+def test_the_protected_are_told_and_not_touched(spared: MemoryGrant, mode: EnforcementMode) -> None:
     turns = run(watch(mode, protected=frozenset({"infra"})), *[FAR_OVER] * 5, tenants=(spared,))
     told = [each for turn in turns for each in turn if each[1] == HOG]
-    assert told == [(Act.NEAR, HOG), (Act.EXCEEDED, HOG)]
+    assert told == [(MemoryAction.NEAR, HOG), (MemoryAction.EXCEEDED, HOG)]
 
 
 def test_a_process_without_a_proven_pod_is_never_touched() -> None:
     host = card(use(1, 39.9, None))
-    assert run(watch(Mode.KILL), *[host] * 5) == [[]] * 5
+    assert run(watch(EnforcementMode.KILL), *[host] * 5) == [[]] * 5
 
 
 def test_a_pod_that_was_not_given_the_card_is_told_of_once_and_not_touched() -> None:
-    turns = run(watch(Mode.KILL), *[card(use(1, 39.9, THIRD))] * 5)
-    assert turns == [[], [], [(Act.STRANGER, THIRD)], [], []]
+    turns = run(watch(EnforcementMode.KILL), *[card(use(1, 39.9, THIRD))] * 5)
+    assert turns == [[], [], [(MemoryAction.STRANGER, THIRD)], [], []]
 
 
 def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> None:
     early = card(use(1, 5, THIRD))
-    watched = watch(Mode.KILL)
+    watched = watch(EnforcementMode.KILL)
     turns = [watched.decide(sample(turn, early)) for turn in range(2)]
     turns += [watched.decide(sample(turn, early, tenants=(tenant(THIRD),))) for turn in range(2, 5)]
     assert turns == [()] * 5
@@ -181,22 +190,22 @@ def test_a_pod_that_uses_its_card_before_kubelet_lists_it_is_no_stranger() -> No
 
 def test_a_stranger_that_was_given_the_card_meanwhile_is_counted_anew() -> None:
     early = card(use(1, 5, THIRD))
-    watched = watch(Mode.KILL)
+    watched = watch(EnforcementMode.KILL)
     given = [TENANTS, TENANTS, (tenant(THIRD),), TENANTS, TENANTS]
     assert [watched.decide(sample(turn, early, tenants=each)) for turn, each in enumerate(given)] == [()] * 5
 
 
 def test_a_pod_that_is_being_deleted_is_not_evicted_again_but_its_processes_end() -> None:
     leaving = (tenant(HOG, leaving=True),)
-    assert (Act.EVICT, HOG) not in run(watch(Mode.EVICT), *[FAR_OVER] * 3, tenants=leaving)[2]
-    assert (Act.TERMINATE, HOG) in run(watch(Mode.KILL), *[FAR_OVER] * 3, tenants=leaving)[2]
+    assert (MemoryAction.EVICT, HOG) not in run(watch(EnforcementMode.EVICT), *[FAR_OVER] * 3, tenants=leaving)[2]
+    assert (MemoryAction.TERMINATE, HOG) in run(watch(EnforcementMode.KILL), *[FAR_OVER] * 3, tenants=leaving)[2]
 
 
 def test_nothing_is_evicted_while_the_api_server_does_not_answer() -> None:
-    away = run(watch(Mode.EVICT), *[FAR_OVER] * 5, api=False)
-    assert (Act.EXCEEDED, HOG) in away[2]
-    assert Act.EVICT not in {act for turn in away for act, _ in turn}
-    assert (Act.TERMINATE, HOG) in run(watch(Mode.KILL), *[FAR_OVER] * 5, api=False)[2]
+    away = run(watch(EnforcementMode.EVICT), *[FAR_OVER] * 5, api=False)
+    assert (MemoryAction.EXCEEDED, HOG) in away[2]
+    assert MemoryAction.EVICT not in {act for turn in away for act, _ in turn}
+    assert (MemoryAction.TERMINATE, HOG) in run(watch(EnforcementMode.KILL), *[FAR_OVER] * 5, api=False)[2]
 
 
 @pytest.mark.parametrize(
@@ -205,30 +214,30 @@ def test_nothing_is_evicted_while_the_api_server_does_not_answer() -> None:
         msgspec.structs.replace(FAR_OVER, total=0),
         msgspec.structs.replace(FAR_OVER, used=41 * GIB),
         card(use(1, 41, HOG)),
-        card(Use(process=ProcessId(1, 1), bytes=2**64 - 1, pod=HOG)),
+        card(ProcessUse(process=ProcessId(1, 1), bytes=2**64 - 1, pod=HOG)),
         card(use(0, 15, HOG)),
         card(use(1, 30, HOG), use(2, 30, NEIGHBOUR), other=-25),
-        card(Use(process=ProcessId(1, 1), bytes=-1, pod=HOG)),
+        card(ProcessUse(process=ProcessId(1, 1), bytes=-1, pod=HOG)),
     ],
 )
-def test_numbers_that_cannot_be_true_decide_nothing(nonsense: Card) -> None:
-    assert not plausible(nonsense)
-    assert run(watch(Mode.KILL), *[nonsense] * 5) == [[]] * 5
+def test_numbers_that_cannot_be_true_decide_nothing(nonsense: CardUse) -> None:
+    assert not is_plausible(nonsense)
+    assert run(watch(EnforcementMode.KILL), *[nonsense] * 5) == [[]] * 5
 
 
 def test_a_card_that_could_not_be_read_is_judged_anew() -> None:
-    watched = watch(Mode.EVICT)
+    watched = watch(EnforcementMode.EVICT)
     for turn in range(2):
         watched.decide(sample(turn, FAR_OVER))
     watched.decide(sample(2))
-    assert Act.EVICT not in {act for act, _ in acts(watched.decide(sample(3, FAR_OVER)))}
+    assert MemoryAction.EVICT not in {act for act, _ in acts(watched.decide(sample(3, FAR_OVER)))}
 
 
 def test_the_limit_is_told_again_after_it_was_kept() -> None:
     within = card(use(1, 5, HOG))
-    turns = run(watch(Mode.OBSERVE), *[FAR_OVER] * 3, within, *[FAR_OVER] * 3)
-    assert turns[0] == turns[4] == [(Act.NEAR, HOG)]
-    assert turns[2] == turns[6] == [(Act.EXCEEDED, HOG)]
+    turns = run(watch(EnforcementMode.OBSERVE), *[FAR_OVER] * 3, within, *[FAR_OVER] * 3)
+    assert turns[0] == turns[4] == [(MemoryAction.NEAR, HOG)]
+    assert turns[2] == turns[6] == [(MemoryAction.EXCEEDED, HOG)]
 
 
 PODS = st.sampled_from([HOG, NEIGHBOUR, THIRD, None])
@@ -237,24 +246,28 @@ USES = st.lists(st.builds(use, st.integers(1, 5), st.integers(0, 20), PODS), max
 
 @given(
     turns=st.lists(USES, max_size=20),
-    mode=st.sampled_from(Mode),
+    mode=st.sampled_from(EnforcementMode),
     spared=st.sampled_from(["team", "kube-system"]),
     api=st.booleans(),
 )
-def test_whatever_is_read_the_rules_are_kept(turns: list[list[Use]], mode: Mode, spared: str, api: bool) -> None:
+def test_whatever_is_read_the_rules_are_kept(
+    turns: list[list[ProcessUse]], mode: EnforcementMode, spared: str, api: bool
+) -> None:
     watched = watch(mode)
     tenants = (tenant(HOG, namespace=spared), tenant(NEIGHBOUR, 5))
-    deeds = {Act.EVICT, Act.TERMINATE, Act.KILL}
+    deeds = {MemoryAction.EVICT, MemoryAction.TERMINATE, MemoryAction.KILL}
     for now, uses in enumerate(turns):
-        read = Card(device=GPU, total=40 * GIB, used=min(40 * GIB, sum(each.bytes for each in uses)), uses=tuple(uses))
-        done = [each for each in watched.decide(sample(now, read, tenants=tenants, api=api)) if each.act in deeds]
+        read = CardUse(
+            device=GPU, total=40 * GIB, used=min(40 * GIB, sum(each.bytes for each in uses)), uses=tuple(uses)
+        )
+        done = [each for each in watched.decide(sample(now, read, tenants=tenants, api=api)) if each.action in deeds]
         assert len(done) <= 1
         for each in done:
-            assert mode in {Mode.EVICT, Mode.KILL}
+            assert mode in {EnforcementMode.EVICT, EnforcementMode.KILL}
             assert each.used > each.limit
             assert each.pod != THIRD
             assert each.pod != HOG or spared == "team"
-            assert each.act is not Act.EVICT or api
+            assert each.action is not MemoryAction.EVICT or api
             if each.process is not None:
                 assert any((one.process, one.pod) == (each.process, each.pod) for one in uses)
 
@@ -270,4 +283,4 @@ def test_whatever_is_read_the_rules_are_kept(turns: list[list[Use]], mode: Mode,
     ],
 )
 def test_the_share_that_is_agreed(total: int, replicas: int, more: dict[str, Any], expected: int) -> None:
-    assert agreed_share(total, replicas, **more) == expected
+    assert default_share(total, replicas, **more) == expected

@@ -10,33 +10,33 @@ import pytest
 from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.agent.mig_config.events import (
-    AskHolders,
-    CallDone,
     CallFailed,
-    CardSeen,
+    CallFailure,
+    CallSucceeded,
+    CardGoal,
+    CardInstruction,
+    CardRead,
     CreateCi,
     CreateGi,
     DestroyCi,
     DestroyGi,
-    Done,
-    Evict,
+    DeviceUser,
     EvictionAnswered,
-    Failure,
-    Fence,
-    Fenced,
-    Goal,
-    HoldersSeen,
-    Instruction,
-    LetGo,
-    Place,
-    Reboot,
+    EvictUsers,
+    FenceSet,
+    InstancePlace,
+    InSync,
+    ListUsers,
+    OwnerRead,
+    ReleaseCard,
+    RequestReboot,
     Reset,
-    RoleSeen,
+    SetFence,
     SetMigMode,
-    Tenant,
+    UsersListed,
     Wait,
 )
-from tessera.agent.mig_config.state_machine import CardMachine
+from tessera.agent.mig_config.state_machine import CardStateMachine
 from tessera.api.names import PodUid
 from tessera.mig.geometry import Placement
 from tessera.nvml.errors import InUse, NvmlError, ResetRequired
@@ -44,7 +44,7 @@ from tessera.nvml.interface import MigModeResult
 from tessera.nvml.simulated import SimulatedMachine
 
 #: Instructions after which nothing happens before a fact changes.
-RESTING = (Wait, Done, LetGo, Reboot)
+RESTING = (Wait, InSync, ReleaseCard, RequestReboot)
 
 
 class Bench:
@@ -64,43 +64,43 @@ class Bench:
         self.cards = SimulatedMachine(f"2x{model}", seed="node-1", mig=mig, passthrough=passthrough)
         self.uuid = self.cards.uuids()[0]
         self.policy = policy
-        self.tenants: dict[str, tuple[Tenant, ...]] = {}
+        self.tenants: dict[str, tuple[DeviceUser, ...]] = {}
         self.fence: frozenset[str] = frozenset()
         self.role = Role.STATIC
-        self.goal: Goal | None = None
+        self.goal: CardGoal | None = None
         self.refusals: dict[str, str] = {}
-        self.done: list[Instruction] = []
+        self.done: list[CardInstruction] = []
         self.now = 0.0
         self.machine = self.born()
 
-    def born(self, ours: Iterable[Place] = ()) -> CardMachine:
+    def born(self, ours: Iterable[InstancePlace] = ()) -> CardStateMachine:
         """A machine as it is after the process started, with what the journal says."""
-        machine = CardMachine(self.uuid, name="GPU 0", ours=ours, **self.policy)
+        machine = CardStateMachine(self.uuid, name="GPU 0", managed=ours, **self.policy)
         machine.aim(self.goal)
         return machine
 
     def aim(self, counts: Mapping[str, int], *, mig: bool = True, role: Role = Role.STATIC) -> None:
         """What the layout wants of the card from now on."""
-        self.goal = Goal(role=role, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
+        self.goal = CardGoal(role=role, mig_enabled=mig, counts=dict(counts), path="mig-configs.wanted[0]")
         self.machine.aim(self.goal)
 
     def kill(self) -> None:
         """The process dies and another takes over: no fence, no memory but the journal."""
         self.fence = frozenset()
-        self.machine = self.born(self.machine.ours)
+        self.machine = self.born(self.machine.managed)
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    def step(self) -> Instruction:
+    def step(self) -> CardInstruction:
         """One look, one instruction, which is carried out."""
-        self.machine.apply(RoleSeen(self.role))
+        self.machine.apply(OwnerRead(self.role))
         self.machine.apply(self.seen())
         step = self.machine.step(self.now)
         self.done.append(step)
         self._carry_out(step)
         return step
 
-    def run(self, most: int = 200) -> Instruction:
+    def run(self, most: int = 200) -> CardInstruction:
         """Steps until there is nothing to do for now."""
         for _ in range(most):
             step = self.step()
@@ -108,7 +108,7 @@ class Bench:
                 return step
         raise AssertionError(f"no rest after {most} steps: {self.done[-12:]}")
 
-    def settle(self, most: int = 200) -> Instruction:
+    def settle(self, most: int = 200) -> CardInstruction:
         """Runs, and lets time pass over every wait for a time, until the card is done."""
         for _ in range(most):
             step = self.run()
@@ -118,45 +118,47 @@ class Bench:
                 return step
         raise AssertionError(f"not done after {most} waits: {self.done[-12:]}")
 
-    def seen(self) -> CardSeen:
+    def seen(self) -> CardRead:
         """The card as it is."""
         info = next(each for each in self.cards.devices() if each.uuid == self.uuid)
         users: dict[int | None, tuple[int, ...]] = {}
         for each in self.cards.processes(self.uuid):
             users[each.gi_id] = (*users.get(each.gi_id, ()), each.pid)
-        return CardSeen(
+        return CardRead(
             mig_enabled=info.mig_enabled,
             mig_pending=info.mig_pending,
             geometry=geometry_of(info, self.cards.gi_profiles(self.uuid)) if info.mig_enabled else None,
             instances=tuple(self.cards.instances(self.uuid)),
-            users=users,
+            processes=users,
         )
 
-    def _carry_out(self, step: Instruction) -> None:
+    def _carry_out(self, step: CardInstruction) -> None:
         match step:
-            case Fence(uuids=uuids):
+            case SetFence(uuids=uuids):
                 self.fence = uuids
-                self.machine.apply(Fenced(uuids))
-            case AskHolders():
-                self.machine.apply(HoldersSeen(dict(self.tenants)))
-            case Evict(tenants=tenants):
+                self.machine.apply(FenceSet(uuids))
+            case ListUsers():
+                self.machine.apply(UsersListed(dict(self.tenants)))
+            case EvictUsers(users=tenants):
                 for each in tenants:
                     refusal = self.refusals.get(each.name)
                     if refusal is None:
                         self.ends(each.name)
                     self.machine.apply(EvictionAnswered(each.pod, refusal, self.now))
-            case Wait() | Done() | LetGo() | Reboot():
+            case Wait() | InSync() | ReleaseCard() | RequestReboot():
                 pass
             case call:
                 try:
                     self.perform(call)
                 except NvmlError as error:
-                    kinds = {InUse: Failure.BUSY, ResetRequired: Failure.NEEDS_RESET}
-                    self.machine.apply(CallFailed(call, kinds.get(type(error), Failure.REFUSED), str(error), self.now))
+                    kinds = {InUse: CallFailure.BUSY, ResetRequired: CallFailure.NEEDS_RESET}
+                    self.machine.apply(
+                        CallFailed(call, kinds.get(type(error), CallFailure.REFUSED), str(error), self.now)
+                    )
                 else:
-                    self.machine.apply(CallDone(call))
+                    self.machine.apply(CallSucceeded(call))
 
-    def perform(self, call: Instruction) -> None:
+    def perform(self, call: CardInstruction) -> None:
         """Makes a call, after checking that it may be made at all."""
         cards, uuid = self.cards, self.uuid
         match call:
@@ -173,7 +175,7 @@ class Bench:
                 assert not cards.processes(uuid)
                 cards.reset(uuid)
             case CreateGi(place=place):
-                assert place in self.machine.ours
+                assert place in self.machine.managed
                 cards.create_gpu_instance(uuid, place.profile, place.start)
             case CreateCi(gi_id=gi_id, profile_index=index):
                 cards.create_compute_instance(uuid, gi_id, index)
@@ -218,7 +220,7 @@ class Bench:
     def hold(self, name: str, device: str) -> None:
         """A pod is given a device."""
         assert device not in self.fence, f"{name} was given {device}, which is fenced"
-        self.tenants[device] = (*self.tenants.get(device, ()), Tenant("default", name, PodUid(f"uid-{name}")))
+        self.tenants[device] = (*self.tenants.get(device, ()), DeviceUser("default", name, PodUid(f"uid-{name}")))
 
     def ends(self, name: str) -> None:
         """A pod ends and holds nothing more."""
@@ -242,7 +244,7 @@ class Bench:
 
     def calls(self) -> list[str]:
         """The calls so far, by name."""
-        quiet = (*RESTING, Fence, AskHolders, Evict)
+        quiet = (*RESTING, SetFence, ListUsers, EvictUsers)
         return [type(each).__name__ for each in self.done if not isinstance(each, quiet)]
 
 

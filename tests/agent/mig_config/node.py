@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tests.agent.conftest import MortalNvml
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.desired_config import LayoutWish
+from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.inventory.card_ownership import Roles
 from tessera.agent.inventory.gpu_inventory import StockTaker
@@ -142,7 +142,7 @@ class Node:
         self.machine = SimulatedMachine(cards, seed="node-1", mig=mig, state=state, **machine)
         self.kubelet = Ledger()
         self.pods: dict[str, Pod] = {}
-        self.wished = LayoutWish()
+        self.wished = DesiredLayout()
         self.changes = Changes()
         self.told: list[LayoutStatus] = []
         #: GPU instances that are told to be destroyed: their card and id.
@@ -222,7 +222,7 @@ class Node:
 
     def label(self, name: str) -> None:
         """The administrator picks a layout."""
-        self.wished = LayoutWish(name=name, entries=parse_layouts(LAYOUTS).layouts.get(name), reason="the label")
+        self.wished = DesiredLayout(name=name, entries=parse_layouts(LAYOUTS).layouts.get(name), reason="the label")
         self.changes.notify()
 
     def pod(self, name: str, *devices: str, uid: str = "") -> None:

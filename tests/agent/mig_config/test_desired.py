@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tessera.agent.base.desired_config import LayoutWish
+from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.inventory.gpu_inventory import StockCard
-from tessera.agent.mig_config.desired import Refused, Wanted, wanted_of
-from tessera.agent.mig_config.events import Goal
+from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
+from tessera.agent.mig_config.events import CardGoal
 from tessera.api.mig_layouts import LayoutEntry, parse_layouts
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import GpuInfo, GpuUuid
@@ -69,32 +69,32 @@ CARDS = [card(0), card(1), plain(2)]
 STATIC = {"GPU-0": Role.STATIC, "GPU-1": Role.STATIC, "GPU-2": Role.STATIC}
 
 
-def wish(name: str) -> LayoutWish:
-    return LayoutWish(name=name, entries=ENTRIES.get(name), reason="the label")
+def wish(name: str) -> DesiredLayout:
+    return DesiredLayout(name=name, entries=ENTRIES.get(name), reason="the label")
 
 
-def refused(name: str, cards: list[StockCard] = CARDS) -> Refused:
-    found = wanted_of(wish(name), cards)
-    assert isinstance(found, Refused)
+def refused(name: str, cards: list[StockCard] = CARDS) -> RejectedLayout:
+    found = resolve_layout(wish(name), cards)
+    assert isinstance(found, RejectedLayout)
     return found
 
 
-def wanted(name: str, cards: list[StockCard] = CARDS) -> Wanted:
-    found = wanted_of(wish(name), cards)
-    assert isinstance(found, Wanted)
+def wanted(name: str, cards: list[StockCard] = CARDS) -> ResolvedLayout:
+    found = resolve_layout(wish(name), cards)
+    assert isinstance(found, ResolvedLayout)
     return found
 
 
 def test_no_wish_leaves_every_card_as_it_is_and_static() -> None:
-    assert wanted_of(LayoutWish(), CARDS) == Wanted(layout="", goals={}, roles=STATIC)
+    assert resolve_layout(DesiredLayout(), CARDS) == ResolvedLayout(layout="", goals={}, roles=STATIC)
 
 
 def test_a_layout_of_the_file_is_a_goal_for_each_card_that_it_names() -> None:
     found = wanted("mixed")
     assert found.roles == STATIC
     assert found.goals == {
-        "GPU-0": Goal(mig_enabled=True, counts={"7g.40gb": 1}, path="mig-configs.mixed[0]"),
-        "GPU-1": Goal(mig_enabled=False, path="mig-configs.mixed[1]"),
+        "GPU-0": CardGoal(mig_enabled=True, counts={"7g.40gb": 1}, path="mig-configs.mixed[0]"),
+        "GPU-1": CardGoal(mig_enabled=False, path="mig-configs.mixed[1]"),
     }
     assert found.notices == ("GPU 2: no entry of the layout names it; it is left as it is",)
 
@@ -119,18 +119,18 @@ def test_the_same_without_the_word_dynamic_is_mig_mode_without_instances() -> No
     ("name", "counts"), [("all-1g.5gb", {"1g.5gb": 7}), ("all-3g.20gb", {"3g.20gb": 2}), ("all-enabled", {})]
 )
 def test_generated_layouts_need_no_file(name: str, counts: dict[str, int]) -> None:
-    assert wanted(name).goals["GPU-0"] == Goal(mig_enabled=True, counts=counts)
+    assert wanted(name).goals["GPU-0"] == CardGoal(mig_enabled=True, counts=counts)
 
 
 def test_generated_layouts_of_several_models_mean_the_cards_that_have_the_profile() -> None:
     found = wanted("all-1g.6gb", [card(0), card(1, "A30")])
-    assert found.goals == {"GPU-1": Goal(mig_enabled=True, counts={"1g.6gb": 4})}
+    assert found.goals == {"GPU-1": CardGoal(mig_enabled=True, counts={"1g.6gb": 4})}
 
 
 def test_a_file_wins_over_a_generated_layout_of_the_same_name() -> None:
     entries = ENTRIES["mixed"]
-    found = wanted_of(LayoutWish(name="all-1g.5gb", entries=entries), CARDS)
-    assert isinstance(found, Wanted)
+    found = resolve_layout(DesiredLayout(name="all-1g.5gb", entries=entries), CARDS)
+    assert isinstance(found, ResolvedLayout)
     assert found.goals["GPU-0"].counts == {"7g.40gb": 1}
 
 
@@ -152,8 +152,8 @@ def test_an_unknown_layout_lists_what_there_is() -> None:
     ],
 )
 def test_an_unknown_layout_is_answered_with_what_was_probably_meant(name: str, closest: str, hint: str) -> None:
-    found = wanted_of(LayoutWish(name=name, closest=closest), CARDS)
-    assert isinstance(found, Refused)
+    found = resolve_layout(DesiredLayout(name=name, closest=closest), CARDS)
+    assert isinstance(found, RejectedLayout)
     assert f'did you mean "{hint}"? correct the label nvidia.com/mig.config, or add' in found.text
 
 
@@ -162,8 +162,10 @@ def test_a_name_that_is_like_none_is_answered_with_no_guess() -> None:
 
 
 def test_an_unknown_layout_of_a_broken_file_is_told_as_the_files_mistake() -> None:
-    found = wanted_of(LayoutWish(name="mine", problem="mig-configs: is empty", problem_reason="LayoutsRefused"), CARDS)
-    assert found == Refused(layout="mine", reason="LayoutsRefused", text="mig-configs: is empty")
+    found = resolve_layout(
+        DesiredLayout(name="mine", problem="mig-configs: is empty", problem_reason="LayoutsRefused"), CARDS
+    )
+    assert found == RejectedLayout(layout="mine", reason="LayoutsRefused", text="mig-configs: is empty")
 
 
 def test_one_impossible_card_refuses_the_whole_layout_with_entry_card_and_conflict() -> None:
@@ -176,8 +178,8 @@ def test_one_impossible_card_refuses_the_whole_layout_with_entry_card_and_confli
 
 def test_a_conflict_of_several_cards_is_told_once() -> None:
     entry = LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 1, "3g.20gb": 2}, path="x[0]")
-    found = wanted_of(LayoutWish(name="x", entries=(entry,)), [card(1), card(0)])
-    assert isinstance(found, Refused)
+    found = resolve_layout(DesiredLayout(name="x", entries=(entry,)), [card(1), card(0)])
+    assert isinstance(found, RejectedLayout)
     assert found.text.endswith(
         "x[0].mig-devices: GPU 0, 1 (NVIDIA A100-SXM4-40GB):"
         " 1g.5gb + 2 x 3g.20gb need 9 memory slots (1 for 1g.5gb + 8 for 3g.20gb), the card has 8"
@@ -207,13 +209,15 @@ def test_on_a_node_without_mig_a_layout_that_needs_it_is_refused_with_the_produc
 
 
 def test_on_a_node_without_mig_a_layout_that_leaves_it_off_is_in_force() -> None:
-    assert wanted("all-disabled", [plain(0)]) == Wanted(layout="all-disabled", goals={}, roles={"GPU-0": Role.STATIC})
+    assert wanted("all-disabled", [plain(0)]) == ResolvedLayout(
+        layout="all-disabled", goals={}, roles={"GPU-0": Role.STATIC}
+    )
     assert "misspelled" in refused("misspelled", [plain(0)]).text
 
 
 def test_the_clusters_default_is_not_for_nodes_without_mig() -> None:
-    found = wanted_of(LayoutWish(name="dynamic", default=True), [plain(0)])
-    assert found == Wanted(layout="", goals={}, roles={"GPU-0": Role.STATIC})
+    found = resolve_layout(DesiredLayout(name="dynamic", is_default=True), [plain(0)])
+    assert found == ResolvedLayout(layout="", goals={}, roles={"GPU-0": Role.STATIC})
 
 
 def test_a_card_that_nobody_knows_before_mig_mode_is_on_is_not_judged_yet() -> None:

@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 from tests.agent.mig_config.node import Ledger
 
-from tessera.agent.base.desired_config import LayoutWish
-from tessera.agent.mig_config.device_users import Tenants
-from tessera.agent.mig_config.events import Place, Tenant
-from tessera.agent.mig_config.journal import Journal, JournalFile, digest_of
-from tessera.agent.mig_config.status import CardVerdict, LayoutState, LayoutStatus, summed
+from tessera.agent.base.desired_config import DesiredLayout
+from tessera.agent.mig_config.device_users import DeviceUserLookup
+from tessera.agent.mig_config.events import DeviceUser, InstancePlace
+from tessera.agent.mig_config.journal import LayoutJournal, LayoutRecord, digest_of
+from tessera.agent.mig_config.status import CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.api.mig_layouts import LayoutEntry
 from tessera.api.names import PodUid
 from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
 
-GOOD = CardVerdict(LayoutState.SUCCESS, "LayoutApplied")
-BUSY = CardVerdict(LayoutState.PENDING, "CardsInUse", "GPU 0: pod a/b")
-WORKING = CardVerdict(LayoutState.PENDING, "LayoutApplying")
-BROKEN = CardVerdict(LayoutState.FAILED, "NvmlFailed", "GPU 1: tried 3 times")
-REBOOTING = CardVerdict(LayoutState.REBOOTING, "Rebooting", "GPU 2: a reset")
+GOOD = CardStatus(LayoutState.SUCCESS, "LayoutApplied")
+BUSY = CardStatus(LayoutState.PENDING, "CardsInUse", "GPU 0: pod a/b")
+WORKING = CardStatus(LayoutState.PENDING, "LayoutApplying")
+BROKEN = CardStatus(LayoutState.FAILED, "NvmlFailed", "GPU 1: tried 3 times")
+REBOOTING = CardStatus(LayoutState.REBOOTING, "Rebooting", "GPU 2: a reset")
 
 
 @pytest.mark.parametrize(
@@ -36,28 +36,32 @@ REBOOTING = CardVerdict(LayoutState.REBOOTING, "Rebooting", "GPU 2: a reset")
     ],
 )
 def test_the_status_of_the_node_is_that_of_the_card_that_needs_attention_most(
-    verdicts: list[CardVerdict], state: str, reason: str, message: str
+    verdicts: list[CardStatus], state: str, reason: str, message: str
 ) -> None:
-    found = summed("x", {str(number): each for number, each in enumerate(verdicts)})
+    found = summarize_cards("x", {str(number): each for number, each in enumerate(verdicts)})
     assert found == LayoutStatus(layout="x", state=LayoutState(state), reason=reason, message=message)
 
 
 def test_success_says_what_the_layout_passes_over() -> None:
-    assert summed("x", {"a": GOOD}, ["GPU 1: has no MIG"]).message == 'layout "x" is in force; GPU 1: has no MIG'
+    assert (
+        summarize_cards("x", {"a": GOOD}, ["GPU 1: has no MIG"]).message == 'layout "x" is in force; GPU 1: has no MIG'
+    )
 
 
 def test_a_layout_is_named_by_its_name_and_entries_whatever_the_reason() -> None:
     entries = (LayoutEntry(devices=None, mig_enabled=True, counts={"1g.5gb": 7}),)
-    wish = LayoutWish(name="x", entries=entries, reason="the label")
-    others = [LayoutWish(name="y", entries=entries), LayoutWish(name="x"), LayoutWish(name="x", entries=())]
-    assert digest_of(wish) == digest_of(LayoutWish(name="x", entries=entries, reason="the cluster's default"))
+    wish = DesiredLayout(name="x", entries=entries, reason="the label")
+    others = [DesiredLayout(name="y", entries=entries), DesiredLayout(name="x"), DesiredLayout(name="x", entries=())]
+    assert digest_of(wish) == digest_of(DesiredLayout(name="x", entries=entries, reason="the cluster's default"))
     assert digest_of(wish) not in set(map(digest_of, others))
 
 
 def test_the_journal_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    journal = Journal(layout="x", digest="d", attempts=2, rebooted_from="b", ours={"GPU": (Place("1g.5gb", 3),)})
-    JournalFile(tmp_path / "new" / "layouts.json").save(journal, flush=True)
-    assert JournalFile(tmp_path / "new" / "layouts.json").load() == journal
+    journal = LayoutRecord(
+        layout="x", digest="d", attempts=2, rebooted_from="b", managed={"GPU": (InstancePlace("1g.5gb", 3),)}
+    )
+    LayoutJournal(tmp_path / "new" / "layouts.json").save(journal, flush=True)
+    assert LayoutJournal(tmp_path / "new" / "layouts.json").load() == journal
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"ours": 3}'])
@@ -65,7 +69,7 @@ def test_a_journal_that_cannot_be_read_is_worth_an_empty_one(tmp_path: Path, con
     path = tmp_path / "layouts.json"
     if content is not None:
         path.write_bytes(content)
-    assert JournalFile(path).load() == Journal()
+    assert LayoutJournal(path).load() == LayoutRecord()
 
 
 def pod(name: str) -> Pod:
@@ -79,8 +83,8 @@ async def test_a_pod_that_no_watch_has_shown_yet_counts_when_the_api_server_know
     async def bound() -> list[Pod]:
         return [pod("new")]
 
-    tenants = Tenants(kubelet, live=lambda: [pod("old")], bound=bound)
-    assert await tenants.now() == {"GPU-1": (Tenant("default", "new", PodUid("uid-new")),)}
+    tenants = DeviceUserLookup(kubelet, live=lambda: [pod("old")], bound=bound)
+    assert await tenants.now() == {"GPU-1": (DeviceUser("default", "new", PodUid("uid-new")),)}
 
 
 async def test_what_was_given_a_moment_ago_counts_as_held_until_kubelet_lists_the_container() -> None:
@@ -90,11 +94,11 @@ async def test_what_was_given_a_moment_ago_counts_as_held_until_kubelet_lists_th
     async def bound() -> list[Pod]:
         return [pod("new")]
 
-    tenants = Tenants(kubelet, live=list, bound=bound, lately_given=lambda: frozenset(lately))
+    tenants = DeviceUserLookup(kubelet, live=list, bound=bound, lately_given=lambda: frozenset(lately))
     before = tenants.known()
     assert await tenants.now() == {
-        "GPU-1": (Tenant("default", "new", PodUid("uid-new")),),
-        "GPU-2": (Tenant(),),
+        "GPU-1": (DeviceUser("default", "new", PodUid("uid-new")),),
+        "GPU-2": (DeviceUser(),),
     }
     lately.clear()
     assert tenants.known() != before

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 from tests.agent.mig_config.conftest import Bench
 
 from tessera.agent.mig_config.events import (
-    CallDone,
     CallFailed,
-    CardUnreadable,
+    CallFailure,
+    CallSucceeded,
+    CardEvent,
+    CardReadFailed,
     CreateGi,
     DestroyGi,
-    Done,
     EvictionAnswered,
-    Fact,
-    Failure,
-    Fenced,
-    HoldersUnknown,
-    Place,
+    FenceSet,
+    InstancePlace,
+    InSync,
     Reset,
     SetMigMode,
+    UsersUnknown,
     Wait,
 )
 from tessera.api.names import PodUid
@@ -74,7 +74,7 @@ def reaches(model: str, start: Iterable[Placement], wanted: Multiset, rng: rando
     card = Bench(model)
     card.lay(start)
     card.aim(dict(entries))
-    assert card.settle() == Done()
+    assert card.settle() == InSync()
     assert card.multiset() == dict(wanted)
     assert card.fence == frozenset()
 
@@ -100,15 +100,15 @@ def test_every_layout_is_reached_from_the_empty_card_and_from_full_ones(model: s
 
 def stray_facts(card: Bench, draw: Draw) -> None:
     """Facts that come late, twice, or about what is no more."""
-    place = Place("1g.5gb", draw(st.integers(0, 6)))
+    place = InstancePlace("1g.5gb", draw(st.integers(0, 6)))
     call = draw(st.sampled_from([CreateGi(place), DestroyGi(place, 7), SetMigMode(False), Reset()]))
-    facts: list[Fact] = [
-        CardUnreadable("no answer", card.now + 1),
-        HoldersUnknown("no answer", card.now + 1),
-        Fenced(card.fence),
+    facts: list[CardEvent] = [
+        CardReadFailed("no answer", card.now + 1),
+        UsersUnknown("no answer", card.now + 1),
+        FenceSet(card.fence),
         EvictionAnswered(PodUid("uid-nobody"), "not now", card.now),
-        CallDone(call),
-        CallFailed(call, draw(st.sampled_from(list(Failure))), "late", card.now),
+        CallSucceeded(call),
+        CallFailed(call, draw(st.sampled_from(list(CallFailure))), "late", card.now),
     ]
     card.machine.apply(draw(st.sampled_from(facts)))
 
@@ -160,7 +160,7 @@ def test_pods_failures_and_deaths_in_any_order_change_nothing_about_the_end(data
     card.refusals.clear()
     card.cards.heal()
     card.tenants.clear()
-    assert card.settle() == Done()
+    assert card.settle() == InSync()
     assert card.multiset() == (wanted if on else {})
     assert card.seen().mig_enabled == on
     assert card.fence == frozenset()
@@ -182,5 +182,5 @@ def test_no_pod_ever_loses_what_it_holds_and_the_optimum_of_them_stays(data: st.
     assert isinstance(step, Wait) == bool(waited)
     for name in waited:
         card.ends(name)
-    assert card.settle() == Done()
+    assert card.settle() == InSync()
     assert {device for name, device in held.items() if name not in waited} <= set(card.devices())

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import Launcher
+from tessera.agent.mps.interfaces import DaemonLauncher
 from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.mps import client_share
@@ -41,7 +41,7 @@ class MpsNode:
         self.daemons = self._agent(self.launcher)
         self._task: asyncio.Task[None] | None = None
 
-    def _agent(self, launcher: Launcher) -> MpsDaemons:
+    def _agent(self, launcher: DaemonLauncher) -> MpsDaemons:
         return MpsDaemons(
             hardware=InlineNvml(self.machine, self.clock),
             launcher=launcher,

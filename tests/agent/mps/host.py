@@ -17,10 +17,10 @@ from pathlib import Path
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.interfaces import DaemonMark, DaemonSpec
+from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
 from tessera.agent.mps.plan import MpsPlan
-from tessera.agent.mps.process_launcher import BINARY, ChildLauncher
-from tessera.agent.mps.state import RecordFile
+from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
+from tessera.agent.mps.state import MpsState
 from tessera.api.sharing.mps import client_share
 from tessera.clock import SystemClock
 from tessera.nvml.simulated import SimulatedMachine
@@ -47,8 +47,8 @@ class Host:
         self.state_file = folder / "mps.json"
         self.changes = Changes()
 
-    def launcher(self, *, control_timeout: float = SOON, end_timeout: float = SOON) -> ChildLauncher:
-        return ChildLauncher(
+    def launcher(self, *, control_timeout: float = SOON, end_timeout: float = SOON) -> ProcessLauncher:
+        return ProcessLauncher(
             root=self.root,
             binary=self.binary,
             shm=self.root / "shm",
@@ -83,7 +83,7 @@ class Host:
 
     def process(self) -> ProcessId:
         """The daemon on record."""
-        _, pid, start = RecordFile(self.state_file).daemons[RESOURCE].mark.split("/")
+        _, pid, start = MpsState(self.state_file).daemons[RESOURCE].mark.split("/")
         return ProcessId(int(pid), int(start))
 
     def commands(self) -> list[str]:
@@ -104,13 +104,13 @@ class Host:
 
 async def supervise(host: Host) -> None:
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
         print("ready", flush=True)  # noqa: T201 - what the test waits for
         await asyncio.Event().wait()
 
 
-def die_unnoted(mark: DaemonMark) -> None:
+def die_unnoted(mark: DaemonId) -> None:
     print(mark, flush=True)  # noqa: T201 - what the test waits for
     os.kill(os.getpid(), signal.SIGKILL)
 

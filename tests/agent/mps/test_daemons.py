@@ -6,8 +6,8 @@ import itertools
 import pytest
 from tests.agent.mps.conftest import OTHER, SHARED, MpsNode, Play
 
-from tessera.agent.mps.interfaces import DaemonMark, DaemonSpec
-from tessera.agent.mps.supervisor import LONGEST_PAUSE, QUESTION_INTERVAL, SHORTEST_PAUSE, STABLE
+from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
+from tessera.agent.mps.supervisor import CHECK_INTERVAL, LONGEST_PAUSE, SHORTEST_PAUSE, STABLE
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import NoPermission
 from tessera.nvml.interface import GpuUuid
@@ -17,7 +17,7 @@ DEFAULT, EXCLUSIVE = ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS
 
 def test_a_daemon_has_its_cards_to_itself_and_its_limits_set_before_a_share_is_ready(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         daemon = await node.until_ready()
 
         assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
@@ -31,7 +31,7 @@ def test_a_daemon_has_its_cards_to_itself_and_its_limits_set_before_a_share_is_r
 
 def test_a_card_without_a_plan_is_left_alone(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(1)})
+        node.daemons.set_plans({SHARED: node.plan(1)})
         await node.until_ready()
 
         assert (node.mode(0), node.mode(1)) == (DEFAULT, EXCLUSIVE)
@@ -41,11 +41,11 @@ def test_a_card_without_a_plan_is_left_alone(play: Play) -> None:
 
 def test_no_share_is_ready_while_the_daemon_starts(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         await asyncio.sleep(2)
 
         assert not node.daemons.ready(SHARED)
-        assert node.daemons.why(SHARED) == "the MPS daemon is being started"
+        assert node.daemons.problem(SHARED) == "the MPS daemon is being started"
         await node.until_ready()
 
     play(story, start_seconds=3.0)
@@ -53,12 +53,12 @@ def test_no_share_is_ready_while_the_daemon_starts(play: Play) -> None:
 
 def test_a_daemon_that_dies_takes_its_shares_with_it_until_another_one_serves_with_the_same_limits(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         first = await node.until_ready()
         first.die("signal SIGSEGV")
         await node.until(lambda: not node.daemons.ready(SHARED))
 
-        assert "the MPS daemon ended: signal SIGSEGV" in node.daemons.why(SHARED)
+        assert "the MPS daemon ended: signal SIGSEGV" in node.daemons.problem(SHARED)
         second = await node.until_ready()
         assert (second.limits, second.thread_percent) == (first.limits, first.thread_percent)
         assert node.mode(0) == EXCLUSIVE
@@ -68,10 +68,10 @@ def test_a_daemon_that_dies_takes_its_shares_with_it_until_another_one_serves_wi
 
 def test_a_share_that_is_not_ready_always_has_a_reason(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
-        assert node.daemons.why(SHARED) == "the MPS daemon does not serve all cards of its plan yet"
+        node.daemons.set_plans({SHARED: node.plan(0)})
+        assert node.daemons.problem(SHARED) == "the MPS daemon does not serve all cards of its plan yet"
         await node.until_ready()
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         assert not node.daemons.ready(SHARED, node.cards[1])
         assert node.daemons.summary() == {SHARED: "the MPS daemon does not serve all cards of its plan yet"}
 
@@ -80,7 +80,7 @@ def test_a_share_that_is_not_ready_always_has_a_reason(play: Play) -> None:
 
 def test_the_death_of_one_daemon_concerns_no_other(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
+        node.daemons.set_plans({SHARED: node.plan(0), OTHER: node.plan(1)})
         dies, stays = await node.until_ready(SHARED), await node.until_ready(OTHER)
         dies.die()
         await node.until(lambda: not node.daemons.ready(SHARED))
@@ -94,14 +94,14 @@ def test_the_death_of_one_daemon_concerns_no_other(play: Play) -> None:
 
 def test_a_daemon_that_does_not_answer_any_more_is_replaced(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         silent = await node.until_ready()
         silent.hung = True
         asked = node.clock.monotonic()
         await node.until(lambda: not node.daemons.ready(SHARED))
 
-        assert node.clock.monotonic() - asked <= 2 * QUESTION_INTERVAL
-        assert "does not answer `get_server_list`" in node.daemons.why(SHARED)
+        assert node.clock.monotonic() - asked <= 2 * CHECK_INTERVAL
+        assert "does not answer `get_server_list`" in node.daemons.problem(SHARED)
         assert await node.until_ready() is not silent
         assert not silent.alive
 
@@ -111,10 +111,10 @@ def test_a_daemon_that_does_not_answer_any_more_is_replaced(play: Play) -> None:
 def test_a_daemon_that_cannot_be_started_is_tried_with_longer_and_longer_pauses(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         node.launcher.refusal = "nvidia-cuda-mps-control is not installed"
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         await asyncio.sleep(300)
 
-        assert node.daemons.why(SHARED) == "nvidia-cuda-mps-control is not installed"
+        assert node.daemons.problem(SHARED) == "nvidia-cuda-mps-control is not installed"
         pauses = [round(later - sooner, 3) for sooner, later in itertools.pairwise(node.launcher.asked)]
         assert pauses == sorted(pauses)
         assert pauses[0] >= SHORTEST_PAUSE
@@ -127,7 +127,7 @@ def test_a_daemon_that_cannot_be_started_is_tried_with_longer_and_longer_pauses(
 
 def test_a_daemon_that_was_up_for_long_starts_again_soon(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         for _ in range(8):
             (await node.until_ready()).die()
             await node.until(lambda: not node.daemons.ready(SHARED))
@@ -145,10 +145,10 @@ def test_a_daemon_that_was_up_for_long_starts_again_soon(play: Play) -> None:
 
 def test_other_limits_are_set_while_the_daemon_runs(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         daemon = await node.until_ready()
         daemon.connect()
-        node.daemons.want({SHARED: node.plan(0, replicas=8)})
+        node.daemons.set_plans({SHARED: node.plan(0, replicas=8)})
         await asyncio.sleep(1)
 
         (server,) = daemon.servers.values()
@@ -162,9 +162,9 @@ def test_other_limits_are_set_while_the_daemon_runs(play: Play) -> None:
 
 def test_other_cards_need_another_daemon(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         first = await node.until_ready()
-        node.daemons.want({SHARED: node.plan(1)})
+        node.daemons.set_plans({SHARED: node.plan(1)})
         await node.until(lambda: node.daemons.ready(SHARED, node.cards[1]))
 
         assert not first.alive
@@ -175,11 +175,11 @@ def test_other_cards_need_another_daemon(play: Play) -> None:
 
 def test_a_card_joins_when_no_client_is_disturbed_by_it(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         first = await node.until_ready()
         client = first.connect()
-        node.daemons.want({SHARED: node.plan(0, 1)})
-        await node.until(lambda: "once its clients have ended" in node.daemons.why(SHARED))
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
+        await node.until(lambda: "once its clients have ended" in node.daemons.problem(SHARED))
 
         assert [node.daemons.ready(SHARED, card) for card in node.cards] == [True, False]
         assert not node.daemons.ready(SHARED)
@@ -192,11 +192,11 @@ def test_a_card_joins_when_no_client_is_disturbed_by_it(play: Play) -> None:
 
 def test_cards_are_exchanged_for_others_when_the_clients_have_ended(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         first = await node.until_ready()
         client = first.connect()
-        node.daemons.want({SHARED: node.plan(1, replicas=2)})
-        await node.until(lambda: "once its clients have ended" in node.daemons.why(SHARED))
+        node.daemons.set_plans({SHARED: node.plan(1, replicas=2)})
+        await node.until(lambda: "once its clients have ended" in node.daemons.problem(SHARED))
 
         assert first.limits == {node.cards[0]: "10240M"}
         assert node.daemons.fenced == {node.cards[0]}
@@ -208,9 +208,9 @@ def test_cards_are_exchanged_for_others_when_the_clients_have_ended(play: Play) 
 
 def test_a_daemon_that_is_not_wanted_any_more_ends_and_gives_its_cards_back(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         daemon = await node.until_ready()
-        node.daemons.want({})
+        node.daemons.set_plans({})
         await node.until(lambda: not node.daemons.summary())
 
         assert not daemon.alive
@@ -222,10 +222,10 @@ def test_a_daemon_that_is_not_wanted_any_more_ends_and_gives_its_cards_back(play
 
 def test_cards_are_fenced_until_the_clients_of_an_unwanted_daemon_have_ended(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         daemon = await node.until_ready()
         client = daemon.connect()
-        node.daemons.want({})
+        node.daemons.set_plans({})
         await asyncio.sleep(60)
 
         assert daemon.alive
@@ -239,11 +239,11 @@ def test_cards_are_fenced_until_the_clients_of_an_unwanted_daemon_have_ended(pla
 
 def test_a_card_goes_from_one_resource_to_another_without_two_daemons_on_it(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         first = await node.until_ready()
         client = first.connect()
-        node.daemons.want({OTHER: node.plan(0)})
-        await node.until(lambda: "is still served" in node.daemons.why(OTHER))
+        node.daemons.set_plans({OTHER: node.plan(0)})
+        await node.until(lambda: "is still served" in node.daemons.problem(OTHER))
 
         assert node.launcher.daemon(OTHER) is None
         first.disconnect(client)
@@ -256,10 +256,10 @@ def test_a_card_goes_from_one_resource_to_another_without_two_daemons_on_it(play
 
 def test_two_resources_exchange_their_cards(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
+        node.daemons.set_plans({SHARED: node.plan(0), OTHER: node.plan(1)})
         await node.until_ready(SHARED)
         await node.until_ready(OTHER)
-        node.daemons.want({SHARED: node.plan(1), OTHER: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(1), OTHER: node.plan(0)})
         await node.until(lambda: node.daemons.ready(SHARED) and node.daemons.ready(OTHER))
 
         serving = {each.spec.resource: each.spec.cards for each in node.launcher.started if each.alive}
@@ -271,11 +271,11 @@ def test_two_resources_exchange_their_cards(play: Play) -> None:
 def test_a_card_that_computes_for_somebody_else_is_not_touched_and_joins_later(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         process = node.machine.start_process(GpuUuid(node.cards[0]))
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         await node.until(lambda: node.daemons.ready(SHARED, node.cards[1]))
 
         assert node.mode(0) == DEFAULT
-        assert node.daemons.why(SHARED) == f"card {node.cards[0]} still computes for others than MPS"
+        assert node.daemons.problem(SHARED) == f"card {node.cards[0]} still computes for others than MPS"
         node.machine.end_process(process)
         assert (await node.until_ready()).spec.cards == tuple(node.cards)
         assert node.mode(0) == EXCLUSIVE
@@ -286,8 +286,10 @@ def test_a_card_that_computes_for_somebody_else_is_not_touched_and_joins_later(p
 def test_a_card_that_a_pod_has_otherwise_is_not_touched(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         node.occupied[node.cards[0]] = "pod default/train has it whole"
-        node.daemons.want({SHARED: node.plan(0)})
-        await node.until(lambda: node.daemons.why(SHARED) == f"card {node.cards[0]}: pod default/train has it whole")
+        node.daemons.set_plans({SHARED: node.plan(0)})
+        await node.until(
+            lambda: node.daemons.problem(SHARED) == f"card {node.cards[0]}: pod default/train has it whole"
+        )
         await asyncio.sleep(60)
 
         assert node.mode(0) == DEFAULT
@@ -302,7 +304,7 @@ def test_a_card_that_was_taken_before_the_record_was_lost_is_taken_over(play: Pl
     async def story(node: MpsNode) -> None:
         node.machine.set_compute_mode(GpuUuid(node.cards[0]), EXCLUSIVE)
         node.occupied[node.cards[0]] = "pod default/client holds a share of it"
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         await node.until_ready()
 
     play(story)
@@ -311,8 +313,8 @@ def test_a_card_that_was_taken_before_the_record_was_lost_is_taken_over(play: Pl
 def test_a_card_that_refuses_its_mode_keeps_its_shares_unready_and_says_why(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         node.machine.fail("set_compute_mode", NoPermission)
-        node.daemons.want({SHARED: node.plan(0)})
-        await node.until(lambda: "set_compute_mode" in node.daemons.why(SHARED))
+        node.daemons.set_plans({SHARED: node.plan(0)})
+        await node.until(lambda: "set_compute_mode" in node.daemons.problem(SHARED))
 
         assert node.launcher.started == []
         await node.until_ready()
@@ -322,10 +324,10 @@ def test_a_card_that_refuses_its_mode_keeps_its_shares_unready_and_says_why(play
 
 def test_a_lost_card_does_not_keep_the_others_from_being_served(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         await node.until_ready()
         node.machine.lose(GpuUuid(node.cards[0]))
-        node.daemons.want({SHARED: node.plan(1)})
+        node.daemons.set_plans({SHARED: node.plan(1)})
         await asyncio.sleep(1)
 
         assert (await node.until_ready()).spec.cards == (node.cards[1],)
@@ -336,13 +338,13 @@ def test_a_lost_card_does_not_keep_the_others_from_being_served(play: Play) -> N
 
 def test_an_agent_that_starts_again_takes_its_daemons_over(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         daemon = await node.until_ready()
         daemon.connect()
         await node.restart()
         await asyncio.sleep(60)
         assert daemon.alive
-        node.daemons.want({SHARED: node.plan(0, replicas=2)})
+        node.daemons.set_plans({SHARED: node.plan(0, replicas=2)})
         await node.until_ready()
 
         assert node.launcher.started == [daemon]
@@ -353,11 +355,11 @@ def test_an_agent_that_starts_again_takes_its_daemons_over(play: Play) -> None:
 
 def test_an_agent_that_starts_again_replaces_a_daemon_that_died_meanwhile(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         daemon = await node.until_ready()
         await node.restart()
         daemon.die()
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
 
         assert await node.until_ready() is not daemon
 
@@ -366,11 +368,11 @@ def test_an_agent_that_starts_again_replaces_a_daemon_that_died_meanwhile(play: 
 
 def test_an_agent_that_starts_again_undoes_what_is_not_wanted_any_more(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0), OTHER: node.plan(1)})
+        node.daemons.set_plans({SHARED: node.plan(0), OTHER: node.plan(1)})
         left, died = await node.until_ready(SHARED), await node.until_ready(OTHER)
         await node.restart()
         died.die()
-        node.daemons.want({})
+        node.daemons.set_plans({})
         await asyncio.sleep(1)
 
         assert not left.alive
@@ -394,10 +396,10 @@ def test_an_agent_killed_at_any_moment_leaves_nothing_that_the_next_one_does_not
 ) -> None:
     async def story(node: MpsNode) -> None:
         slowed(node)
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         await asyncio.sleep(moment)
         await node.restart()
-        node.daemons.want({})
+        node.daemons.set_plans({})
         await asyncio.sleep(60)
 
         assert node.launcher.daemon(SHARED) is None
@@ -411,10 +413,10 @@ def test_an_agent_killed_at_any_moment_leaves_nothing_that_the_next_one_does_not
 def test_an_agent_killed_at_any_moment_is_followed_by_one_that_goes_on(play: Play, moment: float) -> None:
     async def story(node: MpsNode) -> None:
         slowed(node)
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         await asyncio.sleep(moment)
         await node.restart()
-        node.daemons.want({SHARED: node.plan(0, 1)})
+        node.daemons.set_plans({SHARED: node.plan(0, 1)})
         daemon = await node.until_ready()
 
         assert node.launcher.started == [daemon]
@@ -426,16 +428,16 @@ def test_an_agent_killed_at_any_moment_is_followed_by_one_that_goes_on(play: Pla
 
 def test_an_agent_that_lost_its_record_starts_over(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         unknown = await node.until_ready()
         node.state_file.unlink()
         await node.restart()
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         await node.until_ready()
 
         assert not unknown.alive
         assert node.mode(0) == EXCLUSIVE
-        node.daemons.want({})
+        node.daemons.set_plans({})
         await asyncio.sleep(1)
         assert node.mode(0) == DEFAULT
 
@@ -445,9 +447,9 @@ def test_an_agent_that_lost_its_record_starts_over(play: Play) -> None:
 def test_a_mode_that_somebody_else_set_is_left_alone(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         node.machine.set_compute_mode(GpuUuid(node.cards[1]), EXCLUSIVE)
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         await node.until_ready()
-        node.daemons.want({})
+        node.daemons.set_plans({})
         await asyncio.sleep(1)
 
         assert (node.mode(0), node.mode(1)) == (DEFAULT, EXCLUSIVE)
@@ -457,10 +459,10 @@ def test_a_mode_that_somebody_else_set_is_left_alone(play: Play) -> None:
 
 def test_a_mark_that_is_not_the_daemons_finds_nothing(play: Play) -> None:
     async def story(node: MpsNode) -> None:
-        node.daemons.want({SHARED: node.plan(0)})
+        node.daemons.set_plans({SHARED: node.plan(0)})
         await node.until_ready()
 
-        assert node.launcher.find(SHARED, DaemonMark("simulated/99")) is None
+        assert node.launcher.find(SHARED, DaemonId("simulated/99")) is None
 
     play(story)
 
@@ -468,7 +470,7 @@ def test_a_mark_that_is_not_the_daemons_finds_nothing(play: Play) -> None:
 def test_before_the_driver_goes_daemons_end_whatever_their_clients_compute_and_come_back_after_it(play: Play) -> None:
     async def story(node: MpsNode) -> None:
         plan = node.plan(0, 1)
-        node.daemons.want({SHARED: plan})
+        node.daemons.set_plans({SHARED: plan})
         daemon = await node.until_ready()
         daemon.connect()
         await node.stop()
@@ -478,7 +480,7 @@ def test_before_the_driver_goes_daemons_end_whatever_their_clients_compute_and_c
         assert not daemon.alive
 
         await node.restart()
-        node.daemons.want({SHARED: plan})
+        node.daemons.set_plans({SHARED: plan})
         assert await node.until_ready() is not daemon
         assert (node.mode(0), node.mode(1)) == (EXCLUSIVE, EXCLUSIVE)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.mps.plan import MpsPaths, MpsPlan, PlanImpossible, edits_of, plans_of
+from tessera.agent.mps.plan import MpsPaths, MpsPlan, PlanImpossible, container_edits, plan_daemons
 from tessera.api.sharing.config import MigStrategy, SharingKind
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.api.sharing.grammar import parse_profile
@@ -48,7 +48,7 @@ def shares(uuid: str, replicas: int) -> Offer:
 def test_each_client_gets_an_equal_share_of_each_card() -> None:
     text = "{version: v1, sharing: {mps: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 4}]}}}"
 
-    plans = plans_of(offer(text), BOTH)
+    plans = plan_daemons(offer(text), BOTH)
 
     share = ClientShare(memory_mib=10240, thread_percent=25)
     assert plans == {"nvidia.com/gpu.shared": MpsPlan({"GPU-0": share, "GPU-1": share}, 4)}
@@ -57,13 +57,13 @@ def test_each_client_gets_an_equal_share_of_each_card() -> None:
 def test_time_slices_and_whole_cards_need_no_daemon() -> None:
     text = "{version: v1, sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4, devices: [0]}]}}}"
 
-    assert plans_of(offer(text), BOTH) == {}
+    assert plan_daemons(offer(text), BOTH) == {}
 
 
 def test_only_the_cards_that_are_shared_are_served() -> None:
     text = "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2, devices: [1]}]}}}"
 
-    assert plans_of(offer(text), BOTH)["nvidia.com/gpu"].cards == ("GPU-1",)
+    assert plan_daemons(offer(text), BOTH)["nvidia.com/gpu"].cards == ("GPU-1",)
 
 
 def test_the_most_divided_card_decides_the_thread_share() -> None:
@@ -76,7 +76,7 @@ def test_the_most_divided_card_decides_the_thread_share() -> None:
         - {name: nvidia.com/gpu, replicas: 8, devices: [1]}
     """
 
-    plan = plans_of(offer(text), BOTH)["nvidia.com/gpu"]
+    plan = plan_daemons(offer(text), BOTH)["nvidia.com/gpu"]
 
     assert [share.memory_mib for share in plan.devices.values()] == [20480, 5120]
     assert (plan.thread_percent, plan.replicas) == (12, 8)
@@ -85,26 +85,28 @@ def test_the_most_divided_card_decides_the_thread_share() -> None:
 def test_a_card_that_is_lost_or_not_there_gets_no_daemon() -> None:
     text = "{version: v1, sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}}"
 
-    assert plans_of(offer(text), {"GPU-0": card(0, lost=True), "GPU-1": card(1)})["nvidia.com/gpu"].cards == ("GPU-1",)
-    assert plans_of(offer(text), {}) == {}
+    assert plan_daemons(offer(text), {"GPU-0": card(0, lost=True), "GPU-1": card(1)})["nvidia.com/gpu"].cards == (
+        "GPU-1",
+    )
+    assert plan_daemons(offer(text), {}) == {}
 
 
 @pytest.mark.parametrize(("capability", "most"), [((6, 1), 16), ((7, 0), 48), ((7, 5), 48), ((9, 0), 48)])
 def test_a_card_serves_as_many_clients_as_its_compute_capability_allows(capability: tuple[int, int], most: int) -> None:
     cards = {"GPU-0": card(0, 16384, capability)}
 
-    assert plans_of(shares("GPU-0", most), cards)["nvidia.com/gpu"].replicas == most
+    assert plan_daemons(shares("GPU-0", most), cards)["nvidia.com/gpu"].replicas == most
     with pytest.raises(PlanImpossible, match=f"{most + 1} shares; MPS serves {most} clients"):
-        plans_of(shares("GPU-0", most + 1), cards)
+        plan_daemons(shares("GPU-0", most + 1), cards)
 
 
 def test_a_card_too_small_for_its_shares_is_refused() -> None:
     with pytest.raises(PlanImpossible, match="has 3 MiB, too little for 4 shares"):
-        plans_of(shares("GPU-0", 4), {"GPU-0": card(0, 3)})
+        plan_daemons(shares("GPU-0", 4), {"GPU-0": card(0, 3)})
 
 
 def test_a_container_sees_the_pipe_of_its_resource_and_the_shared_memory_and_nothing_else() -> None:
-    edits = edits_of("nvidia.com/gpu.shared", MpsPaths(Path("/run/nvidia/mps")))
+    edits = container_edits("nvidia.com/gpu.shared", MpsPaths(Path("/run/nvidia/mps")))
 
     assert edits.envs == {"CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu.shared/pipe"}
     assert [(mount.host_path, mount.container_path, mount.read_only) for mount in edits.mounts] == [

@@ -12,10 +12,10 @@ import pytest
 from tests.agent.mps.host import RESOURCE, SOON, Host
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.mps.daemon_process import ChildDaemon, alive, wait_end
-from tessera.agent.mps.interfaces import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
-from tessera.agent.mps.process_launcher import BINARY, ChildLauncher, find_binary
-from tessera.agent.mps.state import RecordFile
+from tessera.agent.mps.daemon_process import DaemonProcess, is_alive, wait_end
+from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
+from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher, find_binary
+from tessera.agent.mps.state import MpsState
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.interface import GpuUuid
 
@@ -36,14 +36,14 @@ def identified(pid: int) -> ProcessId:
     return process
 
 
-async def started(host: Host, launcher: ChildLauncher) -> ChildDaemon:
+async def started(host: Host, launcher: ProcessLauncher) -> DaemonProcess:
     """A daemon that answers."""
     daemon = await launcher.start(DaemonSpec(RESOURCE, (host.card,)), lambda _: None)
     await answering(daemon)
     return daemon
 
 
-async def answering(daemon: ChildDaemon) -> None:
+async def answering(daemon: DaemonProcess) -> None:
     async with asyncio.timeout(SOON):
         while True:
             try:
@@ -54,14 +54,14 @@ async def answering(daemon: ChildDaemon) -> None:
 
 
 async def ask(host: Host, command: str) -> str:
-    daemon = host.launcher().find(RESOURCE, RecordFile(host.state_file).daemons[RESOURCE].mark)
+    daemon = host.launcher().find(RESOURCE, MpsState(host.state_file).daemons[RESOURCE].mark)
     assert daemon is not None
     return await daemon.control(command)
 
 
 async def test_a_daemon_gets_its_cards_and_its_limits(host: Host) -> None:
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
 
     assert (host.root / RESOURCE / "log/environment.log").read_text() == host.card
@@ -73,7 +73,7 @@ async def test_a_daemon_gets_its_cards_and_its_limits(host: Host) -> None:
 
 async def test_folders_are_open_as_far_as_clients_need_it(host: Host) -> None:
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
 
     modes = {
@@ -84,28 +84,28 @@ async def test_folders_are_open_as_far_as_clients_need_it(host: Host) -> None:
 
 async def test_a_killed_daemon_is_replaced_and_its_servers_go_with_it(host: Host) -> None:
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
         first = host.process()
         server = identified(int(await ask(host, "start_server")))
         os.kill(first.pid, signal.SIGKILL)
         await host.until(lambda: not agent.ready(RESOURCE))
-        why = agent.why(RESOURCE)
+        why = agent.problem(RESOURCE)
         await host.until(lambda: agent.ready(RESOURCE))
 
         assert "the MPS daemon ended: signal SIGKILL" in why
-        assert not alive(server)
+        assert not is_alive(server)
         assert host.process() != first
 
 
 async def test_a_daemon_goes_on_when_its_agent_stops_and_the_next_one_takes_it_over(host: Host) -> None:
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
         first = host.process()
-    assert alive(first)
+    assert is_alive(first)
     async with host.agent() as agent:
-        agent.want(host.plan(replicas=2))
+        agent.set_plans(host.plan(replicas=2))
         await host.until(lambda: agent.ready(RESOURCE))
 
         assert host.process() == first
@@ -119,7 +119,7 @@ async def test_a_killed_agent_leaves_a_daemon_that_the_next_one_takes_over(host:
     killed.kill()
     await killed.wait()
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
 
         assert host.process() == first
@@ -132,11 +132,11 @@ async def test_what_a_killed_agent_left_is_ended_when_it_is_not_wanted_any_more(
     killed.kill()
     await killed.wait()
     async with host.agent() as agent:
-        agent.want({})
+        agent.set_plans({})
         await host.until(lambda: host.machine.compute_mode(GpuUuid(host.card)) is ComputeMode.DEFAULT)
 
     assert host.running() == []
-    assert RecordFile(host.state_file).daemons == {}
+    assert MpsState(host.state_file).daemons == {}
 
 
 async def test_no_daemon_comes_of_an_agent_that_is_killed_before_it_has_noted_it(host: Host) -> None:
@@ -167,15 +167,15 @@ async def said(process: asyncio.subprocess.Process) -> str:
 async def test_a_daemon_that_nobody_noted_is_told_to_quit_before_another_one_starts(host: Host) -> None:
     unknown = await started(host, host.launcher())
     async with host.agent() as agent:
-        agent.want(host.plan())
+        agent.set_plans(host.plan())
         await host.until(lambda: agent.ready(RESOURCE))
 
-        assert not alive(identity(unknown))
-        assert alive(host.process())
+        assert not is_alive(identity(unknown))
+        assert is_alive(host.process())
 
 
 async def test_nothing_is_started_when_it_cannot_be_noted(host: Host) -> None:
-    def refuse(_: DaemonMark) -> None:
+    def refuse(_: DaemonId) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
@@ -187,14 +187,14 @@ async def test_nothing_is_started_when_it_cannot_be_noted(host: Host) -> None:
 async def test_a_daemon_that_does_not_quit_is_ended_by_signals(host: Host) -> None:
     launcher = host.launcher(control_timeout=0.05, end_timeout=0.05)
     daemon = await started(host, host.launcher())
-    stopped = launcher.find(RESOURCE, daemon.mark)
+    stopped = launcher.find(RESOURCE, daemon.id)
     assert stopped is not None
     os.kill(daemon.pid, signal.SIGSTOP)
 
     with pytest.raises(ControlFailed, match=r"does not answer `get_server_list` within 0\.05 s"):
         await stopped.control("get_server_list")
     await stopped.end()
-    assert not alive(identity(daemon))
+    assert not is_alive(identity(daemon))
 
 
 async def test_the_last_words_of_a_daemon_are_told(host: Host) -> None:
@@ -202,20 +202,20 @@ async def test_the_last_words_of_a_daemon_are_told(host: Host) -> None:
     host.binary.write_text("#!/bin/sh\necho no such device >&2\nexit 3\n")
     other = await host.launcher().start(DaemonSpec("nvidia.com/other", (host.card,)), lambda _: None)
 
-    assert await other.ended() == "exit status 3, after it said: no such device"
-    assert alive(identity(first))
+    assert await other.wait_ended() == "exit status 3, after it said: no such device"
+    assert is_alive(identity(first))
 
 
 def test_a_mark_of_another_boot_or_of_no_process_finds_nothing(host: Host) -> None:
     mine = identified(os.getpid())
     for mark in ("", f"another-boot/{mine.pid}/{mine.start}", "nonsense"):
-        assert host.launcher().find(RESOURCE, DaemonMark(mark)) is None
+        assert host.launcher().find(RESOURCE, DaemonId(mark)) is None
 
 
 async def test_without_the_binary_it_says_where_it_comes_from(host: Host, tmp_path: Path) -> None:
-    launcher = ChildLauncher(root=host.root, driver_root=tmp_path / "driver", environment={"PATH": ""})
+    launcher = ProcessLauncher(root=host.root, driver_root=tmp_path / "driver", environment={"PATH": ""})
 
-    assert launcher.missing().startswith("nvidia-cuda-mps-control is neither in PATH nor in the driver's root")
+    assert launcher.find_obstacle().startswith("nvidia-cuda-mps-control is neither in PATH nor in the driver's root")
     with pytest.raises(LaunchFailed, match="it comes with the driver"):
         await launcher.start(DaemonSpec(RESOURCE, (host.card,)), lambda _: None)
 
@@ -233,14 +233,14 @@ def test_the_binary_is_found_in_the_path_or_in_the_drivers_root(host: Host, tmp_
 def test_daemon_and_clients_have_to_share_their_memory(host: Host, tmp_path: Path) -> None:
     other = tmp_path / "other-shm"
     other.mkdir()
-    launcher = ChildLauncher(root=host.root, binary=host.binary, shm=other)
+    launcher = ProcessLauncher(root=host.root, binary=host.binary, shm=other)
 
-    assert f"mount {host.root}/shm at {other} in the agent's container" in launcher.missing()
-    assert host.launcher().missing() == ""
+    assert f"mount {host.root}/shm at {other} in the agent's container" in launcher.find_obstacle()
+    assert host.launcher().find_obstacle() == ""
 
 
-def identity(daemon: ChildDaemon) -> ProcessId:
-    _, pid, start = daemon.mark.split("/")
+def identity(daemon: DaemonProcess) -> ProcessId:
+    _, pid, start = daemon.id.split("/")
     return ProcessId(int(pid), int(start))
 
 
@@ -252,4 +252,4 @@ async def test_a_daemon_whose_binary_was_spoilt_meanwhile_is_ended_all_the_same(
         await daemon.control("get_server_list")
     process = identified(daemon.pid)
     await daemon.end()
-    assert not alive(process)
+    assert not is_alive(process)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.mps.process_launcher import open_to_containers
+from tessera.agent.mps.process_launcher import label_for_containers
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_an_enforcing_kernel_lets_containers_use_a_labelled_folder(
     tmp_path: Path, labels: dict[Path, tuple[str, bytes]]
 ) -> None:
     (tmp_path / "enforce").write_text("1")
-    open_to_containers(tmp_path, tmp_path / "enforce")
+    label_for_containers(tmp_path, tmp_path / "enforce")
 
     assert labels == {tmp_path: ("security.selinux", b"system_u:object_r:container_file_t:s0\0")}
 
@@ -35,6 +35,6 @@ def test_nothing_is_labelled_where_selinux_is_not_enforced(
 ) -> None:
     if enforce is not None:
         (tmp_path / "enforce").write_text(enforce)
-    open_to_containers(tmp_path, tmp_path / "enforce")
+    label_for_containers(tmp_path, tmp_path / "enforce")
 
     assert labels == {}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.desired_config import SharingWish
-from tessera.agent.health.events import CardsSeen, Happened, Probed, ProbeResult
-from tessera.agent.health.faults import Health
+from tessera.agent.base.desired_config import DesiredSharing
+from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
+from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.inventory.gpu_inventory import StockTaker
@@ -77,9 +77,9 @@ class Scene:
         self.seam: Kubelet = seam or self.bus
         self.strategy = strategy
         self.options = options or AnswerOptions()
-        self.wish = SharingWish()
+        self.wish = DesiredSharing()
         self.settled: list[str] = []
-        self.health = Health(HealthPolicy())
+        self.health = HealthStateMachine(HealthPolicy())
         self.fenced: frozenset[str] = frozenset()
         self.taken: frozenset[str] = frozenset()
         self.forgotten: list[str] = []
@@ -113,7 +113,7 @@ class Scene:
             wish=lambda: self.wish,
             settled=lambda name, _text: self.settled.append(name),
             mig_strategy=self.strategy,
-            verdict=self.health.verdict,
+            verdict=self.health.health_of,
             fenced=lambda: self.fenced,
             changing=lambda: self.fenced,
             taken=lambda: self.taken,
@@ -136,14 +136,14 @@ class Scene:
         """The driver reports an error of a card, or of a compute instance on it."""
         gi_id, ci_id = (None if each < 0 else each for each in instance)
         event = Event(kind=EventKind.XID, gpu=self.machine.uuids()[index], xid=number, gi_id=gi_id, ci_id=ci_id)
-        self.health.apply(Happened(event), self.clock.monotonic())
+        self.health.decide(HardwareEventReported(event), self.clock.monotonic())
         self.changes.notify()
 
     async def probe(self, index: int, times: int = 3, pause: float = 20.0) -> None:
         """The card answers well several times."""
         for _ in range(times):
             await self.clock.sleep(pause)
-            self.health.apply(Probed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
+            self.health.decide(CardProbed(gpu=self.uuid(index), result=ProbeResult.CLEAN), self.clock.monotonic())
             self.changes.notify()
 
     def live(self) -> Sequence[Pod]:
@@ -182,7 +182,7 @@ class Scene:
         if profile is not None:
             self.follow(profile)
         await self.stocktaker.refresh()
-        self.health.apply(CardsSeen(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
+        self.health.decide(CardsListed(frozenset(map(str, self.machine.uuids()))), self.clock.monotonic())
         self.bus.start(self.kubelet.registered, self.kubelet)
         self.start()
 
@@ -195,7 +195,7 @@ class Scene:
 
     def follow(self, text: str, name: str = "") -> None:
         """The node's label or the ConfigMap's content changes."""
-        self.wish = SharingWish(name=name or "profile", text=text, profile=parse_profile(text))
+        self.wish = DesiredSharing(name=name or "profile", text=text, profile=parse_profile(text))
         self.changes.notify()
 
     async def restart_shelf(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tessera.agent.base.desired_config import SharingWish, TakenProfile
+from tessera.agent.base.desired_config import AppliedProfile, DesiredSharing
 from tessera.agent.inventory.gpu_inventory import StockCard, read_stock
 from tessera.agent.sharing.offer import InForce, offering
 from tessera.api.sharing.config import MigStrategy
@@ -20,9 +20,9 @@ GOOD, BAD = SHARED % "", SHARED % ", devices: [9]"
 MPS = "sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: %d}]}}"
 
 
-def wish(text: str, name: str = "p", last: str | None = None) -> SharingWish:
-    taken = None if last is None else TakenProfile(name="last", text=last, profile=parse_profile(last))
-    return SharingWish(name=name, text=text, profile=parse_profile(text), last=taken)
+def wish(text: str, name: str = "p", last: str | None = None) -> DesiredSharing:
+    taken = None if last is None else AppliedProfile(name="last", text=last, profile=parse_profile(last))
+    return DesiredSharing(name=name, text=text, profile=parse_profile(text), last=taken)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ Cards = Callable[[], Sequence[StockCard]]
 
 
 def decided(
-    cards: Sequence[StockCard], wished: SharingWish, before: InForce | None = None, *taken: str
+    cards: Sequence[StockCard], wished: DesiredSharing, before: InForce | None = None, *taken: str
 ) -> tuple[InForce, str]:
     found, objection = offering(cards, wished, MigStrategy.MIXED, before=before, taken=taken)
     return found, "" if objection is None else f"{objection.reason}: {objection.text}"

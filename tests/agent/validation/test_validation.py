@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation import cuda as cuda_module
 from tessera.agent.validation.cuda import COUNT, KERNEL, PTX, CudaError, load_cuda
 from tessera.agent.validation.steps import ValidationFailed, validate
@@ -119,19 +119,19 @@ class Libcuda:
 
 
 @pytest.fixture
-def markers(tmp_path: Path) -> Markers:
-    return Markers(tmp_path)
+def markers(tmp_path: Path) -> MarkerFiles:
+    return MarkerFiles(tmp_path)
 
 
 def run(
-    markers: Markers, machine: SimulatedMachine, library: Libcuda, *, load: Callable[[], Any] | None = None
+    markers: MarkerFiles, machine: SimulatedMachine, library: Libcuda, *, load: Callable[[], Any] | None = None
 ) -> list[str]:
     said: list[str] = []
     validate(markers, said.append, open_nvml=lambda: machine, load=load or (lambda: library))
     return said
 
 
-def test_every_card_answers_and_every_device_computes(markers: Markers) -> None:
+def test_every_card_answers_and_every_device_computes(markers: MarkerFiles) -> None:
     library = Libcuda(devices=2)
     said = run(markers, SimulatedMachine("2xA30", seed="n"), library)
     assert library.ran == [0, 1]
@@ -142,7 +142,7 @@ def test_every_card_answers_and_every_device_computes(markers: Markers) -> None:
     assert sum(" answers, " in line for line in said) == 2
 
 
-def test_markers_say_which_driver_they_are_about(markers: Markers) -> None:
+def test_markers_say_which_driver_they_are_about(markers: MarkerFiles) -> None:
     markers.write(DRIVER_CONTAINER_READY)
     run(markers, SimulatedMachine("A30", seed="n"), Libcuda())
     mark, driver = markers.mark(CUDA_READY), markers.identity(DRIVER_CONTAINER_READY)
@@ -153,7 +153,7 @@ def test_markers_say_which_driver_they_are_about(markers: Markers) -> None:
     markers.write(DRIVER_CONTAINER_READY)
     later = markers.identity(DRIVER_CONTAINER_READY)
     assert later is not None
-    assert not mark.speaks_of(later)
+    assert not mark.is_about(later)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_markers_say_which_driver_they_are_about(markers: Markers) -> None:
         "cuCtxDestroy_v2",
     ],
 )
-def test_a_step_that_fails_is_named_with_its_code_and_leaves_no_marker(markers: Markers, call: str) -> None:
+def test_a_step_that_fails_is_named_with_its_code_and_leaves_no_marker(markers: MarkerFiles, call: str) -> None:
     markers.write(CUDA_READY)
     with pytest.raises(CudaError, match=rf"^{call}: as the driver words it \(CUresult 999\)$"):
         run(markers, SimulatedMachine("A30", seed="n"), Libcuda(fail={call: 999}))
@@ -183,24 +183,24 @@ def test_a_step_that_fails_is_named_with_its_code_and_leaves_no_marker(markers: 
     assert not markers.present(CUDA_READY)
 
 
-def test_a_driver_that_is_too_old_is_told(markers: Markers) -> None:
+def test_a_driver_that_is_too_old_is_told(markers: MarkerFiles) -> None:
     with pytest.raises(CudaError, match="cuMemAlloc_v2: this driver does not have it"):
         run(markers, SimulatedMachine("A30", seed="n"), Libcuda(fail={"cuMemAlloc_v2": -1}))
 
 
-def test_wrong_sums_are_no_success(markers: Markers) -> None:
+def test_wrong_sums_are_no_success(markers: MarkerFiles) -> None:
     with pytest.raises(CudaError, match=f"{COUNT} of {COUNT} sums are wrong, the first at 0"):
         run(markers, SimulatedMachine("A30", seed="n"), Libcuda(off=0.5))
     assert not markers.present(CUDA_READY)
 
 
-def test_cards_in_mig_mode_that_nobody_has_cut_have_nothing_to_compute_on(markers: Markers) -> None:
+def test_cards_in_mig_mode_that_nobody_has_cut_have_nothing_to_compute_on(markers: MarkerFiles) -> None:
     said = run(markers, SimulatedMachine("2xA30", seed="n", mig=True), Libcuda(fail={"cuInit": 100}))
     assert "all 2 cards are in MIG mode and none is cut, so no program was run on them" in said[-2]
     assert markers.present(CUDA_READY)
 
 
-def test_a_mig_device_has_to_compute(markers: Markers) -> None:
+def test_a_mig_device_has_to_compute(markers: MarkerFiles) -> None:
     machine = SimulatedMachine("A30", seed="n", mig=True)
     gpu = machine.uuids()[0]
     machine.create_compute_instance(gpu, machine.create_gpu_instance(gpu, "1g.6gb", 0), 0)
@@ -210,12 +210,12 @@ def test_a_mig_device_has_to_compute(markers: Markers) -> None:
     assert library.ran == [0]
 
 
-def test_a_card_that_is_left_out_by_cuda_is_no_success(markers: Markers) -> None:
+def test_a_card_that_is_left_out_by_cuda_is_no_success(markers: MarkerFiles) -> None:
     with pytest.raises(CudaError, match="no device, though NVML has cards"):
         run(markers, SimulatedMachine("A30", seed="n"), Libcuda(devices=0))
 
 
-def test_a_lost_card_and_a_driver_that_is_not_there_are_told(markers: Markers) -> None:
+def test_a_lost_card_and_a_driver_that_is_not_there_are_told(markers: MarkerFiles) -> None:
     machine = SimulatedMachine("A30", seed="n")
     machine.lose(machine.uuids()[0])
     with pytest.raises((ValidationFailed, GpuLost), match="lost"):
@@ -239,5 +239,5 @@ def test_a_runtime_that_gives_no_library_is_told_what_to_do(monkeypatch: pytest.
 
 
 def test_a_folder_that_is_not_there_is_told_and_does_not_fail(tmp_path: Path) -> None:
-    said = run(Markers(tmp_path / "none"), SimulatedMachine("A30", seed="n"), Libcuda())
+    said = run(MarkerFiles(tmp_path / "none"), SimulatedMachine("A30", seed="n"), Libcuda())
     assert said[-1] == f"cuda-ready: not written, {tmp_path / 'none'} is not there"

@@ -9,7 +9,7 @@ from tessera.api.mig_layouts import LayoutEntry
 from tessera.api.sharing.config import SharingProfile
 
 
-class TakenProfile(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedProfile(msgspec.Struct, frozen=True, kw_only=True):
     """A sharing profile that was in force on this node.
 
     Attributes:
@@ -23,7 +23,7 @@ class TakenProfile(msgspec.Struct, frozen=True, kw_only=True):
     profile: SharingProfile = SharingProfile()
 
 
-class SharingWish(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredSharing(msgspec.Struct, frozen=True, kw_only=True):
     """The sharing profile that the node shall follow.
 
     Attributes:
@@ -43,10 +43,10 @@ class SharingWish(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     problem: str | None = None
     problem_reason: str | None = None
-    last: TakenProfile | None = None
+    last: AppliedProfile | None = None
 
 
-class LayoutWish(msgspec.Struct, frozen=True, kw_only=True):
+class DesiredLayout(msgspec.Struct, frozen=True, kw_only=True):
     """The MIG layout that the node shall have.
 
     Attributes:
@@ -65,7 +65,7 @@ class LayoutWish(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     entries: tuple[LayoutEntry, ...] | None = None
     reason: str = ""
-    default: bool = False
+    is_default: bool = False
     problem: str | None = None
     problem_reason: str | None = None
     closest: str = ""

@@ -25,7 +25,7 @@ MarkerId = tuple[int, int, int]
 _ABOUT = re.compile(r"^TESSERA_DRIVER_CONTAINER=(\d+)-(\d+)-(\d+)$", re.MULTILINE)
 
 
-class Mark(msgspec.Struct, frozen=True):
+class MarkerFile(msgspec.Struct, frozen=True):
     """A marker that is there.
 
     Attributes:
@@ -36,12 +36,12 @@ class Mark(msgspec.Struct, frozen=True):
     identity: MarkerId
     about: MarkerId | None = None
 
-    def speaks_of(self, driver: MarkerId) -> bool:
+    def is_about(self, driver: MarkerId) -> bool:
         """Whether it is about a driver container's driver: as it says itself, else if it is not older."""
         return self.about == driver if self.about is not None else self.identity[-1] >= driver[-1]
 
 
-class Markers:
+class MarkerFiles:
     """The markers of a node.
 
     Args:
@@ -65,7 +65,7 @@ class Markers:
             return None
         return status.st_dev, status.st_ino, status.st_mtime_ns
 
-    def mark(self, name: str) -> Mark | None:
+    def mark(self, name: str) -> MarkerFile | None:
         """A marker with what it is about; ``None`` if it is not there."""
         identity = self.identity(name)
         if identity is None or self.folder is None:
@@ -75,7 +75,7 @@ class Markers:
                 found = _ABOUT.search(file.read(MARKER_FILE))
         except OSError:  # gone in between, or not for us to read
             found = None
-        return Mark(identity, None if found is None else (int(found[1]), int(found[2]), int(found[3])))
+        return MarkerFile(identity, None if found is None else (int(found[1]), int(found[2]), int(found[3])))
 
     def about_driver(self) -> str:
         """The line that makes a marker one about the driver container that is ready now; empty without one."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from tessera.agent.base.desired_config import SharingWish
+from tessera.agent.base.desired_config import DesiredSharing
 from tessera.api.sharing.devices import Offer
 from tessera.kube.resources import Condition
 from tessera.limits import CONDITION_MESSAGE
@@ -53,7 +53,7 @@ class LayoutTold(Protocol):
 
 
 def sharing_condition(
-    wish: SharingWish,
+    wish: DesiredSharing,
     in_force: str,
     *,
     offer: Offer | None = None,

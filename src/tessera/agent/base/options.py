@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.driver.driver_state import Validation
-from tessera.agent.memory.policy import Mode
+from tessera.agent.memory.policy import EnforcementMode
 from tessera.api.driver.status import MARKER_FOLDER
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.sharing.config import MigStrategy
@@ -88,7 +88,7 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     mig_strategy: MigStrategy = MigStrategy.MIXED
     mig_evict: bool = False
     mig_reboot: bool = False
-    memory_limits: Mode = Mode.OBSERVE
+    memory_limits: EnforcementMode = EnforcementMode.OBSERVE
     device_list_strategies: tuple[str, ...] = ("cdi-cri",)
     device_ids_are_uuids: bool = True
     pass_device_specs: bool = False

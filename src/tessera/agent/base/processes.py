@@ -47,7 +47,7 @@ class ProcessId(msgspec.Struct, frozen=True, order=True):
     start: int
 
 
-class Residence(msgspec.Struct, frozen=True):
+class ProcessPod(msgspec.Struct, frozen=True):
     """Where a process runs.
 
     Attributes:
@@ -59,7 +59,7 @@ class Residence(msgspec.Struct, frozen=True):
     container: ContainerId | None
 
 
-def parse_cgroup(text: str) -> Residence | None:
+def parse_cgroup(text: str) -> ProcessPod | None:
     """The residence that ``/proc/PID/cgroup`` tells; ``None`` if it proves no pod.
 
     A path from the root has to pass through ``kubepods``. A path that begins with ``/..`` is seen from inside another
@@ -73,7 +73,7 @@ def parse_cgroup(text: str) -> Residence | None:
     return None
 
 
-def _of_path(path: str) -> Residence | None:
+def _of_path(path: str) -> ProcessPod | None:
     # containerd with cgroupfs may get systemd's notation as one element: SLICE:RUNTIME:CONTAINER.
     elements = [part for element in path.split("/") if element for part in _split(element)]
     for number, element in enumerate(elements):
@@ -84,7 +84,7 @@ def _of_path(path: str) -> Residence | None:
         if not below_kubepods and elements[0] != "..":
             return None
         uid = PodUid((match[1] or match[2]).replace("_", "-"))
-        return Residence(uid, _container(elements[number + 1 :]))
+        return ProcessPod(uid, _container(elements[number + 1 :]))
     return None
 
 
@@ -130,7 +130,7 @@ class ProcessTable:
         text = self._read(pid, "stat")
         return None if text is None else ProcessId(pid, parse_start(text))
 
-    def residence(self, process: ProcessId) -> Residence | None:
+    def pod_of(self, process: ProcessId) -> ProcessPod | None:
         """Where the process runs; ``None`` if it ended or no pod is proven."""
         text = self._read(process.pid, "cgroup")
         if text is None or self.identify(process.pid) != process:
@@ -144,7 +144,7 @@ class ProcessTable:
             return None
 
     @contextmanager
-    def hold(self, process: ProcessId) -> "Iterator[Held | None]":
+    def open(self, process: ProcessId) -> "Iterator[ProcessHandle | None]":
         """A hold on the process: while it lasts the PID means this process or none. ``None`` if it has ended.
 
         Raises:
@@ -156,12 +156,12 @@ class ProcessTable:
             yield None
             return
         try:
-            yield Held(descriptor) if self.identify(process.pid) == process else None
+            yield ProcessHandle(descriptor) if self.identify(process.pid) == process else None
         finally:
             os.close(descriptor)
 
 
-class Held:
+class ProcessHandle:
     """A process that can be signalled without the risk to meet another of the same PID."""
 
     def __init__(self, descriptor: int) -> None:

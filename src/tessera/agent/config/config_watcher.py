@@ -22,10 +22,10 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.desired_config import LayoutWish, SharingWish, TakenProfile
+from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.base.state_file import KeptFile
-from tessera.agent.config.selection import Files, layout_wish, read_layouts, read_profile, sharing_wish
+from tessera.agent.config.selection import ConfigMapFiles, read_layouts, read_profile, select_layout, select_profile
 from tessera.api.documents import FileRefused
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.config import SharingProfile
@@ -51,7 +51,7 @@ class _Kept(msgspec.Struct, frozen=True):
     text: str
 
 
-class LastGood:
+class LastAppliedProfile:
     """What was in force last.
 
     Args:
@@ -65,11 +65,11 @@ class LastGood:
         self._profile = self._load()
 
     @property
-    def profile(self) -> TakenProfile | None:
+    def profile(self) -> AppliedProfile | None:
         """The profile; ``None`` if none ever was in force. The same object until it changes."""
         return self._profile
 
-    def keep(self, name: str, text: str) -> None:
+    def save(self, name: str, text: str) -> None:
         """Says that this profile is in force. Cheap when nothing is new.
 
         Raises:
@@ -79,13 +79,13 @@ class LastGood:
             profile = self._read(text)
             if isinstance(profile, FileRefused):
                 raise profile
-            self._profile = TakenProfile(name=name, text=text, profile=profile)
+            self._profile = AppliedProfile(name=name, text=text, profile=profile)
         try:
             self._file.save(_Kept(name, text))
         except OSError as error:
             _log.warning('sharing profile "%s" is in force, but not kept for a restart of the agent: %s', name, error)
 
-    def _load(self) -> TakenProfile | None:
+    def _load(self) -> AppliedProfile | None:
         kept = self._file.load()
         if kept is None:
             return None
@@ -93,10 +93,10 @@ class LastGood:
         if isinstance(profile, FileRefused):
             _log.warning('the sharing profile "%s", last in force, is no longer one: %s', kept.name, profile)
             return None
-        return TakenProfile(name=kept.name, text=kept.text, profile=profile)
+        return AppliedProfile(name=kept.name, text=kept.text, profile=profile)
 
 
-class Following:
+class ConfigWatcher:
     """The wishes for one node.
 
     Args:
@@ -127,16 +127,16 @@ class Following:
         rng: random.Random,
     ) -> None:
         self._node = node
-        self._profiles = _Watched(client, profiles, changes, clock, rng)
-        self._layouts = _Watched(client, layouts, changes, clock, rng)
+        self._profiles = _ConfigMapWatcher(client, profiles, changes, clock, rng)
+        self._layouts = _ConfigMapWatcher(client, layouts, changes, clock, rng)
         self._profile_default = profile_default
         self._layout_default = layout_default
         self._read_profile = lru_cache(REMEMBERED_SETTINGS)(read_profile)
         self._read_layouts = lru_cache(REMEMBERED_SETTINGS)(read_layouts)
-        self._last = LastGood(state_dir, self._read_profile)
+        self._last = LastAppliedProfile(state_dir, self._read_profile)
         self._labels = ("", "")
-        self._sharing: tuple[object, SharingWish] | None = None
-        self._layout: tuple[object, LayoutWish] | None = None
+        self._sharing: tuple[object, DesiredSharing] | None = None
+        self._layout: tuple[object, DesiredLayout] | None = None
 
     async def run(self) -> None:
         """Mirrors the ConfigMaps until cancelled."""
@@ -144,36 +144,36 @@ class Following:
             group.create_task(self._profiles.run())
             group.create_task(self._layouts.run())
 
-    async def first_look(self) -> None:
+    async def wait_first_read(self) -> None:
         """Returns when each ConfigMap has been read or refused once; :meth:`run` must be running."""
-        await self._profiles.first_look()
-        await self._layouts.first_look()
+        await self._profiles.wait_first_read()
+        await self._layouts.wait_first_read()
 
     @property
-    def sharing(self) -> SharingWish:
+    def sharing(self) -> DesiredSharing:
         """The profile that the node shall follow; the same object until something changes."""
         made_of = (self._label_values()[0], self._profiles.files, self._last.profile)
         if self._sharing is None or self._sharing[0] != made_of:
             label, files, last = made_of
-            wish = sharing_wish(files, label, self._profile_default, last, self._read_profile)
+            wish = select_profile(files, label, self._profile_default, last, self._read_profile)
             self._sharing = (made_of, wish)
         return self._sharing[1]
 
     @property
-    def layout(self) -> LayoutWish:
+    def layout(self) -> DesiredLayout:
         """The layout that the node shall have; the same object until something changes."""
         made_of = (self._label_values()[1], self._layouts.files)
         if self._layout is None or self._layout[0] != made_of:
             label, files = made_of
-            self._layout = (made_of, layout_wish(files, label, self._layout_default, self._read_layouts))
+            self._layout = (made_of, select_layout(files, label, self._layout_default, self._read_layouts))
         return self._layout[1]
 
     @property
-    def taken(self) -> TakenProfile:
+    def last_applied(self) -> AppliedProfile:
         """The profile that is in force, as far as :meth:`in_force` was told."""
-        return self._last.profile or TakenProfile()
+        return self._last.profile or AppliedProfile()
 
-    def in_force(self, name: str, text: str) -> None:
+    def profile_applied(self, name: str, text: str) -> None:
         """Says that what is offered follows this profile now; it is kept from here on. Cheap when nothing is new.
 
         Args:
@@ -183,7 +183,7 @@ class Following:
         Raises:
             FileRefused: the text is no profile, so it cannot have come from a wish.
         """
-        self._last.keep(name, text)
+        self._last.save(name, text)
 
     def _label_values(self) -> tuple[str, str]:
         node = self._node()
@@ -193,17 +193,17 @@ class Following:
         return self._labels
 
 
-class _Watched:
+class _ConfigMapWatcher:
     """The files of one ConfigMap, if one is configured."""
 
     def __init__(
         self, client: Client, name: ConfigMapName | None, changes: Changes, clock: Clock, rng: random.Random
     ) -> None:
-        self.files = Files()
+        self.files = ConfigMapFiles()
         self._changes = changes
         self._informer: Informer[ConfigMap] | None = None
         if name is not None:
-            self.files = Files(source=f"ConfigMap {name.namespace}/{name.name}", trouble="is not read yet")
+            self.files = ConfigMapFiles(source=f"ConfigMap {name.namespace}/{name.name}", error="is not read yet")
             by_name = f"metadata.name={name.name}"
             self._informer = Informer(
                 client, CONFIGMAPS, namespace=name.namespace, field_selector=by_name, clock=clock, rng=rng
@@ -220,7 +220,7 @@ class _Watched:
             await self._informer.wait_synced()
             self._take()
 
-    async def first_look(self) -> None:
+    async def wait_first_read(self) -> None:
         if self._informer is not None:
             await self._informer.reflector.looked.wait()
             self._take()
@@ -234,13 +234,13 @@ class _Watched:
         objects = list(self._informer.cache.values())
         error = self._informer.reflector.error
         texts = objects[0].data if objects else {}
-        trouble = _trouble(error) if error is not None and not objects else None
-        files = msgspec.structs.replace(self.files, texts=texts, trouble=trouble)
+        trouble = _describe_error(error) if error is not None and not objects else None
+        files = msgspec.structs.replace(self.files, texts=texts, error=trouble)
         if files != self.files:
             self.files = files
             self._changes.notify()
 
 
-def _trouble(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     hint = "; grant the agent list and watch on it" if isinstance(error, Forbidden) else ""
     return f"cannot be read: {error}{hint}"

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tessera.agent.base.desired_config import LayoutWish, SharingWish, TakenProfile
+from tessera.agent.base.desired_config import AppliedProfile, DesiredLayout, DesiredSharing
 from tessera.api.documents import FileRefused
 from tessera.api.mig_layouts import LayoutEntry, MigLayouts, parse_layouts
 from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL
@@ -21,7 +21,7 @@ from tessera.api.sharing.profiles import NoSuchProfile, choose_profile
 PROFILE_MISSING, PROFILE_REFUSED, PROFILES_UNREADABLE = "ProfileMissing", "ProfileRefused", "ProfilesUnreadable"
 
 
-class Files(msgspec.Struct, frozen=True, kw_only=True):
+class ConfigMapFiles(msgspec.Struct, frozen=True, kw_only=True):
     """The files of a ConfigMap.
 
     Attributes:
@@ -32,7 +32,7 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str = ""
     texts: Mapping[str, str] = {}
-    trouble: str | None = None
+    error: str | None = None
 
 
 #: A profile, or why the file is none.
@@ -47,9 +47,9 @@ def read_profile(text: str) -> SharingProfile | FileRefused:
         return refusal
 
 
-def sharing_wish(
-    files: Files, label: str, default: str, last: TakenProfile | None, read: ReadProfile = read_profile
-) -> SharingWish:
+def select_profile(
+    files: ConfigMapFiles, label: str, default: str, last: AppliedProfile | None, read: ReadProfile = read_profile
+) -> DesiredSharing:
     """The profile that a node shall follow.
 
     Args:
@@ -59,8 +59,8 @@ def sharing_wish(
         last: what was in force before.
         read: reads a file; may remember what it has read.
     """
-    if files.trouble is not None:
-        return _kept(last, f"{files.source}: {files.trouble}", PROFILES_UNREADABLE)
+    if files.error is not None:
+        return _kept(last, f"{files.source}: {files.error}", PROFILES_UNREADABLE)
     try:
         chosen = choose_profile(files.texts, label, default)
     except NoSuchProfile as error:
@@ -68,16 +68,16 @@ def sharing_wish(
         meant = f'; did you mean "{error.closest}"?' if error.closest else ""
         return _kept(last, f"{error}{where}{meant}", PROFILE_MISSING)
     if not chosen.name:
-        return SharingWish(reason=chosen.reason, last=last)
+        return DesiredSharing(reason=chosen.reason, last=last)
     profile = read(chosen.text)
     if isinstance(profile, FileRefused):
         return _kept(last, f'profile "{chosen.name}" of {files.source}: {profile}', PROFILE_REFUSED)
-    return SharingWish(name=chosen.name, text=chosen.text, profile=profile, reason=chosen.reason, last=last)
+    return DesiredSharing(name=chosen.name, text=chosen.text, profile=profile, reason=chosen.reason, last=last)
 
 
-def _kept(last: TakenProfile | None, problem: str, reason: str) -> SharingWish:
-    kept = last or TakenProfile()
-    return SharingWish(
+def _kept(last: AppliedProfile | None, problem: str, reason: str) -> DesiredSharing:
+    kept = last or AppliedProfile()
+    return DesiredSharing(
         name=kept.name,
         text=kept.text,
         profile=kept.profile,
@@ -105,7 +105,7 @@ def read_layouts(text: str) -> MigLayouts | FileRefused:
         return refusal
 
 
-def layout_wish(files: Files, label: str, default: str, read: ReadLayouts = read_layouts) -> LayoutWish:
+def select_layout(files: ConfigMapFiles, label: str, default: str, read: ReadLayouts = read_layouts) -> DesiredLayout:
     """The layout that a node shall have.
 
     Args:
@@ -116,24 +116,24 @@ def layout_wish(files: Files, label: str, default: str, read: ReadLayouts = read
     """
     name = label or default
     if not name:
-        return LayoutWish(reason="no label and no default")
+        return DesiredLayout(reason="no label and no default")
     reason = f"the node's label {MIG_CONFIG_LABEL}" if label else "the cluster's default"
     if name == MIG_CONFIG_DYNAMIC:
-        return LayoutWish(name=name, reason=reason, default=not label)
+        return DesiredLayout(name=name, reason=reason, is_default=not label)
     entries, problem, problem_reason = _found(files, name, read)
     absent = entries is None and problem is None
-    return LayoutWish(
+    return DesiredLayout(
         name=name,
         entries=entries,
         reason=reason,
-        default=not label,
+        is_default=not label,
         problem=problem,
         problem_reason=problem_reason,
         closest=_closest(files, name, read) if absent else "",
     )
 
 
-def _closest(files: Files, name: str, read: ReadLayouts) -> str:
+def _closest(files: ConfigMapFiles, name: str, read: ReadLayouts) -> str:
     """The layout of the files whose name is most like this one; empty if none is."""
     every = [read(text) for text in files.texts.values()]
     names = [each for layouts in every if isinstance(layouts, MigLayouts) for each in layouts.layouts]
@@ -141,10 +141,12 @@ def _closest(files: Files, name: str, read: ReadLayouts) -> str:
     return close[0] if close else ""
 
 
-def _found(files: Files, name: str, read: ReadLayouts) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
+def _found(
+    files: ConfigMapFiles, name: str, read: ReadLayouts
+) -> tuple[tuple[LayoutEntry, ...] | None, str | None, str | None]:
     """The layout of that name; else what is wrong, in words and in one word; nothing at all if it is merely absent."""
-    if files.trouble is not None:
-        return None, f"{files.source}: {files.trouble}", LAYOUTS_UNREADABLE
+    if files.error is not None:
+        return None, f"{files.source}: {files.error}", LAYOUTS_UNREADABLE
     found: dict[str, tuple[LayoutEntry, ...]] = {}
     refused: list[str] = []
     for key, text in sorted(files.texts.items()):

@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from tessera.agent.base.marker_files import Mark, MarkerId
+from tessera.agent.base.marker_files import MarkerFile, MarkerId
 
 
-class Home(Enum):
+class DriverHome(Enum):
     """Whose the driver is."""
 
     HOST = "host"
@@ -36,14 +36,14 @@ class Validation(Enum):
 Reason = Literal["WaitingForDriver", "WaitingForToolkit", "WaitingForValidation", "PausedForDriver", "NvmlFailed"]
 
 
-class Waits(msgspec.Struct, frozen=True):
+class WaitReason(msgspec.Struct, frozen=True):
     """What is waited for: a word for machines, a text for people."""
 
     reason: Reason
     message: str
 
 
-class Found(msgspec.Struct, frozen=True):
+class DriverFound(msgspec.Struct, frozen=True):
     """A driver that may be opened.
 
     Attributes:
@@ -51,11 +51,11 @@ class Found(msgspec.Struct, frozen=True):
         container: the marker of the container that brought it; ``None`` for the host's.
     """
 
-    home: Home
+    home: DriverHome
     container: MarkerId | None = None
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True):
+class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What can be seen without the driver.
 
     Attributes:
@@ -72,46 +72,46 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     managed: bool = False
     container: MarkerId | None = None
     library: bool = False
-    toolkit: Mark | None = None
-    validated: Mark | None = None
+    toolkit: MarkerFile | None = None
+    validated: MarkerFile | None = None
     driver_root: str = ""
 
 
-def find_driver(facts: Facts) -> Found | Waits:
+def find_driver(facts: DriverFacts) -> DriverFound | WaitReason:
     """The driver that may be opened now, or what is waited for."""
     if facts.paused:
-        return Waits("PausedForDriver", "the driver is being replaced: no card is advertised and NVML is closed")
+        return WaitReason("PausedForDriver", "the driver is being replaced: no card is advertised and NVML is closed")
     if facts.container is not None:
         if facts.library:
-            return Found(Home.CONTAINER, facts.container)
+            return DriverFound(DriverHome.CONTAINER, facts.container)
         text = (
             f"the driver container is ready, but {facts.driver_root} has no libnvidia-ml.so.1: its files do not reach"
             " this container; the host's /run must be a shared mount (mount --make-rshared /run)"
         )
-        return Waits("WaitingForDriver", text)
+        return WaitReason("WaitingForDriver", text)
     if facts.managed or facts.library:
-        return Waits("WaitingForDriver", "the driver container is not ready yet")
-    return Found(Home.HOST)
+        return WaitReason("WaitingForDriver", "the driver container is not ready yet")
+    return DriverFound(DriverHome.HOST)
 
 
-def still_holds(found: Found, facts: Facts) -> bool:
+def is_still_usable(found: DriverFound, facts: DriverFacts) -> bool:
     """Whether a driver that is in use may still be used."""
     return not facts.paused and facts.container == found.container
 
 
-def validation(found: Found, facts: Facts, mode: Validation) -> Waits | None:
+def check_validation(found: DriverFound, facts: DriverFacts, mode: Validation) -> WaitReason | None:
     """What is missing before the cards of an opened driver may be advertised; ``None`` if nothing is."""
-    if mode is Validation.NEVER or (mode is Validation.AUTO and found.home is Home.HOST):
+    if mode is Validation.NEVER or (mode is Validation.AUTO and found.home is DriverHome.HOST):
         return None
     if _about(found, facts.validated):
         return None
     if facts.validated is not None:
-        return Waits("WaitingForValidation", "the last validation was of another driver; a new one is waited for")
+        return WaitReason("WaitingForValidation", "the last validation was of another driver; a new one is waited for")
     if _about(found, facts.toolkit):
-        return Waits("WaitingForValidation", "no program has been run on the cards yet; tessera validate does it")
-    return Waits("WaitingForToolkit", "the driver works; the container runtime does not know the cards yet")
+        return WaitReason("WaitingForValidation", "no program has been run on the cards yet; tessera validate does it")
+    return WaitReason("WaitingForToolkit", "the driver works; the container runtime does not know the cards yet")
 
 
-def _about(found: Found, mark: Mark | None) -> bool:
+def _about(found: DriverFound, mark: MarkerFile | None) -> bool:
     """Whether a marker is about this driver."""
-    return mark is not None and (found.container is None or mark.speaks_of(found.container))
+    return mark is not None and (found.container is None or mark.is_about(found.container))

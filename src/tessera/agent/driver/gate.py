@@ -15,20 +15,20 @@ from typing import Self, TypeVar
 import msgspec
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.driver_state import (
-    Facts,
-    Found,
-    Home,
+    DriverFacts,
+    DriverFound,
+    DriverHome,
     Validation,
-    Waits,
+    WaitReason,
+    check_validation,
     find_driver,
-    still_holds,
-    validation,
+    is_still_usable,
 )
-from tessera.agent.driver.hardware import Driver
-from tessera.agent.driver.ready_condition import ReadyTeller
+from tessera.agent.driver.hardware import DriverBackend
+from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.api.driver.status import (
     CUDA_READY,
     DRIVER_CONTAINER_READY,
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class WatchedNvml(AsyncNvml):
+class NvmlWithLossDetection(AsyncNvml):
     """Another :class:`~tessera.nvml.worker.AsyncNvml`, with a memory.
 
     Args:
@@ -107,14 +107,14 @@ class WatchedNvml(AsyncNvml):
 HOST_RECHECK = 60.0
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenDriver(msgspec.Struct, frozen=True):
     """A driver in use."""
 
-    found: Found
-    hardware: WatchedNvml
+    found: DriverFound
+    hardware: NvmlWithLossDetection
 
 
-class Gate:
+class DriverGate:
     """The gate of one node.
 
     Args:
@@ -131,9 +131,9 @@ class Gate:
         self,
         options: AgentOptions,
         *,
-        driver: Driver,
-        markers: Markers,
-        teller: ReadyTeller,
+        driver: DriverBackend,
+        markers: MarkerFiles,
+        teller: ReadyConditionWriter,
         changes: Changes,
         clock: Clock,
         rng: random.Random,
@@ -148,7 +148,7 @@ class Gate:
         self._backoff = Backoff(rng)
         self._labels = (False, False)
 
-    def node_seen(self, node: Node | None) -> None:
+    def node_changed(self, node: Node | None) -> None:
         """The node's object changed."""
         labels = node.metadata.labels if node is not None else {}
         now = (labels.get(PAUSE_LABEL) == PAUSED, bool(labels.get(DRIVER_SET_LABEL)))
@@ -156,7 +156,7 @@ class Gate:
             self._labels = now
             self._changes.notify()
 
-    async def opened(self, stack: AsyncExitStack) -> Opened:
+    async def open_driver(self, stack: AsyncExitStack) -> OpenDriver:
         """Returns with NVML open as soon as there is a driver; ``stack`` closes it.
 
         Raises:
@@ -166,49 +166,49 @@ class Gate:
             seen = self._changes.count
             found = find_driver(self._facts())
             pause: float | None = None
-            if isinstance(found, Found):
+            if isinstance(found, DriverFound):
                 try:
                     return await self._open(found, stack)
                 except NvmlError as error:
-                    if found.home is Home.HOST and self._driver.hopeless(error):
+                    if found.home is DriverHome.HOST and self._driver.needs_new_process(error):
                         raise
                     found, pause = self._refused(found, error)
             self._unmark(DRIVER_READY, PLUGIN_READY)
-            self._teller.waits(found)
+            self._teller.set_waiting(found)
             await self._changes.wait(seen, pause)
 
-    async def _open(self, found: Found, stack: AsyncExitStack) -> Opened:
-        watched = WatchedNvml(self._driver.nvml(found.home), self._changes.notify)
+    async def _open(self, found: DriverFound, stack: AsyncExitStack) -> OpenDriver:
+        watched = NvmlWithLossDetection(self._driver.nvml(found.home), self._changes.notify)
         hardware = await stack.enter_async_context(watched)
         self._unmark(PLUGIN_READY)
         self._mark(DRIVER_READY, self._driver_text(found))
-        return Opened(found, hardware)
+        return OpenDriver(found, hardware)
 
-    def _refused(self, found: Found, error: NvmlError) -> tuple[Waits, float]:
-        if found.home is Home.HOST and isinstance(error, DriverNotLoaded):
-            return Waits("WaitingForDriver", f"no driver is loaded on this node: {error}"), HOST_RECHECK
-        return Waits("NvmlFailed", f"the driver is there, but NVML fails: {error}"), self._backoff.next()
+    def _refused(self, found: DriverFound, error: NvmlError) -> tuple[WaitReason, float]:
+        if found.home is DriverHome.HOST and isinstance(error, DriverNotLoaded):
+            return WaitReason("WaitingForDriver", f"no driver is loaded on this node: {error}"), HOST_RECHECK
+        return WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {error}"), self._backoff.next()
 
-    async def failed(self, text: str) -> None:
+    async def nvml_failed(self, text: str) -> None:
         """NVML was opened and failed all the same: returns when it is to be opened again."""
-        self._teller.waits(Waits("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
+        self._teller.set_waiting(WaitReason("NvmlFailed", f"the driver is there, but NVML fails: {text}"))
         await self._changes.wait(self._changes.count, self._backoff.next())
 
-    async def validated(self, opened: Opened) -> bool:
+    async def wait_validated(self, opened: OpenDriver) -> bool:
         """Returns ``True`` as soon as the cards may be advertised, ``False`` if the driver has to be let go of."""
-        while self.holds(opened):
+        while self.is_usable(opened):
             seen = self._changes.count
-            waits = validation(opened.found, self._facts(), self._mode)
+            waits = check_validation(opened.found, self._facts(), self._mode)
             if waits is None:
                 return True
-            self._teller.waits(waits)
+            self._teller.set_waiting(waits)
             await self._changes.wait(seen)
         return False
 
-    def holds(self, opened: Opened) -> bool:
+    def is_usable(self, opened: OpenDriver) -> bool:
         """Whether a driver may still be used; keeps the marker that says so."""
-        seen = Facts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
-        if opened.hardware.gone or not still_holds(opened.found, seen):
+        seen = DriverFacts(paused=self._labels[0], container=self._markers.identity(DRIVER_CONTAINER_READY))
+        if opened.hardware.gone or not is_still_usable(opened.found, seen):
             return False
         if not self._markers.present(DRIVER_READY):
             self._mark(DRIVER_READY, self._driver_text(opened.found))
@@ -218,32 +218,32 @@ class Gate:
         """Kubelet has the cards; whether the node's status shows them yet."""
         self._backoff.reset()
         if not published:
-            self._teller.publishing()
+            self._teller.set_publishing()
             return
-        self._teller.advertised()
+        self._teller.set_advertised()
         if not self._markers.present(PLUGIN_READY):
             self._mark(PLUGIN_READY, self._markers.about_driver())
 
-    def let_go(self) -> None:
+    def released(self) -> None:
         """Nothing of the driver is used any more."""
         self._unmark(PLUGIN_READY, DRIVER_READY)
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> DriverFacts:
         paused, managed = self._labels
-        return Facts(
+        return DriverFacts(
             paused=paused,
             # Without a folder of markers no driver container could ever say that it is ready (simulated cards).
             managed=managed and self._markers.folder is not None,
             container=self._markers.identity(DRIVER_CONTAINER_READY),
-            library=self._driver.library(),
+            library=self._driver.has_library(),
             toolkit=self._markers.mark(TOOLKIT_READY),
             validated=self._markers.mark(CUDA_READY),
             driver_root=str(self._root),
         )
 
-    def _driver_text(self, found: Found) -> str:
+    def _driver_text(self, found: DriverFound) -> str:
         """What NVIDIA's operator writes there, which others source; roots are those of the host and of its parts."""
-        host = found.home is Home.HOST
+        host = found.home is DriverHome.HOST
         root, seen = ("/", "/host") if host else (self._root, self._root)
         lines = [
             f"IS_HOST_DRIVER={str(host).lower()}",

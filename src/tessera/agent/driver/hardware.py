@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.agent.base import folder_watch
-from tessera.agent.driver.driver_state import Home
+from tessera.agent.driver.driver_state import DriverHome
 from tessera.api.driver.status import DRIVER_CONTAINER_READY
 from tessera.clock import Clock
 from tessera.nvml.devicenodes import driver_nodes, make_nodes
@@ -27,26 +27,26 @@ _log = logging.getLogger(__name__)
 CONTROL_DEVICE = "nvidiactl"
 
 
-class Driver(Protocol):
+class DriverBackend(Protocol):
     """A node's driver."""
 
-    def library(self) -> bool:
+    def has_library(self) -> bool:
         """Whether its library is below the driver root."""
         ...
 
-    def nvml(self, home: Home) -> AsyncNvml:
+    def nvml(self, home: DriverHome) -> AsyncNvml:
         """Its NVML, not opened yet."""
         ...
 
-    def root(self, home: Home) -> Path | None:
+    def root(self, home: DriverHome) -> Path | None:
         """Where its files are, as seen here; ``None`` if where programs and libraries are looked for anyway."""
         ...
 
-    def hopeless(self, error: NvmlError) -> bool:
+    def needs_new_process(self, error: NvmlError) -> bool:
         """Whether only a new process can open a driver of the host that refused with this error."""
         ...
 
-    async def follow(self, notify: Callable[[], None]) -> None:
+    async def watch(self, notify: Callable[[], None]) -> None:
         """Calls ``notify`` when a driver of the host may have come, until cancelled."""
         ...
 
@@ -67,24 +67,24 @@ class MachineDriver:
         self._dev = dev
         self._proc = proc
 
-    def library(self) -> bool:
+    def has_library(self) -> bool:
         """See :meth:`Driver.library`."""
         return find_library(self._root) is not None
 
-    def nvml(self, home: Home) -> AsyncNvml:
+    def nvml(self, home: DriverHome) -> AsyncNvml:
         """See :meth:`Driver.nvml`. On opening, device nodes are made that a driver container made for itself only."""
-        return ThreadedNvml(RealNvml if home is Home.HOST else self._of_container, self._clock)
+        return ThreadedNvml(RealNvml if home is DriverHome.HOST else self._of_container, self._clock)
 
-    def root(self, home: Home) -> Path | None:
+    def root(self, home: DriverHome) -> Path | None:
         """See :meth:`Driver.root`."""
-        return self._root if home is Home.CONTAINER else None
+        return self._root if home is DriverHome.CONTAINER else None
 
-    def hopeless(self, error: NvmlError) -> bool:
+    def needs_new_process(self, error: NvmlError) -> bool:
         """The container runtime gives a container the host's library when it starts the container, and never later."""
         missing = error.code == LIBRARY_NOT_FOUND and (self._dev / CONTROL_DEVICE).exists()
         return missing or isinstance(error, DriverMismatch)
 
-    async def follow(self, notify: Callable[[], None]) -> None:
+    async def watch(self, notify: Callable[[], None]) -> None:
         """See :meth:`Driver.follow`; tells when the control device comes or goes."""
         there: bool | None = None
         async for _ in folder_watch.changes(self._dev):
@@ -114,24 +114,24 @@ class SimulatedDriver:
         self._clock = clock
         self._markers = markers
 
-    def library(self) -> bool:
+    def has_library(self) -> bool:
         """Whether the driver is, or would have to be, a container's: one is ready, or the host has none itself."""
         ready = self._markers is not None and (self._markers / DRIVER_CONTAINER_READY).exists()
         return ready or self._machine.host_driver is None
 
-    def nvml(self, _home: Home) -> AsyncNvml:
+    def nvml(self, _home: DriverHome) -> AsyncNvml:
         """See :meth:`Driver.nvml`."""
         return InlineNvml(self._machine, self._clock)
 
-    def root(self, _home: Home) -> Path | None:
+    def root(self, _home: DriverHome) -> Path | None:
         """See :meth:`Driver.root`."""
         return None
 
-    def hopeless(self, _error: NvmlError) -> bool:
+    def needs_new_process(self, _error: NvmlError) -> bool:
         """Nothing is put into a container of the lab when it is started."""
         return False
 
-    async def follow(self, notify: Callable[[], None]) -> None:
+    async def watch(self, notify: Callable[[], None]) -> None:
         """See :meth:`Driver.follow`."""
         loaded = self._machine.loaded_driver
 

@@ -24,12 +24,12 @@ from tessera.kubelet.interfaces import (
 )
 
 #: Seconds that kubelet is given to take the empty lists; one that does not answer holds up no driver.
-PATIENCE = 5.0
+EMPTY_LISTS_TIMEOUT = 5.0
 #: Seconds from when kubelet has read a list until it has counted it.
 HANDOVER = 0.1
 
 
-class Advertising:
+class GatedKubelet:
     """A :class:`~tessera.kubelet.interfaces.Kubelet` whose lists can be emptied all at once.
 
     Args:
@@ -59,7 +59,7 @@ class Advertising:
         return await self._kubelet.pod_resources()
 
     @property
-    def taken(self) -> bool:
+    def accepted(self) -> bool:
         """Whether kubelet has taken a list of everything that is served."""
         return all(served.count is not None for served in self._served)
 
@@ -68,14 +68,14 @@ class Advertising:
         """How many devices kubelet has been told of."""
         return sum(served.count or 0 for served in self._served)
 
-    def published(self, allocatable: Mapping[str, str]) -> bool:
+    def is_published(self, allocatable: Mapping[str, str]) -> bool:
         """Tells if a node's allocatable covers the healthy devices of every list that kubelet has accepted."""
         return all(_count(allocatable.get(each.resource_name, "0")) >= each.healthy for each in self._served)
 
     async def close(self) -> None:
         """Empties all lists; returns when kubelet has taken them, or after :data:`PATIENCE`."""
         self._shut.set()
-        if await self._changes.until(lambda: not self.devices, PATIENCE):
+        if await self._changes.until(lambda: not self.devices, EMPTY_LISTS_TIMEOUT):
             await self._clock.sleep(HANDOVER)
 
 

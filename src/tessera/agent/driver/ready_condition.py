@@ -12,7 +12,7 @@ from typing import Literal
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.node_conditions import NodeCondition, manifest_of
-from tessera.agent.driver.driver_state import Waits
+from tessera.agent.driver.driver_state import WaitReason
 from tessera.api.driver.status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.driver.status import WAITING_FOR_KUBELET
 from tessera.clock import Clock, rfc3339
@@ -40,7 +40,7 @@ _TAKEN = NodeCondition(
 )
 
 
-class ReadyTeller:
+class ReadyConditionWriter:
     """Keeps one condition true.
 
     Args:
@@ -73,19 +73,19 @@ class ReadyTeller:
         self._written: tuple[str, NodeCondition, float] | None = None
 
     @property
-    def told(self) -> NodeCondition | None:
+    def desired(self) -> NodeCondition | None:
         """What the condition shall be; ``None`` before anything was said."""
         return self._wanted
 
-    def node_seen(self) -> None:
+    def node_changed(self) -> None:
         """The Node changed."""
         self._changes.notify()
 
-    def waits(self, waits: Waits) -> None:
+    def set_waiting(self, waits: WaitReason) -> None:
         """Something is waited for."""
         self._want(NodeCondition(CONDITION, "False", waits.reason, one_line(waits.message, CONDITION_MESSAGE)))
 
-    def publishing(self) -> None:
+    def set_publishing(self) -> None:
         """Kubelet has the cards, and the node's status does not show them yet.
 
         An agent that has just started leaves a node ready that is: kubelet counts its devices again in a moment.
@@ -95,7 +95,7 @@ class ReadyTeller:
         if self._wanted is not None or shown is None or shown.status != "True":
             self._want(_TAKEN)
 
-    def advertised(self) -> None:
+    def set_advertised(self) -> None:
         """The node's status shows the cards."""
         self._want(_WELL)
 

@@ -6,14 +6,16 @@ An entry whose card or instance is not there any more is not fit.
 
 from collections.abc import Callable, Iterable
 
-from tessera.agent.health.faults import Scope, Verdict
+from tessera.agent.health.faults import DeviceHealth, DeviceScope
 from tessera.agent.health.policy import Reaction
 from tessera.api.sharing.devices import Device, Gpu
 
-_GONE = Verdict(Reaction.DRAIN, "the device is no longer there")
+_GONE = DeviceHealth(Reaction.DRAIN, "the device is no longer there")
 
 
-def verdicts(devices: Iterable[Device], gpus: Iterable[Gpu], verdict: Callable[[Scope], Verdict]) -> dict[str, Verdict]:
+def entry_health(
+    devices: Iterable[Device], gpus: Iterable[Gpu], verdict: Callable[[DeviceScope], DeviceHealth]
+) -> dict[str, DeviceHealth]:
     """The verdict on each entry, by its id.
 
     Args:
@@ -21,10 +23,10 @@ def verdicts(devices: Iterable[Device], gpus: Iterable[Gpu], verdict: Callable[[
         gpus: the node's cards as they are now.
         verdict: what is thought of a card or an instance.
     """
-    scopes: dict[str, Scope] = {}
+    scopes: dict[str, DeviceScope] = {}
     for gpu in gpus:
-        scopes[gpu.uuid] = Scope(gpu.uuid)
+        scopes[gpu.uuid] = DeviceScope(gpu.uuid)
         for mig in gpu.mig_devices:
-            scopes[mig.uuid] = Scope(gpu.uuid, mig.gi_id, mig.ci_id)
+            scopes[mig.uuid] = DeviceScope(gpu.uuid, mig.gi_id, mig.ci_id)
     judged = {uuid: verdict(scope) for uuid, scope in scopes.items()}
     return {device.id: judged.get(device.uuid, _GONE) for device in devices}

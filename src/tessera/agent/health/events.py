@@ -8,7 +8,7 @@ from tessera.agent.health.policy import RecoveryAction
 from tessera.nvml.interface import Event
 
 
-class CardsSeen(msgspec.Struct, frozen=True):
+class CardsListed(msgspec.Struct, frozen=True):
     """The node's cards, all of them."""
 
     gpus: frozenset[str]
@@ -22,7 +22,7 @@ class ProbeResult(Enum):
     LOST = "lost"
 
 
-class Probed(msgspec.Struct, frozen=True, kw_only=True):
+class CardProbed(msgspec.Struct, frozen=True, kw_only=True):
     """A card was asked.
 
     Attributes:
@@ -40,19 +40,19 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
 
 
-class Happened(msgspec.Struct, frozen=True):
+class HardwareEventReported(msgspec.Struct, frozen=True):
     """The driver reported an event."""
 
     event: Event
 
 
-class WatchBroken(msgspec.Struct, frozen=True):
+class EventWatchFailed(msgspec.Struct, frozen=True):
     """Waiting for events failed (a time without events is no failure)."""
 
     text: str
 
 
-class WatchMended(msgspec.Struct, frozen=True):
+class EventWatchRestored(msgspec.Struct, frozen=True):
     """Events can be waited for again."""
 
 
@@ -62,15 +62,24 @@ class CardReset(msgspec.Struct, frozen=True):
     gpu: str
 
 
-class Rebooted(msgspec.Struct, frozen=True):
+class NodeRebooted(msgspec.Struct, frozen=True):
     """The node was booted, all cards with it."""
 
 
-class InstanceGone(msgspec.Struct, frozen=True):
+class InstanceDestroyed(msgspec.Struct, frozen=True):
     """A GPU instance was destroyed; what comes later under its id is another."""
 
     gpu: str
     gi_id: int
 
 
-Fact = CardsSeen | Probed | Happened | WatchBroken | WatchMended | CardReset | Rebooted | InstanceGone
+HealthEvent = (
+    CardsListed
+    | CardProbed
+    | HardwareEventReported
+    | EventWatchFailed
+    | EventWatchRestored
+    | CardReset
+    | NodeRebooted
+    | InstanceDestroyed
+)

@@ -12,7 +12,7 @@ begins when it is its turn, not while somebody else's call is with the driver.
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from tessera.agent.health.events import Probed, ProbeResult
+from tessera.agent.health.events import CardProbed, ProbeResult
 from tessera.agent.health.policy import RecoveryAction
 from tessera.clock import Clock
 from tessera.nvml.errors import GpuLost, NvmlError, ResetRequired
@@ -20,10 +20,10 @@ from tessera.nvml.interface import GpuUuid
 from tessera.nvml.worker import AsyncNvml
 
 #: Seconds that a card has to answer. A busy card answers within milliseconds, one whose driver resets it in seconds.
-PATIENCE = 10.0
+PROBE_TIMEOUT = 10.0
 
 
-async def probe(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = False) -> Probed:
+async def probe_card(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = False) -> CardProbed:
     """How a card answers, however long it takes.
 
     Args:
@@ -36,12 +36,12 @@ async def probe(hardware: AsyncNvml, gpu: GpuUuid, *, instances: bool = False) -
         recovery = _known((await hardware.attributes(gpu)).recovery_action)
         found = frozenset([each.gi_id for each in await hardware.instances(gpu)]) if instances else None
     except GpuLost as error:
-        return Probed(gpu=gpu, result=ProbeResult.LOST, text=str(error))
+        return CardProbed(gpu=gpu, result=ProbeResult.LOST, text=str(error))
     except ResetRequired as error:
-        return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=RecoveryAction.GPU_RESET, text=str(error))
+        return CardProbed(gpu=gpu, result=ProbeResult.CLEAN, recovery=RecoveryAction.GPU_RESET, text=str(error))
     except NvmlError as error:
-        return Probed(gpu=gpu, result=ProbeResult.FAILED, text=str(error))
-    return Probed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery, instances=found)
+        return CardProbed(gpu=gpu, result=ProbeResult.FAILED, text=str(error))
+    return CardProbed(gpu=gpu, result=ProbeResult.CLEAN, recovery=recovery, instances=found)
 
 
 def _known(action: int | None) -> RecoveryAction | None:
@@ -64,15 +64,15 @@ class _Question:
         self.put = asyncio.Event()
         self.answer = asyncio.create_task(self._ask(hardware), name=f"probe of {gpu}")
 
-    async def _ask(self, hardware: AsyncNvml) -> Probed:
+    async def _ask(self, hardware: AsyncNvml) -> CardProbed:
         try:
             await hardware.call("turn", lambda _: None)  # whoever called before has its answer now
         finally:
             self.put.set()
-        return await probe(hardware, self.gpu, instances=self._instances)
+        return await probe_card(hardware, self.gpu, instances=self._instances)
 
 
-class Prober:
+class CardProber:
     """Asks the cards of a node, one question at a time.
 
     Args:
@@ -80,12 +80,12 @@ class Prober:
         patience: seconds after which a card counts as failed.
     """
 
-    def __init__(self, hardware: AsyncNvml, *, patience: float = PATIENCE) -> None:
+    def __init__(self, hardware: AsyncNvml, *, patience: float = PROBE_TIMEOUT) -> None:
         self._hardware = hardware
         self._patience = patience
         self._open: _Question | None = None
 
-    async def ask(self, gpu: GpuUuid, *, instances: bool = False) -> Probed | None:
+    async def probe(self, gpu: GpuUuid, *, instances: bool = False) -> CardProbed | None:
         """How a card answers; ``None`` if it cannot be asked, since the driver owes somebody else an answer."""
         if self._open is None or self._open.answer.done():
             self._open = _Question(self._hardware, gpu, instances=instances)
@@ -101,7 +101,7 @@ class Prober:
             async with asyncio.timeout(self._patience):
                 return await asyncio.shield(question.answer)
         except TimeoutError:
-            return Probed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {self._patience:g} s")
+            return CardProbed(gpu=gpu, result=ProbeResult.FAILED, text=f"no answer within {self._patience:g} s")
 
     def stop(self) -> None:
         """Waits for no answer any more."""
@@ -120,7 +120,7 @@ LONGEST_PAUSE = 3600.0
 FORGOTTEN = 4 * LONGEST_PAUSE
 
 
-class CardResets:
+class CardResetter:
     """Resets cards.
 
     Args:

@@ -18,34 +18,34 @@ from collections.abc import Iterable
 import msgspec
 
 from tessera.agent.health.events import (
+    CardProbed,
     CardReset,
-    CardsSeen,
-    Fact,
-    Happened,
-    InstanceGone,
-    Probed,
+    CardsListed,
+    EventWatchFailed,
+    EventWatchRestored,
+    HardwareEventReported,
+    HealthEvent,
+    InstanceDestroyed,
+    NodeRebooted,
     ProbeResult,
-    Rebooted,
-    WatchBroken,
-    WatchMended,
 )
 from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, Reaction, RecoveryAction
 from tessera.nvml.interface import Event, EventKind
 
 
-class Scope(msgspec.Struct, frozen=True, order=True):
+class DeviceScope(msgspec.Struct, frozen=True, order=True):
     """A card, or a GPU instance or compute instance on it. The ids are -1 for "all"."""
 
     gpu: str
     gi_id: int = -1
     ci_id: int = -1
 
-    def covers(self, other: "Scope") -> bool:
+    def covers(self, other: "DeviceScope") -> bool:
         """Whether what is here is there too."""
         return self.gpu == other.gpu and self.gi_id in {-1, other.gi_id} and self.ci_id in {-1, other.ci_id}
 
 
-class Mark(msgspec.Struct, frozen=True, kw_only=True):
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
     """An error that is not over.
 
     Attributes:
@@ -61,7 +61,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
         reset: the card was reset since.
     """
 
-    scope: Scope
+    scope: DeviceScope
     source: str
     reaction: Reaction
     text: str
@@ -73,7 +73,7 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
     reset: bool = False
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class DeviceHealth(msgspec.Struct, frozen=True):
     """What is thought of a device: the worst reaction asked for, why, and since when (``None``: nothing is wrong)."""
 
     reaction: Reaction = Reaction.IGNORE
@@ -87,18 +87,18 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 #: The source of the marks that a broken event watch leaves; they are of the watch, not of the cards.
-EVENTS = "events"
+EVENT_WATCH = "events"
 
 #: Returns beyond these double the quiet time no more: no number of seconds is so long.
 _MOST_DOUBLED = 64
 
 
-class Change(msgspec.Struct, frozen=True):
+class HealthChange(msgspec.Struct, frozen=True):
     """The verdict on a scope, and so on all devices in it, is another now."""
 
-    scope: Scope
-    before: Verdict
-    after: Verdict
+    scope: DeviceScope
+    before: DeviceHealth
+    after: DeviceHealth
 
 
 class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +119,7 @@ class Hysteresis(msgspec.Struct, frozen=True, kw_only=True):
     failed_probes: int = 3
 
 
-class Health:
+class HealthStateMachine:
     """The marks of one node.
 
     Args:
@@ -129,39 +129,39 @@ class Health:
     """
 
     def __init__(
-        self, policy: HealthPolicy, hysteresis: Hysteresis | None = None, *, marks: Iterable[Mark] = ()
+        self, policy: HealthPolicy, hysteresis: Hysteresis | None = None, *, faults: Iterable[Fault] = ()
     ) -> None:
         self._policy = policy
         self._sure = hysteresis or Hysteresis()
         self._gpus: frozenset[str] = frozenset()
-        self._marks = {(mark.scope, mark.source): mark for mark in marks}
+        self._marks = {(mark.scope, mark.source): mark for mark in faults}
         #: When a mark went last, and how often it had come by then.
-        self._past: dict[tuple[Scope, str], tuple[float, int]] = {}
+        self._past: dict[tuple[DeviceScope, str], tuple[float, int]] = {}
         self._failures: dict[str, int] = {}
 
-    def marks(self) -> tuple[Mark, ...]:
+    def faults(self) -> tuple[Fault, ...]:
         """Every mark, for showing and for keeping."""
         return tuple(sorted(self._marks.values(), key=lambda mark: (mark.scope, mark.source)))
 
-    def instances(self, gpu: str) -> frozenset[int]:
+    def faulty_instances(self, gpu: str) -> frozenset[int]:
         """Ids of the card's GPU instances that have marks of their own."""
         return frozenset(mark.scope.gi_id for mark in self._marks.values() if mark.scope.gpu == gpu) - {-1}
 
-    def suspected(self, gpu: str) -> bool:
+    def is_suspect(self, gpu: str) -> bool:
         """Whether there is a mark on the card or on a part of it, or its last probe failed."""
         return gpu in self._failures or any(mark.scope.gpu == gpu for mark in self._marks.values())
 
-    def awaits_reset(self, gpu: str) -> bool:
+    def needs_reset(self, gpu: str) -> bool:
         """Whether a reset of the card is what its worst mark asks for, and it was not reset since."""
         marks = [mark for mark in self._marks.values() if mark.scope.gpu == gpu]
         worst = max((mark.reaction for mark in marks), default=Reaction.IGNORE)
         return worst is Reaction.RESET and any(mark.reaction is worst and not mark.reset for mark in marks)
 
-    def verdict(self, scope: Scope) -> Verdict:
+    def health_of(self, scope: DeviceScope) -> DeviceHealth:
         """What is thought of a device: its own marks and those of what it is a part of."""
         return _judged(self._marks.values(), scope)
 
-    def apply(self, fact: Fact, now: float) -> tuple[Change, ...]:
+    def decide(self, fact: HealthEvent, now: float) -> tuple[HealthChange, ...]:
         """Takes a fact in; returns what is judged differently after it.
 
         Args:
@@ -170,30 +170,34 @@ class Health:
         """
         before = list(self._marks.values())
         match fact:
-            case CardsSeen():
+            case CardsListed():
                 self._gpus = fact.gpus
-            case Happened():
+            case HardwareEventReported():
                 self._happened(fact.event, now)
-            case Probed():
+            case CardProbed():
                 self._probed(fact, now)
-            case WatchBroken():
+            case EventWatchFailed():
                 for gpu in self._gpus:
                     self._mark(
-                        Scope(gpu), EVENTS, Reaction.DEGRADE, f"hardware events cannot be read: {fact.text}", now
+                        DeviceScope(gpu),
+                        EVENT_WATCH,
+                        Reaction.DEGRADE,
+                        f"hardware events cannot be read: {fact.text}",
+                        now,
                     )
-            case WatchMended():
-                self._marks = {key: mark for key, mark in self._marks.items() if mark.source != EVENTS}
+            case EventWatchRestored():
+                self._marks = {key: mark for key, mark in self._marks.items() if mark.source != EVENT_WATCH}
             case CardReset():
                 self._reset(fact.gpu)
-            case Rebooted():
+            case NodeRebooted():
                 self._failures.clear()
                 for key in list(self._marks):
                     self._forget(key, now)
-            case InstanceGone():
+            case InstanceDestroyed():
                 self._instance_gone(fact.gpu, fact.gi_id)
         touched = sorted({mark.scope for mark in (*before, *self._marks.values())})
-        pairs = [(scope, _judged(before, scope), self.verdict(scope)) for scope in touched]
-        return tuple(Change(scope, old, new) for scope, old, new in pairs if old != new)
+        pairs = [(scope, _judged(before, scope), self.health_of(scope)) for scope in touched]
+        return tuple(HealthChange(scope, old, new) for scope, old, new in pairs if old != new)
 
     def _happened(self, event: Event, now: float) -> None:
         if event.kind is EventKind.XID:
@@ -205,18 +209,20 @@ class Health:
         if event.gpu is None:
             # Which card needs more than proof is not known; the driver's verdict will tell.
             for gpu in self._gpus:
-                self._mark(Scope(gpu), source, Reaction.DRAIN, f"{source} on a card that the driver cannot name", now)
+                self._mark(
+                    DeviceScope(gpu), source, Reaction.DRAIN, f"{source} on a card that the driver cannot name", now
+                )
         elif event.gpu in self._gpus:
             instance = reaction < Reaction.RESET and event.gi_id is not None
-            scope = Scope(event.gpu)
+            scope = DeviceScope(event.gpu)
             if instance and event.gi_id is not None:
-                scope = Scope(event.gpu, event.gi_id, -1 if event.ci_id is None else event.ci_id)
+                scope = DeviceScope(event.gpu, event.gi_id, -1 if event.ci_id is None else event.ci_id)
             self._mark(scope, source, reaction, source, now)
 
-    def _probed(self, probe: Probed, now: float) -> None:
-        scope = Scope(probe.gpu)
+    def _probed(self, probe: CardProbed, now: float) -> None:
+        scope = DeviceScope(probe.gpu)
         if probe.instances is not None:
-            for gi_id in self.instances(probe.gpu) - probe.instances:
+            for gi_id in self.faulty_instances(probe.gpu) - probe.instances:
                 self._instance_gone(probe.gpu, gi_id)
         if probe.result is ProbeResult.LOST:
             self._mark(scope, "probe", Reaction.REBOOT, f"the card does not answer: {probe.text or 'lost'}", now)
@@ -235,9 +241,9 @@ class Health:
             else:
                 self._clean(probe, now)
 
-    def _clean(self, probe: Probed, now: float) -> None:
+    def _clean(self, probe: CardProbed, now: float) -> None:
         for key, mark in list(self._marks.items()):
-            if mark.scope.gpu != probe.gpu or mark.source == EVENTS:
+            if mark.scope.gpu != probe.gpu or mark.source == EVENT_WATCH:
                 continue
             cleaner = msgspec.structs.replace(mark, clean=min(mark.clean + 1, self._sure.clean_probes))
             cured = mark.reaction < Reaction.RESET or mark.reset or probe.recovery is RecoveryAction.NONE
@@ -246,20 +252,20 @@ class Health:
             else:
                 self._marks[key] = cleaner
 
-    def _forget(self, key: tuple[Scope, str], now: float) -> None:
+    def _forget(self, key: tuple[DeviceScope, str], now: float) -> None:
         """The error is over; if it comes back it stays longer."""
         self._past[key] = (now, self._marks.pop(key).returns + 1)
 
-    def _quiet(self, mark: Mark) -> float:
+    def _quiet(self, mark: Fault) -> float:
         return min(self._sure.quiet * 2.0 ** min(mark.returns, _MOST_DOUBLED), self._sure.longest_quiet)
 
-    def _mark(self, scope: Scope, source: str, reaction: Reaction, text: str, now: float) -> None:
+    def _mark(self, scope: DeviceScope, source: str, reaction: Reaction, text: str, now: float) -> None:
         key = (scope, source)
         old = self._marks.get(key)
         if old is None:
             gone, times = self._past.get(key, (now, 0))
             returns = times if now - gone <= self._sure.memory else 0
-            self._marks[key] = Mark(
+            self._marks[key] = Fault(
                 scope=scope, source=source, reaction=reaction, text=text, since=now, last=now, returns=returns
             )
             return
@@ -285,10 +291,10 @@ class Health:
                 self._marks[key] = msgspec.structs.replace(mark, reset=True, clean=0)
 
 
-def _judged(marks: Iterable[Mark], scope: Scope) -> Verdict:
+def _judged(marks: Iterable[Fault], scope: DeviceScope) -> DeviceHealth:
     """The worst mark on a scope or on what it is a part of."""
     found = [mark for mark in marks if mark.scope.covers(scope)]
     if not found:
-        return Verdict()
+        return DeviceHealth()
     worst = min(found, key=lambda mark: (-mark.reaction, mark.since, mark.source))
-    return Verdict(worst.reaction, worst.text, worst.since)
+    return DeviceHealth(worst.reaction, worst.text, worst.since)

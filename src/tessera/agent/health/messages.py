@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tessera.agent.health.faults import Health, Scope, Verdict
+from tessera.agent.health.faults import DeviceHealth, DeviceScope, HealthStateMachine
 from tessera.agent.health.policy import Reaction
 from tessera.nvml.interface import GpuInfo
 
@@ -16,7 +16,7 @@ _MEANS: Mapping[Reaction, str] = {
 }
 
 
-class Summary(NamedTuple):
+class HealthCondition(NamedTuple):
     """The condition ``GpuHealthy``."""
 
     status: Literal["True", "False", "Unknown"]
@@ -24,7 +24,7 @@ class Summary(NamedTuple):
     message: str
 
 
-def summary(health: Health, gpus: Mapping[str, GpuInfo]) -> Summary:
+def health_condition(health: HealthStateMachine, gpus: Mapping[str, GpuInfo]) -> HealthCondition:
     """The condition: false if anything must not be given out, with all that is wrong.
 
     Args:
@@ -32,19 +32,19 @@ def summary(health: Health, gpus: Mapping[str, GpuInfo]) -> Summary:
         gpus: the node's cards, by UUID.
     """
     if not gpus:
-        return Summary("Unknown", "NoCards", "no card was found yet")
-    marked = sorted({mark.scope for mark in health.marks() if mark.scope.gpu in gpus})
-    verdicts = {scope: health.verdict(scope) for scope in marked}
+        return HealthCondition("Unknown", "NoCards", "no card was found yet")
+    marked = sorted({mark.scope for mark in health.faults() if mark.scope.gpu in gpus})
+    verdicts = {scope: health.health_of(scope) for scope in marked}
     if not verdicts:
         cards = "card" if len(gpus) == 1 else f"{len(gpus)} cards"
-        return Summary("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
-    text = "; ".join(f"{named(scope, gpus)}: {said(verdict)}" for scope, verdict in verdicts.items())
+        return HealthCondition("True", "CardsHealthy", f"nothing is wrong with the node's {cards}")
+    text = "; ".join(f"{name_scope(scope, gpus)}: {describe_health(verdict)}" for scope, verdict in verdicts.items())
     if all(verdict.healthy for verdict in verdicts.values()):
-        return Summary("True", "CardDegraded", text)
-    return Summary("False", "CardUnhealthy", text)
+        return HealthCondition("True", "CardDegraded", text)
+    return HealthCondition("False", "CardUnhealthy", text)
 
 
-def named(scope: Scope, gpus: Mapping[str, GpuInfo]) -> str:
+def name_scope(scope: DeviceScope, gpus: Mapping[str, GpuInfo]) -> str:
     """A card or an instance as people look for it."""
     gpu = gpus.get(scope.gpu)
     name = scope.gpu if gpu is None else f"GPU {gpu.index} ({scope.gpu})"
@@ -53,6 +53,6 @@ def named(scope: Scope, gpus: Mapping[str, GpuInfo]) -> str:
     return f"{name}{instance}{compute}"
 
 
-def said(verdict: Verdict) -> str:
+def describe_health(verdict: DeviceHealth) -> str:
     """What is wrong and what follows."""
     return f"{verdict.text}; {_MEANS[verdict.reaction]}"

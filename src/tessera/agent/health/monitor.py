@@ -22,20 +22,28 @@ import msgspec
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.state_file import KeptFile
 from tessera.agent.health.events import (
+    CardProbed,
     CardReset,
-    CardsSeen,
-    Fact,
-    Happened,
-    InstanceGone,
-    Probed,
+    CardsListed,
+    EventWatchFailed,
+    EventWatchRestored,
+    HardwareEventReported,
+    HealthEvent,
+    InstanceDestroyed,
+    NodeRebooted,
     ProbeResult,
-    Rebooted,
-    WatchBroken,
-    WatchMended,
 )
-from tessera.agent.health.executor import PATIENCE, CardResets, Prober
-from tessera.agent.health.faults import EVENTS, Change, Health, Hysteresis, Mark, Scope, Verdict
-from tessera.agent.health.messages import Summary, named, said, summary
+from tessera.agent.health.executor import PROBE_TIMEOUT, CardProber, CardResetter
+from tessera.agent.health.faults import (
+    EVENT_WATCH,
+    DeviceHealth,
+    DeviceScope,
+    Fault,
+    HealthChange,
+    HealthStateMachine,
+    Hysteresis,
+)
+from tessera.agent.health.messages import HealthCondition, describe_health, health_condition, name_scope
 from tessera.agent.health.policy import HealthPolicy, Reaction
 from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
@@ -46,9 +54,9 @@ from tessera.nvml.worker import AsyncNvml
 _log = logging.getLogger(__name__)
 
 #: Seconds between two questions to a card that nothing is wrong with.
-SELDOM = 60.0
+PROBE_INTERVAL = 60.0
 #: Seconds between two questions to a suspected one.
-OFTEN = 10.0
+SUSPECT_PROBE_INTERVAL = 10.0
 #: Seconds between two questions to one card at least, however many events come.
 _SOONEST = 1.0
 
@@ -56,7 +64,7 @@ _SOONEST = 1.0
 Tell = Callable[[str, str, Literal["Normal", "Warning"]], None]
 
 
-class Kept(msgspec.Struct, frozen=True):
+class StoredFaults(msgspec.Struct, frozen=True):
     """The marks of one boot, as they are kept.
 
     Attributes:
@@ -65,10 +73,10 @@ class Kept(msgspec.Struct, frozen=True):
     """
 
     boot: str = ""
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[Fault, ...] = ()
 
 
-class HealthWatch:
+class HealthMonitor:
     """The health of one node's cards.
 
     Args:
@@ -96,9 +104,9 @@ class HealthWatch:
         changes: Changes,
         tell: Tell,
         metrics: Metrics,
-        resets: CardResets | None = None,
+        resets: CardResetter | None = None,
         hysteresis: Hysteresis | None = None,
-        patience: float = PATIENCE,
+        patience: float = PROBE_TIMEOUT,
     ) -> None:
         self._clock = clock
         self._changes = changes
@@ -106,12 +114,14 @@ class HealthWatch:
         self._metrics = metrics
         self._boot_id = boot_id
         self._resets = resets
-        self._prober = Prober(hardware, patience=patience)
+        self._prober = CardProber(hardware, patience=patience)
         self._ahead = clock.now() - clock.monotonic()
-        self._file = KeptFile(marks_file, Kept)
-        kept = self._file.load() or Kept()
+        self._file = KeptFile(marks_file, StoredFaults)
+        kept = self._file.load() or StoredFaults()
         self._boot = kept.boot
-        self._health = Health(policy, hysteresis, marks=[self._not_of_the_future(mark) for mark in kept.marks])
+        self._health = HealthStateMachine(
+            policy, hysteresis, faults=[self._not_of_the_future(mark) for mark in kept.marks]
+        )
         self._gpus: dict[str, GpuInfo] = {}
         #: When each card was asked last, and is asked next, by the monotonic clock.
         self._asked: dict[str, float] = {}
@@ -120,7 +130,7 @@ class HealthWatch:
 
     # What happened ----------------------------------------------------------------------------------------------
 
-    def cards(self, gpus: Iterable[GpuInfo]) -> None:
+    def set_cards(self, gpus: Iterable[GpuInfo]) -> None:
         """These are the node's cards now; new ones are asked at once."""
         found = {str(gpu.uuid): gpu for gpu in gpus}
         if found == self._gpus:
@@ -128,58 +138,58 @@ class HealthWatch:
         self._gpus = found
         now = self._clock.monotonic()
         self._due = {uuid: self._due.get(uuid, now) for uuid in self._gpus}
-        self._apply(CardsSeen(frozenset(self._gpus)))
+        self._apply(CardsListed(frozenset(self._gpus)))
         for gpu in self._gpus.values():
             if gpu.lost:
-                self._apply(Probed(gpu=gpu.uuid, result=ProbeResult.LOST, text="it fell off the bus"))
+                self._apply(CardProbed(gpu=gpu.uuid, result=ProbeResult.LOST, text="it fell off the bus"))
         self._changes.notify()
 
-    def happened(self, event: Event | None) -> None:
+    def hardware_event(self, event: Event | None) -> None:
         """A wait for events has ended, with an event or, ``None``, without: the watch works."""
-        self._apply(WatchMended())
+        self._apply(EventWatchRestored())
         if event is None:
             return
         self._metrics.hardware_event(event.gpu or "", event.kind.value if event.xid is None else f"xid-{event.xid}")
-        self._apply(Happened(event))
+        self._apply(HardwareEventReported(event))
         for uuid in self._gpus:
             if event.gpu in {None, uuid}:
                 self._ask_soon(uuid)
         self._changes.notify()
 
-    def broken(self, text: str) -> None:
+    def event_watch_failed(self, text: str) -> None:
         """Waiting for events failed; the cards are probed more often until it works again."""
-        self._apply(WatchBroken(text))
+        self._apply(EventWatchFailed(text))
         for uuid in self._gpus:
-            self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + OFTEN)
+            self._due[uuid] = min(self._due[uuid], self._clock.monotonic() + SUSPECT_PROBE_INTERVAL)
 
-    def reset(self, gpu: str) -> None:
+    def card_reset(self, gpu: str) -> None:
         """The card was reset."""
         self._apply(CardReset(gpu))
         self._ask_soon(gpu)
         self._changes.notify()
 
-    def instance_gone(self, gpu: str, gi_id: int) -> None:
+    def instance_destroyed(self, gpu: str, gi_id: int) -> None:
         """A GPU instance was destroyed; what comes later under its id is another."""
-        self._apply(InstanceGone(gpu, gi_id))
+        self._apply(InstanceDestroyed(gpu, gi_id))
 
     # What is thought of them ------------------------------------------------------------------------------------
 
-    def verdict(self, scope: Scope) -> Verdict:
+    def health_of(self, scope: DeviceScope) -> DeviceHealth:
         """What is thought of a card or of an instance on it."""
-        return self._health.verdict(scope)
+        return self._health.health_of(scope)
 
-    def unfit(self, gpu: str) -> bool:
+    def is_unhealthy(self, gpu: str) -> bool:
         """Whether nothing of the card may be given out."""
-        return not self._health.verdict(Scope(gpu)).healthy
+        return not self._health.health_of(DeviceScope(gpu)).healthy
 
     @property
-    def health(self) -> Health:
+    def state_machine(self) -> HealthStateMachine:
         """The verdicts, for :func:`tessera.agent.health.device_health.verdicts`; only to be read."""
         return self._health
 
-    def summary(self) -> Summary:
+    def condition(self) -> HealthCondition:
         """The condition ``GpuHealthy``: false if anything must not be given out, with all that is wrong."""
-        return summary(self._health, self._gpus)
+        return health_condition(self._health, self._gpus)
 
     # The loop ---------------------------------------------------------------------------------------------------
 
@@ -202,31 +212,37 @@ class HealthWatch:
         due = [uuid for uuid, at in self._due.items() if at <= now]
         for uuid in due:
             self._asked[uuid] = self._clock.monotonic()
-            self._due[uuid] = self._asked[uuid] + OFTEN
-            found = await self._prober.ask(GpuUuid(uuid), instances=bool(self._health.instances(uuid)))
+            self._due[uuid] = self._asked[uuid] + SUSPECT_PROBE_INTERVAL
+            found = await self._prober.probe(GpuUuid(uuid), instances=bool(self._health.faulty_instances(uuid)))
             if uuid in self._gpus:
                 self._answered(uuid, found)
                 if found is not None:
                     await self._reset_if_asked(uuid)
         return bool(due)
 
-    def _answered(self, uuid: str, found: Probed | None) -> None:
+    def _answered(self, uuid: str, found: CardProbed | None) -> None:
         self._metrics.probed("not-asked" if found is None else found.result.value)
         if found is not None:
             self._apply(found)
-        if not self._health.suspected(uuid) and found is not None:
-            self._due[uuid] = self._asked[uuid] + SELDOM
+        if not self._health.is_suspect(uuid) and found is not None:
+            self._due[uuid] = self._asked[uuid] + PROBE_INTERVAL
 
     async def _reset_if_asked(self, uuid: str) -> None:
         """Resets a card that needs no more than that, and has not been reset since."""
-        if self._resets is None or not self._health.awaits_reset(uuid):
+        if self._resets is None or not self._health.needs_reset(uuid):
             return
         try:
             if await self._resets.reset(uuid):
-                self._tell("GpuReset", f"{named(Scope(uuid), self._gpus)}: was reset, as its error asks for", "Normal")
-                self.reset(uuid)
+                self._tell(
+                    "GpuReset",
+                    f"{name_scope(DeviceScope(uuid), self._gpus)}: was reset, as its error asks for",
+                    "Normal",
+                )
+                self.card_reset(uuid)
         except NvmlError as error:
-            self._tell("GpuNotReset", f"{named(Scope(uuid), self._gpus)}: could not be reset: {error}", "Warning")
+            self._tell(
+                "GpuNotReset", f"{name_scope(DeviceScope(uuid), self._gpus)}: could not be reset: {error}", "Warning"
+            )
 
     def _ask_soon(self, uuid: str) -> None:
         if uuid in self._due:
@@ -240,44 +256,44 @@ class HealthWatch:
         another = self._boot != ""
         self._boot = boot
         if another:
-            self._apply(Rebooted())
+            self._apply(NodeRebooted())
         self._save()
 
     # Consequences -----------------------------------------------------------------------------------------------
 
-    def _apply(self, fact: Fact) -> None:
-        changes = self._health.apply(fact, self._ahead + self._clock.monotonic())
+    def _apply(self, fact: HealthEvent) -> None:
+        changes = self._health.decide(fact, self._ahead + self._clock.monotonic())
         self._save()
         for change in changes:
-            if not isinstance(fact, InstanceGone) and change.before.reaction is not change.after.reaction:
+            if not isinstance(fact, InstanceDestroyed) and change.before.reaction is not change.after.reaction:
                 self._tell_change(change)
         if changes:
             self._changes.notify()
 
-    def _tell_change(self, change: Change) -> None:
-        name = named(change.scope, self._gpus)
+    def _tell_change(self, change: HealthChange) -> None:
+        name = name_scope(change.scope, self._gpus)
         if change.after.reaction is Reaction.IGNORE:
             self._tell("GpuRecovered", f"{name}: nothing is wrong with it any more", "Normal")
         else:
             reason = "GpuDegraded" if change.after.healthy else "GpuUnhealthy"
-            self._tell(reason, f"{name}: {said(change.after)}", "Warning")
+            self._tell(reason, f"{name}: {describe_health(change.after)}", "Warning")
 
     def _save(self) -> None:
-        marks = tuple(mark for mark in self._health.marks() if mark.source != EVENTS)
+        marks = tuple(mark for mark in self._health.faults() if mark.source != EVENT_WATCH)
         try:
-            self._file.save(Kept(self._boot, marks))
+            self._file.save(StoredFaults(self._boot, marks))
         except OSError as error:
             # The verdict holds without it, until this process ends.
             self._metrics.marks_not_kept()
             _log.warning("what is known of bad cards is not kept over a restart of the agent: %s", error)
 
-    def _not_of_the_future(self, mark: Mark) -> Mark:
+    def _not_of_the_future(self, mark: Fault) -> Fault:
         now = self._ahead + self._clock.monotonic()
         return msgspec.structs.replace(mark, since=min(mark.since, now), last=min(mark.last, now))
 
     def _reactions(self) -> Mapping[str, int]:
         worst = dict.fromkeys(self._gpus, 0)
-        for mark in self._health.marks():
+        for mark in self._health.faults():
             if mark.scope.gpu in worst:
                 worst[mark.scope.gpu] = max(worst[mark.scope.gpu], int(mark.reaction))
         return worst

@@ -117,7 +117,7 @@ def parse_xids(text: str) -> XidList:
     )
 
 
-def passed_over(text: str) -> tuple[str, ...]:
+def unknown_words(text: str) -> tuple[str, ...]:
     """What :func:`parse_xids` finds in a value and can do nothing with, in its order."""
     return tuple(word for word in _words(text) if word and word not in _EVERY and not _NUMBER.fullmatch(word))
 

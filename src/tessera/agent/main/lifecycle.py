@@ -23,12 +23,12 @@ from prometheus_client import CollectorRegistry
 from tessera.agent.base.api_mirror import node_informer
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.http_server import serve_http
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.base.options import AgentOptions
-from tessera.agent.driver.gate import Gate, Opened
-from tessera.agent.driver.hardware import Driver
-from tessera.agent.driver.kubelet_gate import Advertising
-from tessera.agent.driver.ready_condition import ReadyTeller
+from tessera.agent.driver.gate import DriverGate, OpenDriver
+from tessera.agent.driver.hardware import DriverBackend
+from tessera.agent.driver.kubelet_gate import GatedKubelet
+from tessera.agent.driver.ready_condition import ReadyConditionWriter
 from tessera.agent.main.run import run_parts
 from tessera.agent.main.wiring import Parts
 from tessera.agent.mps.interfaces import ControlFailed
@@ -46,7 +46,7 @@ _log = logging.getLogger(__name__)
 async def live(
     options: AgentOptions,
     client: Client,
-    driver: Driver,
+    driver: DriverBackend,
     kubelet: Kubelet,
     clock: Clock,
     *,
@@ -75,7 +75,7 @@ class _Life:
         self,
         options: AgentOptions,
         client: Client,
-        driver: Driver,
+        driver: DriverBackend,
         kubelet: Kubelet,
         clock: Clock,
         *,
@@ -90,12 +90,12 @@ class _Life:
         self._rng = rng
         self._reboot = reboot
         self._changes = Changes()
-        self._markers = Markers(options.markers_dir)
+        self._markers = MarkerFiles(options.markers_dir)
         self._nodes = node_informer(client, options.node_name, clock=clock, rng=rng)
         self._events = EventRecorder(
             client, component="tessera-agent", instance=options.node_name, clock=clock, rng=rng
         )
-        self._teller = ReadyTeller(
+        self._teller = ReadyConditionWriter(
             client,
             node_name=options.node_name,
             node=self._node,
@@ -103,7 +103,7 @@ class _Life:
             clock=clock,
             rng=rng,
         )
-        self._gate = Gate(
+        self._gate = DriverGate(
             options,
             driver=driver,
             markers=self._markers,
@@ -116,8 +116,8 @@ class _Life:
         self._nodes.add_handler(self._node_seen)
 
     def _node_seen(self, event: Event[Node]) -> None:
-        self._gate.node_seen(None if event.kind is EventKind.DELETED else event.object)
-        self._teller.node_seen()
+        self._gate.node_changed(None if event.kind is EventKind.DELETED else event.object)
+        self._teller.node_changed()
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -126,21 +126,21 @@ class _Life:
             for part in (self._events.run(), self._nodes.run(), self._teller.run()):
                 group.create_task(part)
             group.create_task(_follow(self._markers.follow(self._changes.notify)))
-            group.create_task(_follow(self._driver.follow(self._changes.notify)))
+            group.create_task(_follow(self._driver.watch(self._changes.notify)))
             await self._nodes.wait_synced()
             while True:
                 trouble = ""
                 async with AsyncExitStack() as stack:
-                    opened = await self._gate.opened(stack)
-                    if await self._gate.validated(opened):
+                    opened = await self._gate.open_driver(stack)
+                    if await self._gate.wait_validated(opened):
                         trouble = await self._use(opened)
-                self._gate.let_go()
+                self._gate.released()
                 if trouble:
-                    await self._gate.failed(trouble)
+                    await self._gate.nvml_failed(trouble)
 
-    async def _use(self, opened: Opened) -> str:
+    async def _use(self, opened: OpenDriver) -> str:
         """Runs an agent on a driver until that has to be let go of; returns how NVML failed, empty if it did not."""
-        advertising = Advertising(self._kubelet, self._changes, self._clock)
+        advertising = GatedKubelet(self._kubelet, self._changes, self._clock)
         parts = self._parts = self._made(opened, advertising)
         agent = asyncio.create_task(run_parts(parts))
         over = asyncio.create_task(self._over(opened, parts, advertising))
@@ -158,23 +158,23 @@ class _Life:
         await _end_daemons(parts)
         return "" if opened.hardware.gone else trouble
 
-    async def _over(self, opened: Opened, parts: Parts, advertising: Advertising) -> None:
+    async def _over(self, opened: OpenDriver, parts: Parts, advertising: GatedKubelet) -> None:
         """Returns when a driver has to be let go of; tells meanwhile when kubelet has published the cards.
 
         Once it is told, it stays told for as long as this driver is used: what becomes of a card or of kubelet's counts
         later is told by other conditions.
         """
         published = False
-        while self._gate.holds(opened):
+        while self._gate.is_usable(opened):
             seen = self._changes.count
-            taken = parts.ready and advertising.taken and (advertising.devices or not parts.has_devices)
+            taken = parts.ready and advertising.accepted and (advertising.devices or not parts.has_devices)
             if taken and not published:
                 node = self._node()
-                published = node is not None and advertising.published(node.status.allocatable)
+                published = node is not None and advertising.is_published(node.status.allocatable)
                 self._gate.advertised(published=published)
             await self._changes.wait(seen)
 
-    def _made(self, opened: Opened, kubelet: Kubelet) -> Parts:
+    def _made(self, opened: OpenDriver, kubelet: Kubelet) -> Parts:
         return Parts(
             self._options,
             self._client,
@@ -199,7 +199,7 @@ class _Life:
     def _waits(self) -> str:
         if self._parts is not None:
             return "" if self._parts.ready else "cards not read yet"
-        return "cards not read yet" if self._teller.told is None else self._teller.told.message
+        return "cards not read yet" if self._teller.desired is None else self._teller.desired.message
 
 
 async def _follow(events: Coroutine[Any, Any, None]) -> None:

@@ -62,7 +62,7 @@ async def run_parts(parts: Parts) -> None:
         group.create_task(parts.events.run())
         group.create_task(parts.following.run())
         await parts.mirror.start(group)
-        await parts.following.first_look()
+        await parts.following.wait_first_read()
         await parts.take_stock()
         await _note_holders(parts)
         group.create_task(_watch_hardware(parts))
@@ -92,7 +92,7 @@ async def _watch_hardware(parts: Parts) -> None:
     while True:
         try:
             event = await parts.hardware.wait_event(_EVENT_WAIT)
-            parts.health.happened(event)
+            parts.health.hardware_event(event)
             # A program that fails may make hundreds of these a second, and they change nothing on a card.
             if event is not None and event.xid not in APPLICATION_XIDS:
                 await parts.look_again(event.gpu)
@@ -101,5 +101,5 @@ async def _watch_hardware(parts: Parts) -> None:
             return
         except NvmlError as error:
             _log.warning("hardware events cannot be watched, again in %.0f s: %s", _EVENT_WAIT, error)
-            parts.health.broken(str(error))
+            parts.health.event_watch_failed(str(error))
             await parts.clock.sleep(_EVENT_WAIT)

@@ -15,20 +15,20 @@ from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
-from tessera.agent.config.config_watcher import Following
-from tessera.agent.health.executor import CardResets
-from tessera.agent.health.monitor import HealthWatch
+from tessera.agent.config.config_watcher import ConfigWatcher
+from tessera.agent.health.executor import CardResetter
+from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import Roles
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker, fixed_gib
 from tessera.agent.main.metrics import Metrics
-from tessera.agent.memory.monitor import MemoryWatch
-from tessera.agent.memory.policy import Rules
+from tessera.agent.memory.monitor import MemoryMonitor
+from tessera.agent.memory.policy import MemoryRules
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutStatus
 from tessera.agent.mps.daemons import MpsDaemons
-from tessera.agent.mps.process_launcher import ChildLauncher
+from tessera.agent.mps.process_launcher import ProcessLauncher
 from tessera.agent.mps.simulated import SimulatedLauncher
 from tessera.agent.node_status.label_facts import SIMULATED_MACHINE, read_machine
 from tessera.agent.node_status.publisher import NodeTeller
@@ -141,7 +141,7 @@ class Parts:
             NvmlError: they cannot be listed.
         """
         stock = await self.stock.refresh()
-        self.health.cards(card.info for card in stock.cards)
+        self.health.set_cards(card.info for card in stock.cards)
 
     async def look_again(self, gpu: str | None) -> None:
         """Something happened to a card, or to any one: what is known of it is read anew."""
@@ -153,8 +153,8 @@ class Parts:
 
     # The parts --------------------------------------------------------------------------------------------------
 
-    def _made_following(self) -> Following:
-        return Following(
+    def _made_following(self) -> ConfigWatcher:
+        return ConfigWatcher(
             self._client,
             node=self.mirror.node,
             profiles=self.options.sharing_config,
@@ -167,8 +167,8 @@ class Parts:
             rng=self._rng,
         )
 
-    def _made_health(self) -> HealthWatch:
-        return HealthWatch(
+    def _made_health(self) -> HealthMonitor:
+        return HealthMonitor(
             hardware=self.hardware,
             policy=HealthPolicy.from_environment(self.options.environment),
             marks_file=self.options.state_dir / "health.json",
@@ -177,7 +177,7 @@ class Parts:
             changes=self.changes,
             tell=self._tell_node,
             metrics=self.metrics,
-            resets=CardResets(hardware=self.hardware, free=self._nobody_has, done=self.look_again, clock=self.clock),
+            resets=CardResetter(hardware=self.hardware, free=self._nobody_has, done=self.look_again, clock=self.clock),
         )
 
     def _made_mps(self) -> MpsDaemons:
@@ -194,11 +194,11 @@ class Parts:
             rng=self._rng,
         )
 
-    def _children(self, root: Path) -> ChildLauncher:
+    def _children(self, root: Path) -> ProcessLauncher:
         if self._driver_root is None:
-            return ChildLauncher(root=root)
+            return ProcessLauncher(root=root)
         environment = program_environment(self._driver_root, self.options.state_dir / "driver-libraries")
-        return ChildLauncher(root=root, driver_root=self._driver_root, environment=environment)
+        return ProcessLauncher(root=root, driver_root=self._driver_root, environment=environment)
 
     def _made_layouts(self, reboot: Callable[[], Awaitable[None]] | None) -> LayoutReconciler:
         return LayoutReconciler(
@@ -215,8 +215,8 @@ class Parts:
             journal=self.options.state_dir / "layout.json",
             told=self._layout_told,
             lately_given=lambda: self.shelf.lately_given,
-            was_reset=self.health.reset,
-            instance_gone=self.health.instance_gone,
+            was_reset=self.health.card_reset,
+            instance_gone=self.health.instance_destroyed,
             overcounted=lambda: self.shelf.overcounted,
             changes=self.changes,
             clock=self.clock,
@@ -230,7 +230,7 @@ class Parts:
             kubelet=self._kubelet,
             mirror=self.mirror,
             roles=self.roles,
-            unfit=self.health.unfit,
+            unfit=self.health.is_unhealthy,
             take_stock=self.stock.refresh,
             fixed_gib=lambda: fixed_gib(self._static_cards()),
             events=self.events,
@@ -245,9 +245,9 @@ class Parts:
             kubelet=self._kubelet,
             cards=self._static_cards,
             wish=lambda: self.following.sharing,
-            settled=self.following.in_force,
+            settled=self.following.profile_applied,
             mig_strategy=self.options.mig_strategy,
-            verdict=self.health.verdict,
+            verdict=self.health.health_of,
             fenced=lambda: self.layouts.fenced | self.mps.fenced,
             changing=lambda: self.layouts.fenced,
             taken=self.on_demand.resources,
@@ -268,11 +268,11 @@ class Parts:
             clock=self.clock,
         )
 
-    def _made_memory(self) -> MemoryWatch:
-        return MemoryWatch(
+    def _made_memory(self) -> MemoryMonitor:
+        return MemoryMonitor(
             hardware=self.hardware,
             processes=ProcessTable(),
-            rules=Rules(mode=self.options.memory_limits),
+            rules=MemoryRules(mode=self.options.memory_limits),
             offer=lambda: self.shelf.offer,
             holders=self.holders.now,
             pods=self.mirror.live,

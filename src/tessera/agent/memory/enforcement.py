@@ -12,17 +12,17 @@ from typing import Literal
 from tessera.agent.base.evictions import Blocked, Evicted, Evictor
 from tessera.agent.base.processes import ProcessId, ProcessTable
 from tessera.agent.main.metrics import Metrics
-from tessera.agent.memory.policy import Act, Card, Decision, Mode, plausible, used_by_pod
+from tessera.agent.memory.policy import CardUse, EnforcementMode, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 
 #: Reads a card as it is now, ``None`` if it cannot be read.
-ReadCard = Callable[[str], Awaitable[Card | None]]
+ReadCard = Callable[[str], Awaitable[CardUse | None]]
 
-_SIGNALS = {Act.TERMINATE: signal.SIGTERM, Act.KILL: signal.SIGKILL}
+_SIGNALS = {MemoryAction.TERMINATE: signal.SIGTERM, MemoryAction.KILL: signal.SIGKILL}
 
 
-class Outcome(Enum):
+class EnforcementOutcome(Enum):
     """What became of a decision."""
 
     SENT = "sent"
@@ -40,7 +40,9 @@ class Outcome(Enum):
     NOT_PERMITTED = "not-permitted"
 
 
-async def carry_out(decision: Decision, *, processes: ProcessTable, read_card: ReadCard) -> Outcome:
+async def signal_process(
+    decision: MemoryDecision, *, processes: ProcessTable, read_card: ReadCard
+) -> EnforcementOutcome:
     """Sends the signal of a decision if it still holds.
 
     Args:
@@ -51,47 +53,47 @@ async def carry_out(decision: Decision, *, processes: ProcessTable, read_card: R
     Raises:
         ValueError: the decision is of another kind.
     """
-    number = _SIGNALS.get(decision.act)
+    number = _SIGNALS.get(decision.action)
     process = decision.process
     if number is None or process is None:
-        raise ValueError(f"decision {decision.act.value} on pod {decision.pod}: only a process can be signalled")
+        raise ValueError(f"decision {decision.action.value} on pod {decision.pod}: only a process can be signalled")
     try:
-        with processes.hold(process) as held:
+        with processes.open(process) as held:
             if held is None:
-                return Outcome.ENDED
-            against = await still_holds(decision, process, processes=processes, read_card=read_card)
+                return EnforcementOutcome.ENDED
+            against = await find_objection(decision, process, processes=processes, read_card=read_card)
             if against is not None:
                 return against
-            return Outcome.SENT if held.send(number) else Outcome.ENDED
+            return EnforcementOutcome.SENT if held.send(number) else EnforcementOutcome.ENDED
     except OSError:
-        return Outcome.NOT_PERMITTED
+        return EnforcementOutcome.NOT_PERMITTED
 
 
-async def still_holds(
-    decision: Decision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
-) -> Outcome | None:
+async def find_objection(
+    decision: MemoryDecision, process: ProcessId | None, *, processes: ProcessTable, read_card: ReadCard
+) -> EnforcementOutcome | None:
     """What speaks against a decision now; ``None`` if nothing does. Without a process only the pod's use is judged."""
     if process is not None:
-        residence = processes.residence(process)
+        residence = processes.pod_of(process)
         if residence is None or residence.pod != decision.pod:
-            return Outcome.NOT_OF_POD
+            return EnforcementOutcome.NOT_OF_POD
     card = await read_card(decision.device)
-    if card is None or not plausible(card):
-        return Outcome.UNREADABLE
+    if card is None or not is_plausible(card):
+        return EnforcementOutcome.UNREADABLE
     if process is not None and not any((use.process, use.pod) == (process, decision.pod) for use in card.uses):
-        return Outcome.NOT_ON_CARD
-    return None if used_by_pod(card.uses).get(decision.pod, 0) > decision.limit else Outcome.WITHIN_LIMIT
+        return EnforcementOutcome.NOT_ON_CARD
+    return None if sum_by_pod(card.uses).get(decision.pod, 0) > decision.limit else EnforcementOutcome.WITHIN_LIMIT
 
 
 #: Tells people about a pod: which, a CamelCase reason, a sentence, and whether it is a ``Warning``.
-TellPod = Callable[[Pod, str, str, Literal["Normal", "Warning"]], None]
+RecordPodEvent = Callable[[Pod, str, str, Literal["Normal", "Warning"]], None]
 
 _GIB = 2**30
 #: Processes that a text names; events are short.
 _MOST_SHOWN = 5
 
 
-class Deeds:
+class MemoryEnforcement:
     """Carries out decisions.
 
     Args:
@@ -106,11 +108,11 @@ class Deeds:
     def __init__(
         self,
         *,
-        mode: Mode,
+        mode: EnforcementMode,
         processes: ProcessTable,
         read_card: ReadCard,
         evictor: Evictor,
-        tell: TellPod,
+        tell: RecordPodEvent,
         metrics: Metrics,
     ) -> None:
         self._mode = mode
@@ -120,7 +122,7 @@ class Deeds:
         self._tell = tell
         self._metrics = metrics
 
-    async def do(self, decision: Decision, card: Card, pods: Mapping[PodUid, Pod]) -> None:
+    async def enforce(self, decision: MemoryDecision, card: CardUse, pods: Mapping[PodUid, Pod]) -> None:
         """Carries out one decision.
 
         Args:
@@ -129,33 +131,33 @@ class Deeds:
             pods: the node's pods by the UID that their cgroups carry.
         """
         pod = pods.get(decision.pod)
-        match decision.act:
-            case Act.NEAR | Act.EXCEEDED | Act.STRANGER:
+        match decision.action:
+            case MemoryAction.NEAR | MemoryAction.EXCEEDED | MemoryAction.STRANGER:
                 outcome = self._told(decision, card, pod)
-            case Act.EVICT:
+            case MemoryAction.EVICT:
                 outcome = await self._evicted(decision, pod)
-            case Act.TERMINATE | Act.KILL:
+            case MemoryAction.TERMINATE | MemoryAction.KILL:
                 outcome = await self._signalled(decision, pod)
-        self._metrics.memory_decision(decision.act.value, outcome)
+        self._metrics.memory_decision(decision.action.value, outcome)
 
-    def _told(self, decision: Decision, card: Card, pod: Pod | None) -> str:
-        if pod is None or (decision.act is Act.NEAR and self._mode is Mode.OBSERVE):
+    def _told(self, decision: MemoryDecision, card: CardUse, pod: Pod | None) -> str:
+        if pod is None or (decision.action is MemoryAction.NEAR and self._mode is EnforcementMode.OBSERVE):
             return "noted"
-        if decision.act is Act.STRANGER:
+        if decision.action is MemoryAction.STRANGER:
             text = (
                 f"uses {_gib(decision.used)} of {decision.device}, of which it was given no part{_by(decision, card)}"
             )
             self._tell(pod, "GpuMemoryWithoutShare", text, "Warning")
-        elif decision.act is Act.NEAR:
+        elif decision.action is MemoryAction.NEAR:
             self._tell(pod, "GpuMemoryNearLimit", f"{_use(decision)}{_by(decision, card)}", "Warning")
         else:
             self._tell(pod, "GpuMemoryLimitExceeded", f"{_use(decision)}{_by(decision, card)}", "Warning")
         return "told"
 
-    async def _evicted(self, decision: Decision, pod: Pod | None) -> str:
-        against = await still_holds(decision, None, processes=self._processes, read_card=self._read_card)
+    async def _evicted(self, decision: MemoryDecision, pod: Pod | None) -> str:
+        against = await find_objection(decision, None, processes=self._processes, read_card=self._read_card)
         if against is not None or pod is None:
-            return Outcome.ENDED.value if against is None else against.value
+            return EnforcementOutcome.ENDED.value if against is None else against.value
         meta = pod.metadata
         result = await self._evictor.evict(meta.namespace, meta.name, PodUid(meta.uid))
         if isinstance(result, Evicted):
@@ -166,26 +168,28 @@ class Deeds:
                 pod, "GpuMemoryEvictionBlocked", f"{_use(decision)}; it is not evicted: {result.text}", "Warning"
             )
             return "blocked"
-        return Outcome.ENDED.value
+        return EnforcementOutcome.ENDED.value
 
-    async def _signalled(self, decision: Decision, pod: Pod | None) -> str:
-        outcome = await carry_out(decision, processes=self._processes, read_card=self._read_card)
+    async def _signalled(self, decision: MemoryDecision, pod: Pod | None) -> str:
+        outcome = await signal_process(decision, processes=self._processes, read_card=self._read_card)
         if pod is not None and decision.process is not None:
             pid = decision.process.pid
-            if outcome is Outcome.SENT:
-                done = "was asked to end (SIGTERM)" if decision.act is Act.TERMINATE else "was ended (SIGKILL)"
+            if outcome is EnforcementOutcome.SENT:
+                done = (
+                    "was asked to end (SIGTERM)" if decision.action is MemoryAction.TERMINATE else "was ended (SIGKILL)"
+                )
                 self._tell(pod, "GpuMemoryProcessEnded", f"{_use(decision)}; its process {pid} {done}", "Warning")
-            elif outcome is Outcome.NOT_PERMITTED:
+            elif outcome is EnforcementOutcome.NOT_PERMITTED:
                 text = f"{_use(decision)}; the kernel does not let the agent end its process {pid}"
                 self._tell(pod, "GpuMemoryProcessNotEnded", text, "Warning")
         return outcome.value
 
 
-def _use(decision: Decision) -> str:
+def _use(decision: MemoryDecision) -> str:
     return f"uses {_gib(decision.used)} of {decision.device}, its limit there is {_gib(decision.limit)}"
 
 
-def _by(decision: Decision, card: Card) -> str:
+def _by(decision: MemoryDecision, card: CardUse) -> str:
     """The pod's processes on the card, the largest first."""
     own = sorted((use for use in card.uses if use.pod == decision.pod), key=lambda use: -use.bytes)
     shown = ", ".join(f"{use.process.pid} ({_gib(use.bytes)})" for use in own[:_MOST_SHOWN])

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from tessera.agent.inventory.device_users import Holder
-from tessera.agent.memory.policy import Tenant, agreed_share
+from tessera.agent.memory.policy import MemoryGrant, default_share
 from tessera.api.names import PodUid
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Offer
@@ -26,11 +26,11 @@ from tessera.kube.quantity import whole
 from tessera.kube.resources import Pod
 
 #: Annotation of a pod: bytes that it wants to be held to on each shared card, a Kubernetes quantity. Only less counts.
-LIMIT = "tessera.dev/memory-limit"
+LIMIT_ANNOTATION = "tessera.dev/memory-limit"
 #: Annotation of a pod: ``off`` if neither it nor its processes are to be ended for taking too much memory.
-ENFORCEMENT = "tessera.dev/memory-enforcement"
+ENFORCEMENT_ANNOTATION = "tessera.dev/memory-enforcement"
 #: The hash of a static pod's manifest, on its mirror in the API (kubelet, ``ConfigMirrorAnnotationKey``).
-MIRROR = "kubernetes.io/config.mirror"
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 #: UIDs in the API are written with dashes, so no pod can pass for another by this annotation.
 _HASH = re.compile(r"[0-9a-f]{32}")
@@ -41,7 +41,7 @@ _MIB = 2**20
 Shares = dict[str, dict[PodUid, int]]
 
 
-class Tenants:
+class MemoryGrants:
     """The pods that were given a part of a card.
 
     Args:
@@ -55,12 +55,12 @@ class Tenants:
 
     def __init__(self, shares: Shares | None = None) -> None:
         self.shares: Shares = shares or {}
-        self.unknown: frozenset[tuple[str, PodUid]] = frozenset()
-        self.refused: dict[PodUid, str] = {}
+        self.without_record: frozenset[tuple[str, PodUid]] = frozenset()
+        self.rejected_limits: dict[PodUid, str] = {}
 
     def update(
         self, holders: Mapping[str, Sequence[Holder]], offer: Offer, totals: Mapping[str, int], pods: Iterable[Pod]
-    ) -> tuple[Tenant, ...]:
+    ) -> tuple[MemoryGrant, ...]:
         """The tenants now, with their limits.
 
         Args:
@@ -80,37 +80,41 @@ class Tenants:
             before, now = self.shares.get(uuid, {}), shared.get(uuid)
             entries = held.get(uuid, {})
             self.shares[uuid] = {
-                pod: _share(before.get(pod, 0), now, total) if count and (uuid, pod) not in self.unknown else total
+                pod: _share(before.get(pod, 0), now, total)
+                if count and (uuid, pod) not in self.without_record
+                else total
                 for pod, count in entries.items()
             }
             for pod, count in entries.items():
                 limits.setdefault(pod, {})[uuid] = min(total, self.shares[uuid][pod] * (count or 1))
-        self.refused = {}
+        self.rejected_limits = {}
         return tuple(self._tenant(pod, limits[uid]) for pod in pods if (uid := PodUid(pod.metadata.uid)) in limits)
 
-    def _tenant(self, pod: Pod, limits: Mapping[str, int]) -> Tenant:
+    def _tenant(self, pod: Pod, limits: Mapping[str, int]) -> MemoryGrant:
         meta = pod.metadata
         own = self._own_limit(pod)
-        return Tenant(
+        return MemoryGrant(
             pod=cgroup_uid(pod),
             namespace=meta.namespace,
             name=meta.name,
             limits=limits if own is None else {uuid: min(limit, own) for uuid, limit in limits.items()},
-            opted_out=meta.annotations.get(ENFORCEMENT, "").strip().lower() == "off",
+            opted_out=meta.annotations.get(ENFORCEMENT_ANNOTATION, "").strip().lower() == "off",
             leaving=meta.deletion_timestamp is not None,
         )
 
     def _own_limit(self, pod: Pod) -> int | None:
-        text = pod.metadata.annotations.get(LIMIT)
+        text = pod.metadata.annotations.get(LIMIT_ANNOTATION)
         if text is None:
             return None
         try:
             limit = whole(text)
         except ValueError as error:
-            self.refused[PodUid(pod.metadata.uid)] = f"annotation {LIMIT} does not count: {error}"
+            self.rejected_limits[PodUid(pod.metadata.uid)] = f"annotation {LIMIT_ANNOTATION} does not count: {error}"
             return None
         if limit <= 0:
-            self.refused[PodUid(pod.metadata.uid)] = f"annotation {LIMIT} does not count: {text!r} is not more than 0"
+            self.rejected_limits[PodUid(pod.metadata.uid)] = (
+                f"annotation {LIMIT_ANNOTATION} does not count: {text!r} is not more than 0"
+            )
             return None
         return limit
 
@@ -129,12 +133,12 @@ def share_of(device: Device, total: int) -> int:
     """
     if device.kind is SharingKind.MPS:
         return client_share(total // _MIB, device.replicas).memory_mib * _MIB
-    return agreed_share(total, device.replicas)
+    return default_share(total, device.replicas)
 
 
 def cgroup_uid(pod: Pod) -> PodUid:
     """The UID that the cgroups of a pod carry."""
-    mirrored = pod.metadata.annotations.get(MIRROR, "")
+    mirrored = pod.metadata.annotations.get(MIRROR_ANNOTATION, "")
     return PodUid(mirrored if _HASH.fullmatch(mirrored) else pod.metadata.uid)
 
 

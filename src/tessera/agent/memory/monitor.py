@@ -26,9 +26,20 @@ from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.state_file import KeptFile
 from tessera.agent.inventory.device_users import Holder
 from tessera.agent.main.metrics import MemoryUse, Metrics
-from tessera.agent.memory.enforcement import Deeds, TellPod
-from tessera.agent.memory.grants import Shares, Tenants, cgroup_uid, shared_devices
-from tessera.agent.memory.policy import Act, Card, Judge, Mode, Rules, Sample, Tenant, Use, plausible_total, used_by_pod
+from tessera.agent.memory.enforcement import MemoryEnforcement, RecordPodEvent
+from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
+from tessera.agent.memory.policy import (
+    CardUse,
+    EnforcementMode,
+    MemoryAction,
+    MemoryGrant,
+    MemoryPolicy,
+    MemoryRules,
+    MemorySample,
+    ProcessUse,
+    is_plausible_total,
+    sum_by_pod,
+)
 from tessera.api.names import PodUid
 from tessera.api.sharing.devices import Offer
 from tessera.clock import Clock
@@ -48,7 +59,7 @@ IDLE_PERIOD = 60.0
 AskHolders = Callable[[], Awaitable[Mapping[str, Sequence[Holder]]]]
 
 
-class MemoryWatch:
+class MemoryMonitor:
     """The watch over the memory of one node's shared cards.
 
     Args:
@@ -74,14 +85,14 @@ class MemoryWatch:
         *,
         hardware: AsyncNvml,
         processes: ProcessTable,
-        rules: Rules,
+        rules: MemoryRules,
         offer: Callable[[], Offer],
         holders: AskHolders,
         pods: Callable[[], Iterable[Pod]],
         evictor: Evictor,
         api_reachable: Callable[[], bool],
         shares_file: Path,
-        tell: TellPod,
+        tell: RecordPodEvent,
         metrics: Metrics,
         changes: Changes,
         clock: Clock,
@@ -90,13 +101,13 @@ class MemoryWatch:
     ) -> None:
         self._own = _own_pod(processes)
         self._read = CardReader(hardware, processes)
-        self._judge = Judge(rules)
+        self._judge = MemoryPolicy(rules)
         self._offer = offer
         self._holders = holders
         self._pods = pods
         self._api_reachable = api_reachable
         self._tell = tell
-        self._deeds = Deeds(
+        self._deeds = MemoryEnforcement(
             mode=rules.mode, processes=processes, read_card=self._read, evictor=evictor, tell=tell, metrics=metrics
         )
         self._changes = changes
@@ -106,7 +117,7 @@ class MemoryWatch:
         self._shares_file = shares_file
         self._file: KeptFile[Shares] = KeptFile(shares_file, Shares)
         kept = self._file.load()
-        self._tenants = Tenants(kept)
+        self._tenants = MemoryGrants(kept)
         #: Nothing tells yet what the pods that are here already were given.
         self._without_past = kept is None
         self._told: set[PodUid] = set()
@@ -116,30 +127,32 @@ class MemoryWatch:
 
     async def run(self) -> None:
         """Watches until cancelled; not at all in mode ``off``."""
-        if self._judge.rules.mode is Mode.OFF:
+        if self._judge.rules.mode is EnforcementMode.OFF:
             self._forget_shares()
             return
         while True:
             seen = self._changes.count
-            busy = await self.look()
+            busy = await self.take_sample()
             await self._clock.sleep(self._period)
             if not busy:
                 await self._changes.wait(seen, self._idle_period if self._watched() else None)
 
-    async def look(self) -> bool:
+    async def take_sample(self) -> bool:
         """Takes one sample and does what follows; returns whether anybody holds or uses a share."""
         cards, tenants = await self._sample()
         pods = {cgroup_uid(pod): pod for pod in self._pods()}
         self._show(cards, tenants, pods)
         self._tell_refused()
-        sample = Sample(now=self._clock.monotonic(), cards=cards, tenants=tenants, api_reachable=self._api_reachable())
+        sample = MemorySample(
+            now=self._clock.monotonic(), cards=cards, tenants=tenants, api_reachable=self._api_reachable()
+        )
         read = {card.device: card for card in cards}
         for decision in self._judge.decide(sample):
-            if decision.act is not Act.STRANGER or decision.pod != self._own:
-                await self._deeds.do(decision, read[decision.device], pods)
+            if decision.action is not MemoryAction.STRANGER or decision.pod != self._own:
+                await self._deeds.enforce(decision, read[decision.device], pods)
         return bool(tenants) or any(card.uses for card in cards)
 
-    async def _sample(self) -> tuple[tuple[Card, ...], tuple[Tenant, ...]]:
+    async def _sample(self) -> tuple[tuple[CardUse, ...], tuple[MemoryGrant, ...]]:
         """The shared cards that can be read and who was given a part of them; nothing if kubelet does not say."""
         watched = self._watched()
         if not watched and not self._without_past:
@@ -151,9 +164,11 @@ class MemoryWatch:
             return (), ()
         if self._without_past:
             self._without_past = False
-            self._tenants.unknown = frozenset((device, each.pod) for device in holders for each in holders[device])
+            self._tenants.without_record = frozenset(
+                (device, each.pod) for device in holders for each in holders[device]
+            )
         cards = tuple([card for device in watched if (card := await self._read(device)) is not None])
-        totals = {card.device: card.total for card in cards if plausible_total(card.total)}
+        totals = {card.device: card.total for card in cards if is_plausible_total(card.total)}
         tenants = self._tenants.update(holders, self._offer(), totals, self._pods())
         self._keep_shares()
         return cards, tenants
@@ -177,9 +192,9 @@ class MemoryWatch:
         except OSError as error:
             _log.warning("what pods were given of shared cards cannot be forgotten: %s", error)
 
-    def _show(self, cards: Sequence[Card], tenants: Sequence[Tenant], pods: Mapping[PodUid, Pod]) -> None:
+    def _show(self, cards: Sequence[CardUse], tenants: Sequence[MemoryGrant], pods: Mapping[PodUid, Pod]) -> None:
         limits = {(device, tenant.pod): limit for tenant in tenants for device, limit in tenant.limits.items()}
-        used = {(card.device, pod): amount for card in cards for pod, amount in used_by_pod(card.uses).items()}
+        used = {(card.device, pod): amount for card in cards for pod, amount in sum_by_pod(card.uses).items()}
         self._uses = tuple(
             MemoryUse(
                 namespace=pods[uid].metadata.namespace,
@@ -191,11 +206,11 @@ class MemoryWatch:
             for device, uid in sorted(limits.keys() | used.keys())
             if uid in pods
         )
-        self._unproven = {card.device: max(0, card.used - sum(used_by_pod(card.uses).values())) for card in cards}
+        self._unproven = {card.device: max(0, card.used - sum(sum_by_pod(card.uses).values())) for card in cards}
 
     def _tell_refused(self) -> None:
         """Tells of annotations that do not count, once for each pod."""
-        refused = self._tenants.refused
+        refused = self._tenants.rejected_limits
         for pod in self._pods():
             uid = PodUid(pod.metadata.uid)
             if uid in refused and uid not in self._told:
@@ -206,7 +221,7 @@ class MemoryWatch:
 def _own_pod(processes: ProcessTable) -> PodUid | None:
     """The pod that the agent runs in, of which an MPS server may be a part; it is no stranger on any card."""
     process = processes.identify(os.getpid())
-    residence = None if process is None else processes.residence(process)
+    residence = None if process is None else processes.pod_of(process)
     return None if residence is None else residence.pod
 
 
@@ -222,7 +237,7 @@ class CardReader:
         self._hardware = hardware
         self._processes = processes
 
-    async def __call__(self, device: str) -> Card | None:
+    async def __call__(self, device: str) -> CardUse | None:
         """A card or MIG device as it is now; ``None`` if it cannot be read.
 
         Args:
@@ -235,11 +250,11 @@ class CardReader:
         except NvmlError:
             return None
         uses = tuple(use for each in processes if (use := self._use(each)) is not None)
-        return Card(device=device, total=memory.total, used=memory.used, uses=uses)
+        return CardUse(device=device, total=memory.total, used=memory.used, uses=uses)
 
-    def _use(self, told: Process) -> Use | None:
+    def _use(self, told: Process) -> ProcessUse | None:
         process = self._processes.identify(told.pid)
         if process is None:
             return None
-        residence = self._processes.residence(process)
-        return Use(process=process, bytes=told.memory_bytes, pod=None if residence is None else residence.pod)
+        residence = self._processes.pod_of(process)
+        return ProcessUse(process=process, bytes=told.memory_bytes, pod=None if residence is None else residence.pod)

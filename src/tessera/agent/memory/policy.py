@@ -30,7 +30,7 @@ _PLAUSIBLE = 1.02
 _NO_CARD = 2**44
 
 
-class Mode(Enum):
+class EnforcementMode(Enum):
     """How far the watch goes."""
 
     OFF = "off"
@@ -40,7 +40,7 @@ class Mode(Enum):
     KILL = "kill"
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):
     """How patient the watch is.
 
     Attributes:
@@ -56,7 +56,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         protected: namespaces that are only observed, beside :data:`SYSTEM_NAMESPACES`.
     """
 
-    mode: Mode = Mode.OBSERVE
+    mode: EnforcementMode = EnforcementMode.OBSERVE
     samples: int = 3
     near: float = 0.9
     headroom: float = 0.1
@@ -68,7 +68,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     protected: frozenset[str] = frozenset()
 
 
-class Use(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessUse(msgspec.Struct, frozen=True, kw_only=True):
     """Memory that one process holds on a card.
 
     Attributes:
@@ -82,16 +82,16 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     pod: PodUid | None
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class CardUse(msgspec.Struct, frozen=True, kw_only=True):
     """A card, or a MIG device that is shared, at one moment: all bytes, the used ones, and who uses them."""
 
     device: str
     total: int
     used: int
-    uses: tuple[Use, ...]
+    uses: tuple[ProcessUse, ...]
 
 
-class Tenant(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A pod that was given a part of cards.
 
     Attributes:
@@ -111,7 +111,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     leaving: bool = False
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class MemorySample(msgspec.Struct, frozen=True, kw_only=True):
     """What was read together.
 
     Attributes:
@@ -122,12 +122,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     now: float
-    cards: tuple[Card, ...]
-    tenants: tuple[Tenant, ...]
+    cards: tuple[CardUse, ...]
+    tenants: tuple[MemoryGrant, ...]
     api_reachable: bool = True
 
 
-class Act(Enum):
+class MemoryAction(Enum):
     """What to do."""
 
     #: Tell that the limit is near.
@@ -143,10 +143,10 @@ class Act(Enum):
     STRANGER = "stranger"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class MemoryDecision(msgspec.Struct, frozen=True, kw_only=True):
     """One thing to do. ``process`` is set for ``TERMINATE`` and ``KILL``; ``limit`` is 0 for ``STRANGER``."""
 
-    act: Act
+    action: MemoryAction
     device: str
     pod: PodUid
     used: int
@@ -159,42 +159,42 @@ class _Watched(msgspec.Struct):
 
     first_seen: float
     over: int = 0
-    told: Act | None = None
+    told: MemoryAction | None = None
     asked: tuple[ProcessId, float] | None = None
 
 
 Key = tuple[str, PodUid]
 
 
-class Judge:
+class MemoryPolicy:
     """Decides sample by sample."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: MemoryRules) -> None:
         self.rules = rules
         self._watched: dict[Key, _Watched] = {}
         self._acted: dict[str, float] = {}
         #: Samples in a row in which a pod used a card that it was not given.
         self._strangers: dict[Key, int] = {}
 
-    def decide(self, sample: Sample) -> tuple[Decision, ...]:
+    def decide(self, sample: MemorySample) -> tuple[MemoryDecision, ...]:
         """What to do after this sample, in the order of cards; per card at most one eviction or signal."""
-        if self.rules.mode is Mode.OFF:
+        if self.rules.mode is EnforcementMode.OFF:
             return ()
         tenants = {(device, tenant.pod): tenant for tenant in sample.tenants for device in tenant.limits}
-        readable = [card for card in sample.cards if plausible(card)]
-        used = {card.device: used_by_pod(card.uses) for card in readable}
+        readable = [card for card in sample.cards if is_plausible(card)]
+        used = {card.device: sum_by_pod(card.uses) for card in readable}
         seen = {(device, pod) for device, pods in used.items() for pod in pods}
         self._watched = {key: each for key, each in self._watched.items() if key in seen and key in tenants}
         self._strangers = {key: count for key, count in self._strangers.items() if key in seen and key not in tenants}
-        decisions: list[Decision] = []
+        decisions: list[MemoryDecision] = []
         for card in readable:
             decisions += self._of_card(card, used[card.device], tenants, sample)
         return tuple(decisions)
 
     def _of_card(
-        self, card: Card, used: Mapping[PodUid, int], tenants: Mapping[Key, Tenant], sample: Sample
-    ) -> list[Decision]:
-        decisions: list[Decision] = []
+        self, card: CardUse, used: Mapping[PodUid, int], tenants: Mapping[Key, MemoryGrant], sample: MemorySample
+    ) -> list[MemoryDecision]:
+        decisions: list[MemoryDecision] = []
         for pod, amount in sorted(used.items()):
             tenant = tenants.get((card.device, pod))
             if tenant is None:
@@ -205,35 +205,35 @@ class Judge:
         victim = self._victim(card, used, tenants, sample)
         return decisions if victim is None else [*decisions, victim]
 
-    def _stranger(self, device: str, pod: PodUid, amount: int) -> Iterable[Decision]:
+    def _stranger(self, device: str, pod: PodUid, amount: int) -> Iterable[MemoryDecision]:
         count = self._strangers[device, pod] = self._strangers.get((device, pod), 0) + 1
         if count == self.rules.samples:
-            yield Decision(act=Act.STRANGER, device=device, pod=pod, used=amount, limit=0)
+            yield MemoryDecision(action=MemoryAction.STRANGER, device=device, pod=pod, used=amount, limit=0)
 
     def _watch(self, device: str, pod: PodUid, now: float) -> _Watched:
         return self._watched.setdefault((device, pod), _Watched(first_seen=now))
 
-    def _tell(self, watched: _Watched, device: str, pod: PodUid, used: int, limit: int) -> Iterable[Decision]:
+    def _tell(self, watched: _Watched, device: str, pod: PodUid, used: int, limit: int) -> Iterable[MemoryDecision]:
         """Counts, and tells once per state that is worse than the last that was told."""
         watched.over = watched.over + 1 if used > limit else 0
         state = None
         if watched.over >= self.rules.samples:
-            state = Act.EXCEEDED
+            state = MemoryAction.EXCEEDED
         elif used >= limit * self.rules.near:
-            state = Act.NEAR
+            state = MemoryAction.NEAR
         if state is None:
             watched.told = None
-        elif watched.told is not Act.EXCEEDED and state is not watched.told:
+        elif watched.told is not MemoryAction.EXCEEDED and state is not watched.told:
             watched.told = state
-            yield Decision(act=state, device=device, pod=pod, used=used, limit=limit)
+            yield MemoryDecision(action=state, device=device, pod=pod, used=used, limit=limit)
 
     def _victim(
-        self, card: Card, used: Mapping[PodUid, int], tenants: Mapping[Key, Tenant], sample: Sample
-    ) -> Decision | None:
+        self, card: CardUse, used: Mapping[PodUid, int], tenants: Mapping[Key, MemoryGrant], sample: MemorySample
+    ) -> MemoryDecision | None:
         """What is done to the pod that is farthest over its limit of those that may be acted on."""
-        if self.rules.mode not in {Mode.EVICT, Mode.KILL}:
+        if self.rules.mode not in {EnforcementMode.EVICT, EnforcementMode.KILL}:
             return None
-        if self.rules.mode is Mode.EVICT and not sample.api_reachable:
+        if self.rules.mode is EnforcementMode.EVICT and not sample.api_reachable:
             return None
         over = [
             (used[pod] / max(limit, 1), pod, limit)
@@ -249,12 +249,12 @@ class Judge:
         _, pod, limit = max(over, key=lambda each: (self._watched[card.device, each[1]].asked is not None, each))
         return self._deed(card, pod, used[pod], limit, sample.now)
 
-    def _may_act(self, tenant: Tenant) -> bool:
-        if tenant.leaving and self.rules.mode is Mode.EVICT:
+    def _may_act(self, tenant: MemoryGrant) -> bool:
+        if tenant.leaving and self.rules.mode is EnforcementMode.EVICT:
             return False
         return not tenant.opted_out and tenant.namespace not in SYSTEM_NAMESPACES | self.rules.protected
 
-    def _is_over(self, card: Card, watched: _Watched, used: int, limit: int, now: float) -> bool:
+    def _is_over(self, card: CardUse, watched: _Watched, used: int, limit: int, now: float) -> bool:
         free = card.total - card.used
         if free < card.total * self.rules.critical:
             return True
@@ -262,10 +262,10 @@ class Judge:
             return False
         return used > limit * (1 + self.rules.headroom) or free < card.total * self.rules.reserve
 
-    def _deed(self, card: Card, pod: PodUid, used: int, limit: int, now: float) -> Decision | None:
+    def _deed(self, card: CardUse, pod: PodUid, used: int, limit: int, now: float) -> MemoryDecision | None:
         watched = self._watched[card.device, pod]
-        decision = Decision(act=Act.EVICT, device=card.device, pod=pod, used=used, limit=limit)
-        if self.rules.mode is Mode.KILL:
+        decision = MemoryDecision(action=MemoryAction.EVICT, device=card.device, pod=pod, used=used, limit=limit)
+        if self.rules.mode is EnforcementMode.KILL:
             own = [each for each in card.uses if each.pod == pod]
             if watched.asked is not None and any(each.process == watched.asked[0] for each in own):
                 process, asked = watched.asked
@@ -273,9 +273,9 @@ class Judge:
                     return None
                 self._acted[card.device] = now
                 watched.asked = (process, now)
-                return msgspec.structs.replace(decision, act=Act.KILL, process=process)
+                return msgspec.structs.replace(decision, action=MemoryAction.KILL, process=process)
             largest = max(own, key=lambda each: (each.bytes, each.process))
-            decision = msgspec.structs.replace(decision, act=Act.TERMINATE, process=largest.process)
+            decision = msgspec.structs.replace(decision, action=MemoryAction.TERMINATE, process=largest.process)
         if now - self._acted.get(card.device, float("-inf")) < self.rules.cool_down:
             return None
         self._acted[card.device] = now
@@ -283,7 +283,7 @@ class Judge:
         return decision
 
 
-def agreed_share(total: int, replicas: int, *, reserved: int = 0, overcommit: float = 1.0) -> int:
+def default_share(total: int, replicas: int, *, reserved: int = 0, overcommit: float = 1.0) -> int:
     """Bytes that one share of a card may hold, where nothing else is agreed.
 
     Args:
@@ -295,7 +295,7 @@ def agreed_share(total: int, replicas: int, *, reserved: int = 0, overcommit: fl
     return int(max(0, total - reserved) * overcommit) // replicas
 
 
-def used_by_pod(uses: Iterable[Use]) -> dict[PodUid, int]:
+def sum_by_pod(uses: Iterable[ProcessUse]) -> dict[PodUid, int]:
     """Bytes by pod: all its processes together. What no pod is proven for is left out."""
     used: dict[PodUid, int] = {}
     for use in uses:
@@ -304,13 +304,13 @@ def used_by_pod(uses: Iterable[Use]) -> dict[PodUid, int]:
     return used
 
 
-def plausible(card: Card) -> bool:
+def is_plausible(card: CardUse) -> bool:
     """Whether the numbers can be true; NVML's answers have had the wrong layout in some drivers (535)."""
     each = all(use.process.pid > 0 and 0 <= use.bytes <= card.total for use in card.uses)
     together = sum(use.bytes for use in card.uses) <= card.total * _PLAUSIBLE
-    return plausible_total(card.total) and 0 <= card.used <= card.total and each and together
+    return is_plausible_total(card.total) and 0 <= card.used <= card.total and each and together
 
 
-def plausible_total(total: int) -> bool:
+def is_plausible_total(total: int) -> bool:
     """Whether a card can have so many bytes."""
     return 0 < total < _NO_CARD

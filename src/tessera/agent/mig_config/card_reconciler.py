@@ -15,27 +15,27 @@ from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.evictions import Blocked, Evictor
 from tessera.agent.inventory.card_ownership import Role, Roles
 from tessera.agent.inventory.gpu_inventory import StockTaker
-from tessera.agent.mig_config.device_users import Tenants
+from tessera.agent.mig_config.device_users import DeviceUserLookup
 from tessera.agent.mig_config.events import (
-    AskHolders,
-    Done,
-    Evict,
+    CardGoal,
+    CardInstruction,
+    DeviceUser,
     EvictionAnswered,
-    Fence,
-    Fenced,
-    Goal,
-    HoldersSeen,
-    HoldersUnknown,
-    Instruction,
-    LetGo,
-    Reboot,
-    RoleSeen,
-    Tenant,
+    EvictUsers,
+    FenceSet,
+    InSync,
+    ListUsers,
+    OwnerRead,
+    ReleaseCard,
+    RequestReboot,
+    SetFence,
+    UsersListed,
+    UsersUnknown,
     Wait,
 )
-from tessera.agent.mig_config.executor import Hands
-from tessera.agent.mig_config.state_machine import CardMachine
-from tessera.agent.mig_config.status import APPLIED, APPLYING, CardVerdict, LayoutState
+from tessera.agent.mig_config.executor import CardExecutor
+from tessera.agent.mig_config.state_machine import CardStateMachine
+from tessera.agent.mig_config.status import APPLIED, APPLYING, CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 
@@ -44,12 +44,12 @@ _log = logging.getLogger(__name__)
 #: Seconds after which a card that is as it shall be is read again.
 DRIFT_RECHECK = 60.0
 #: Seconds after which is asked again who holds what, or a file is written again.
-ASK_AGAIN = 2.0
+RETRY_PAUSE = 2.0
 #: Seconds after which pods are evicted although the Node still counts what they hold: three of kubelet's node status.
-SHOWN_AT_MOST = 30.0
+EVICTION_DELAY_LIMIT = 30.0
 
 
-class CardDriver:
+class CardReconciler:
     """One card.
 
     Args:
@@ -78,16 +78,16 @@ class CardDriver:
         self,
         uuid: str,
         *,
-        machine: CardMachine,
-        hands: Hands,
-        goal: Callable[[], Goal | None],
+        machine: CardStateMachine,
+        hands: CardExecutor,
+        goal: Callable[[], CardGoal | None],
         roles: Roles,
         stocktaker: StockTaker,
-        tenants: Tenants,
+        tenants: DeviceUserLookup,
         evictor: Evictor | None,
         overcounted: Callable[[], Sequence[str]],
         save: Callable[[], None],
-        reboot: Callable[[str], Awaitable[CardVerdict]],
+        reboot: Callable[[str], Awaitable[CardStatus]],
         told: Callable[[], None],
         changes: Changes,
         clock: Clock,
@@ -95,7 +95,7 @@ class CardDriver:
         self.uuid = uuid
         self.machine = machine
         self.fence: frozenset[str] = frozenset()
-        self.verdict: CardVerdict | None = None
+        self.verdict: CardStatus | None = None
         self.wants_reboot = False
         self._hands = hands
         self._goal = goal
@@ -110,7 +110,7 @@ class CardDriver:
         self._changes = changes
         self._clock = clock
         self._changed = False
-        self._judged: Goal | None = None
+        self._judged: CardGoal | None = None
         self._shown_by: float | None = None
 
     async def run(self) -> None:
@@ -120,53 +120,53 @@ class CardDriver:
             goal, role = self._goal(), self._roles.role(self.uuid)
             if goal != self._judged:
                 self._judged, self._shown_by = goal, None
-                self._say(None if goal is None else CardVerdict(LayoutState.PENDING, APPLYING))
+                self._say(None if goal is None else CardStatus(LayoutState.PENDING, APPLYING))
             self.machine.aim(goal)
-            self.machine.apply(RoleSeen(role))
+            self.machine.apply(OwnerRead(role))
             if goal is not None and role is Role.STATIC:
                 self.machine.apply(await self._hands.look())
             step = self.machine.step(self._clock.monotonic())
-            if isinstance(step, Wait | Done | Reboot):
+            if isinstance(step, Wait | InSync | RequestReboot):
                 await self._rest(step, seen, known)
             else:
                 await self._carry_out(step)
 
-    async def _carry_out(self, step: Instruction) -> None:
+    async def _carry_out(self, step: CardInstruction) -> None:
         match step:
-            case Fence(uuids=uuids):
+            case SetFence(uuids=uuids):
                 if uuids >= self.fence or await self._take_stock():
                     self.fence = uuids
-                    self.machine.apply(Fenced(uuids))
+                    self.machine.apply(FenceSet(uuids))
                     self._changes.notify()
-            case AskHolders():
+            case ListUsers():
                 self.machine.apply(await self._ask())
-            case Evict(tenants=tenants):
+            case EvictUsers(users=tenants):
                 await self._evict(tenants)
-            case LetGo():
+            case ReleaseCard():
                 await self._let_go()
-            case Wait() | Done() | Reboot():
+            case Wait() | InSync() | RequestReboot():
                 raise AssertionError(f"{step} is no instruction to carry out")
             case call:
                 if self.verdict is None or self.verdict.state is LayoutState.SUCCESS:
-                    self._say(CardVerdict(LayoutState.PENDING, APPLYING))
+                    self._say(CardStatus(LayoutState.PENDING, APPLYING))
                 self._changed = True
                 self.machine.apply(await self._hands.attempt(call))
 
-    async def _ask(self) -> HoldersSeen | HoldersUnknown:
+    async def _ask(self) -> UsersListed | UsersUnknown:
         try:
-            return HoldersSeen(await self._tenants.now())
+            return UsersListed(await self._tenants.now())
         except ConnectionError as error:
             text = f"it is not known who holds what: {error}"
-            return HoldersUnknown(text, self._clock.monotonic() + ASK_AGAIN)
+            return UsersUnknown(text, self._clock.monotonic() + RETRY_PAUSE)
 
-    async def _evict(self, tenants: Sequence[Tenant]) -> None:
+    async def _evict(self, tenants: Sequence[DeviceUser]) -> None:
         """Asks for the evictions, unless the Node would be sent new pods in place of those."""
         seen = self._changes.count
         if left := self._seconds_until_shown():
             pods, counted = ", ".join(map(str, tenants)), ", ".join(self._overcounted())
             text = f"{self.machine.name}: {pods}: evicted when the node stops counting the card's {counted}"
-            self._say(CardVerdict(LayoutState.PENDING, "CardsInUse", text))
-            await self._changes.wait(seen, min(left, ASK_AGAIN))
+            self._say(CardStatus(LayoutState.PENDING, "CardsInUse", text))
+            await self._changes.wait(seen, min(left, RETRY_PAUSE))
             return
         for each in tenants:
             assert self._evictor is not None
@@ -181,7 +181,7 @@ class CardDriver:
             return 0.0
         now = self._clock.monotonic()
         if self._shown_by is None:
-            self._shown_by = now + SHOWN_AT_MOST
+            self._shown_by = now + EVICTION_DELAY_LIMIT
         return max(0.0, self._shown_by - now)
 
     async def _let_go(self) -> None:
@@ -190,7 +190,7 @@ class CardDriver:
             self._roles.let_go(self.uuid)
         except OSError as error:
             self._say(_unwritable(error))
-            await self._clock.sleep(ASK_AGAIN)
+            await self._clock.sleep(RETRY_PAUSE)
             return
         self._changes.notify()
 
@@ -201,17 +201,17 @@ class CardDriver:
                 await self._stocktaker.refresh()
             except NvmlError as error:
                 _log.warning("cards cannot be read after a change of card %s: %s", self.uuid, error)
-                await self._clock.sleep(ASK_AGAIN)
+                await self._clock.sleep(RETRY_PAUSE)
                 return False
             self._changed = False
         return True
 
-    async def _rest(self, step: Wait | Done | Reboot, seen: int, known: tuple[object, ...]) -> None:
+    async def _rest(self, step: Wait | InSync | RequestReboot, seen: int, known: tuple[object, ...]) -> None:
         """Says what became of the card, and waits until something differs from what was known before the last look."""
         if not await self._take_stock():
             return
-        self.wants_reboot = isinstance(step, Reboot)
-        waits = not isinstance(step, Done)
+        self.wants_reboot = isinstance(step, RequestReboot)
+        waits = not isinstance(step, InSync)
         until = await self._conclude(step)
         while (known if waits else known[:-1]) == self._facts(tenants=waits):
             left = None if until is None else until - self._clock.monotonic()
@@ -220,25 +220,25 @@ class CardDriver:
             await self._changes.wait(seen, left)
             seen = self._changes.count
 
-    async def _conclude(self, step: Wait | Done | Reboot) -> float | None:
+    async def _conclude(self, step: Wait | InSync | RequestReboot) -> float | None:
         now = self._clock.monotonic()
         match step:
             case Wait(until=until):
                 state = LayoutState.FAILED if step.failed else LayoutState.PENDING
-                self._say(CardVerdict(state, step.reason, step.text))
+                self._say(CardStatus(state, step.reason, step.text))
                 return until
-            case Reboot(until=until):
+            case RequestReboot(until=until):
                 self._say(await self._reboot(step.text))
                 return until
-            case Done():
+            case InSync():
                 try:
                     self._save()
                 except OSError as error:
                     self._say(_unwritable(error))
-                    return now + ASK_AGAIN
+                    return now + RETRY_PAUSE
                 if self._judged is None:
                     return None
-                self._say(CardVerdict(LayoutState.SUCCESS, APPLIED))
+                self._say(CardStatus(LayoutState.SUCCESS, APPLIED))
                 return now + DRIFT_RECHECK
 
     def _facts(self, *, tenants: bool) -> tuple[object, ...]:
@@ -248,11 +248,11 @@ class CardDriver:
         card = self._stocktaker.stock.card(self.uuid) if acts else None
         return (goal, role, card, self._tenants.known()) if tenants else (goal, role, card)
 
-    def _say(self, verdict: CardVerdict | None) -> None:
+    def _say(self, verdict: CardStatus | None) -> None:
         if verdict != self.verdict:
             self.verdict = verdict
             self._told()
 
 
-def _unwritable(error: OSError) -> CardVerdict:
-    return CardVerdict(LayoutState.FAILED, "StateUnwritable", f"what was done to the cards cannot be noted: {error}")
+def _unwritable(error: OSError) -> CardStatus:
+    return CardStatus(LayoutState.FAILED, "StateUnwritable", f"what was done to the cards cannot be noted: {error}")

@@ -18,10 +18,10 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tessera.agent.base.desired_config import LayoutWish
+from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.inventory.gpu_inventory import StockCard, mig_cards_of
-from tessera.agent.mig_config.events import Goal
+from tessera.agent.mig_config.events import CardGoal
 from tessera.api.documents import FileRefused
 from tessera.api.mig_defaults import BALANCED, ENABLED, CardKind, generated_layouts, spelled_layout
 from tessera.api.mig_layouts import CardTarget, LayoutEntry, targets_of
@@ -35,7 +35,7 @@ DYNAMIC_PREFIX = f"{MIG_CONFIG_DYNAMIC}-"
 _PROFILE = re.compile(r"[0-9]g\.[0-9]+gb")
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedLayout(msgspec.Struct, frozen=True, kw_only=True):
     """What shall become of the node's cards.
 
     Attributes:
@@ -46,12 +46,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     layout: str
-    goals: Mapping[str, Goal]
+    goals: Mapping[str, CardGoal]
     roles: Mapping[str, Role]
     notices: tuple[str, ...] = ()
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class RejectedLayout(msgspec.Struct, frozen=True, kw_only=True):
     """Why a layout is not followed; no card is touched.
 
     Attributes:
@@ -65,7 +65,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
 
-def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
+def resolve_layout(wish: DesiredLayout, cards: Sequence[StockCard]) -> ResolvedLayout | RejectedLayout:
     """What a wish means for these cards, or why it cannot be had.
 
     Args:
@@ -73,10 +73,10 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
         cards: all of the node, as they were read.
     """
     no_mig = _wants_mig(wish) and bool(cards) and not any(card.info.mig_capable for card in cards)
-    if not wish.name or (no_mig and wish.default):
-        return Wanted(layout="", goals={}, roles={card.uuid: Role.STATIC for card in cards})
+    if not wish.name or (no_mig and wish.is_default):
+        return ResolvedLayout(layout="", goals={}, roles={card.uuid: Role.STATIC for card in cards})
     if no_mig:
-        return Refused(layout=wish.name, reason="LayoutImpossible", text=_no_mig(wish.name, cards))
+        return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_no_mig(wish.name, cards))
     if wish.name == MIG_CONFIG_DYNAMIC:
         return _dynamic(wish.name, cards)
     entries = wish.entries if wish.entries is not None else _without_file(wish.name, cards)
@@ -85,18 +85,18 @@ def wanted_of(wish: LayoutWish, cards: Sequence[StockCard]) -> Wanted | Refused:
     try:
         found = targets_of(entries, mig_cards_of(cards))
     except FileRefused as refused:
-        return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, refused.problems))
+        return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, refused.problems))
     by_uuid = {card.uuid: card for card in cards}
     conflicts = list(_conflicts((target, by_uuid[target.card.uuid]) for target in found.targets))
     if conflicts:
-        return Refused(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
+        return RejectedLayout(layout=wish.name, reason="LayoutImpossible", text=_sentence(wish.name, conflicts))
     goals = {target.card.uuid: _goal(wish.name, target) for target in found.targets}
     roles = {card.uuid: goals[card.uuid].role if card.uuid in goals else Role.STATIC for card in cards}
     notices = (*map(str, found.notices), *([wish.problem] if wish.problem is not None else []))
-    return Wanted(layout=wish.name, goals=goals, roles=roles, notices=notices)
+    return ResolvedLayout(layout=wish.name, goals=goals, roles=roles, notices=notices)
 
 
-def _wants_mig(wish: LayoutWish) -> bool:
+def _wants_mig(wish: DesiredLayout) -> bool:
     """Tells if a layout turns MIG on, by its file or by its name, since the cards are not known."""
     if wish.entries is not None:
         return all(entry.mig_enabled for entry in wish.entries)
@@ -112,16 +112,16 @@ def _no_mig(name: str, cards: Sequence[StockCard]) -> str:
     )
 
 
-def _dynamic(name: str, cards: Iterable[StockCard]) -> Wanted:
+def _dynamic(name: str, cards: Iterable[StockCard]) -> ResolvedLayout:
     roles = {card.uuid: Role.ON_DEMAND if card.info.mig_capable else Role.STATIC for card in cards}
-    goal = Goal(role=Role.ON_DEMAND, mig_enabled=True)
+    goal = CardGoal(role=Role.ON_DEMAND, mig_enabled=True)
     goals = {uuid: goal for uuid, role in roles.items() if role is Role.ON_DEMAND}
-    return Wanted(layout=name, goals=goals, roles=roles)
+    return ResolvedLayout(layout=name, goals=goals, roles=roles)
 
 
-def _goal(name: str, target: CardTarget) -> Goal:
+def _goal(name: str, target: CardTarget) -> CardGoal:
     free = name.startswith(DYNAMIC_PREFIX) and target.mig_enabled and not target.counts
-    return Goal(
+    return CardGoal(
         role=Role.ON_DEMAND if free else Role.STATIC,
         mig_enabled=target.mig_enabled,
         counts=dict(target.counts),
@@ -164,9 +164,9 @@ def _kinds(cards: Iterable[StockCard]) -> list[CardKind]:
     return list(kinds.values())
 
 
-def _unknown(wish: LayoutWish, cards: Iterable[StockCard]) -> Refused:
+def _unknown(wish: DesiredLayout, cards: Iterable[StockCard]) -> RejectedLayout:
     if wish.problem is not None:
-        return Refused(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
+        return RejectedLayout(layout=wish.name, reason=wish.problem_reason or "LayoutUnknown", text=wish.problem)
     names = [MIG_CONFIG_DYNAMIC, *generated_layouts(_kinds(cards))]
     close = get_close_matches(wish.name[:63], [*names, wish.closest], n=1, cutoff=0.6)
     text = (
@@ -175,7 +175,7 @@ def _unknown(wish: LayoutWish, cards: Iterable[StockCard]) -> Refused:
         + (f' did you mean "{close[0]}"?' if close else "")
         + f" correct the label {MIG_CONFIG_LABEL}, or add the layout to the file"
     )
-    return Refused(layout=wish.name, reason="LayoutUnknown", text=text)
+    return RejectedLayout(layout=wish.name, reason="LayoutUnknown", text=text)
 
 
 def _sentence(name: str, conflicts: Iterable[object]) -> str:

@@ -10,12 +10,12 @@ the device plugin gave it, so what was given lately counts as held as well.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from tessera.agent.inventory.device_users import Holders
-from tessera.agent.mig_config.events import Tenant
+from tessera.agent.mig_config.events import DeviceUser
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
 
 
-class Tenants:
+class DeviceUserLookup:
     """Asks API server and kubelet.
 
     Args:
@@ -42,7 +42,7 @@ class Tenants:
         """What may change an answer, as far as is known without asking; a change of it is worth another look."""
         return frozenset(pod.metadata.uid for pod in self._live()), self._lately_given()
 
-    async def now(self) -> Mapping[str, tuple[Tenant, ...]]:
+    async def now(self) -> Mapping[str, tuple[DeviceUser, ...]]:
         """The pods that hold each card and MIG device, by its UUID.
 
         Raises:
@@ -51,7 +51,7 @@ class Tenants:
         bound = await self._bound()
         listed = await Holders(self._kubelet, lambda: bound).now()
         held = {
-            device: tuple(sorted({Tenant(each.namespace, each.name, each.pod) for each in holders}))
+            device: tuple(sorted({DeviceUser(each.namespace, each.name, each.pod) for each in holders}))
             for device, holders in listed.items()
         }
-        return {device: (Tenant(),) for device in self._lately_given()} | held
+        return {device: (DeviceUser(),) for device in self._lately_given()} | held

@@ -17,7 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.agent.inventory.card_ownership import Role
-from tessera.agent.mig_config.events import CardSeen, Goal, LetGo, Place, Reset, SetMigMode, Tenant
+from tessera.agent.mig_config.events import (
+    CardGoal,
+    CardRead,
+    DeviceUser,
+    InstancePlace,
+    ReleaseCard,
+    Reset,
+    SetMigMode,
+)
 from tessera.mig.geometry import Geometry, Placement
 from tessera.mig.layout import Infeasible
 from tessera.mig.occupancy import occupancy_of, occupied_by
@@ -28,7 +36,7 @@ from tessera.nvml.interface import Instance
 _ONE_SLICE = frozenset({0, 7})
 
 
-class Uses(msgspec.Struct, frozen=True):
+class CardUsage(msgspec.Struct, frozen=True):
     """Who is on a card.
 
     Attributes:
@@ -38,20 +46,22 @@ class Uses(msgspec.Struct, frozen=True):
     """
 
     uuid: str
-    tenants: Mapping[str, tuple[Tenant, ...]]
-    pids: Mapping[int | None, tuple[int, ...]]
+    users: Mapping[str, tuple[DeviceUser, ...]]
+    processes: Mapping[int | None, tuple[int, ...]]
 
-    def of(self, instance: Instance) -> bool:
+    def uses_instance(self, instance: Instance) -> bool:
         """Whether a pod holds a part of the instance, or a process is listed on it."""
-        held = any(self.tenants.get(each.mig_uuid) for each in instance.compute_instances)
-        return held or bool(self.pids.get(instance.gi_id))
+        held = any(self.users.get(each.mig_uuid) for each in instance.compute_instances)
+        return held or bool(self.processes.get(instance.gi_id))
 
-    def of_card(self, instances: Iterable[Instance]) -> bool:
+    def uses_card(self, instances: Iterable[Instance]) -> bool:
         """Whether anybody is on the card or on a part of it."""
-        return bool(self.tenants.get(self.uuid)) or any(self.pids.values()) or any(map(self.of, instances))
+        return (
+            bool(self.users.get(self.uuid)) or any(self.processes.values()) or any(map(self.uses_instance, instances))
+        )
 
 
-class Work(msgspec.Struct, frozen=True, kw_only=True):
+class CardDiff(msgspec.Struct, frozen=True, kw_only=True):
     """What is left to do on a card.
 
     Attributes:
@@ -65,51 +75,53 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         geometry: the card's table, where instances are made.
     """
 
-    gone: tuple[Instance, ...] = ()
-    cleared: tuple[Instance, ...] = ()
-    completed: tuple[Instance, ...] = ()
-    created: tuple[Placement, ...] = ()
-    whole: bool = False
-    last: SetMigMode | Reset | LetGo | None = None
-    kept: tuple[Instance, ...] = ()
+    destroy: tuple[Instance, ...] = ()
+    clear: tuple[Instance, ...] = ()
+    complete: tuple[Instance, ...] = ()
+    create: tuple[Placement, ...] = ()
+    needs_whole_card: bool = False
+    final_call: SetMigMode | Reset | ReleaseCard | None = None
+    keep: tuple[Instance, ...] = ()
     geometry: Geometry | None = None
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether the card is as it shall be."""
-        return not (self.gone or self.cleared or self.completed or self.created or self.last)
+        return not (self.destroy or self.clear or self.complete or self.create or self.final_call)
 
-    def places(self) -> frozenset[Place]:
+    def places(self) -> frozenset[InstancePlace]:
         """Every place at which something is left to do."""
-        changed = (*self.gone, *self.cleared, *self.completed)
-        return frozenset([*map(place_of, changed), *(Place(each.profile, each.start) for each in self.created)])
+        changed = (*self.destroy, *self.clear, *self.complete)
+        return frozenset([*map(place_of, changed), *(InstancePlace(each.profile, each.start) for each in self.create)])
 
-    def must_go(self) -> tuple[Instance, ...]:
+    def to_vacate(self) -> tuple[Instance, ...]:
         """The instances whose compute instances go."""
-        return (*self.gone, *self.cleared)
+        return (*self.destroy, *self.clear)
 
-    def fence(self, uuid: str, instances: Iterable[Instance]) -> frozenset[str]:
+    def devices_to_fence(self, uuid: str, instances: Iterable[Instance]) -> frozenset[str]:
         """The UUIDs that nobody may be given any more: of what goes, or of the whole card."""
-        touched = tuple(instances) if self.whole else self.must_go()
-        card = {uuid} if self.whole else set()
+        touched = tuple(instances) if self.needs_whole_card else self.to_vacate()
+        card = {uuid} if self.needs_whole_card else set()
         return frozenset(card | {each.mig_uuid for one in touched for each in one.compute_instances})
 
-    def fitting(self, instances: Iterable[Instance]) -> Iterator[Placement]:
+    def creatable(self, instances: Iterable[Instance]) -> Iterator[Placement]:
         """What is to be made and meets nothing that is still on the card."""
         if self.geometry is None:
             return
         taken = occupancy_of(self.geometry, map(_placement, instances))
-        yield from (each for each in self.created if not occupied_by(self.geometry, each) & taken)
+        yield from (each for each in self.create if not occupied_by(self.geometry, each) & taken)
 
 
-class Unfit(msgspec.Struct, frozen=True):
+class DiffImpossible(msgspec.Struct, frozen=True):
     """Why no work can be planned: ``reason`` for machines, ``text`` for people."""
 
     reason: str
     text: str
 
 
-def work_of(goal: Goal, seen: CardSeen, uses: Uses, ours: frozenset[Place], *, needs_reset: bool) -> Work | Unfit:
+def diff_card(
+    goal: CardGoal, seen: CardRead, uses: CardUsage, ours: frozenset[InstancePlace], *, needs_reset: bool
+) -> CardDiff | DiffImpossible:
     """What is left to do on a static card.
 
     Args:
@@ -121,42 +133,53 @@ def work_of(goal: Goal, seen: CardSeen, uses: Uses, ours: frozenset[Place], *, n
     """
     if goal.role is Role.ON_DEMAND:
         gone = tuple(each for each in seen.instances if place_of(each) in ours)
-        return Work(gone=gone, whole=True, last=LetGo(), kept=tuple(i for i in seen.instances if i not in gone))
+        return CardDiff(
+            destroy=gone,
+            needs_whole_card=True,
+            final_call=ReleaseCard(),
+            keep=tuple(i for i in seen.instances if i not in gone),
+        )
     pending = seen.mig_pending == goal.mig_enabled
     if needs_reset and pending:
-        return Work(whole=True, last=Reset())
+        return CardDiff(needs_whole_card=True, final_call=Reset())
     if needs_reset or seen.mig_enabled != goal.mig_enabled:
-        return Work(gone=seen.instances, whole=True, last=Reset() if pending else SetMigMode(goal.mig_enabled))
-    if not pending and not seen.instances and not uses.of_card(()):
-        return Work(whole=True, last=SetMigMode(goal.mig_enabled))
+        return CardDiff(
+            destroy=seen.instances,
+            needs_whole_card=True,
+            final_call=Reset() if pending else SetMigMode(goal.mig_enabled),
+        )
+    if not pending and not seen.instances and not uses.uses_card(()):
+        return CardDiff(needs_whole_card=True, final_call=SetMigMode(goal.mig_enabled))
     if not goal.mig_enabled:
-        return Work()
+        return CardDiff()
     if seen.geometry is None:
-        return Unfit("NvmlFailed", "the card is in MIG mode and does not tell what it can be cut into")
+        return DiffImpossible("NvmlFailed", "the card is in MIG mode and does not tell what it can be cut into")
     return _cut(goal, seen.geometry, seen.instances, uses)
 
 
-def place_of(instance: Instance) -> Place:
+def place_of(instance: Instance) -> InstancePlace:
     """Where an instance is."""
-    return Place(instance.profile, instance.start)
+    return InstancePlace(instance.profile, instance.start)
 
 
-def _cut(goal: Goal, geometry: Geometry, instances: Sequence[Instance], uses: Uses) -> Work | Unfit:
-    held = [Held(_placement(each), uses.of(each)) for each in instances]
+def _cut(
+    goal: CardGoal, geometry: Geometry, instances: Sequence[Instance], uses: CardUsage
+) -> CardDiff | DiffImpossible:
+    held = [Held(_placement(each), uses.uses_instance(each)) for each in instances]
     try:
         plan = plan_transition(geometry, held, goal.counts)
     except ValueError as error:
-        return Unfit("NvmlFailed", f"the card tells of instances that cannot be together: {error}")
+        return DiffImpossible("NvmlFailed", f"the card tells of instances that cannot be together: {error}")
     if isinstance(plan, Infeasible):
         where = f"{goal.path}.mig-devices: " if goal.path else ""
-        return Unfit("LayoutImpossible", f"{where}{plan.reason}")
+        return DiffImpossible("LayoutImpossible", f"{where}{plan.reason}")
     kept = tuple(each for each in instances if _placement(each) in plan.keep)
-    return Work(
-        gone=tuple(each for each in instances if _placement(each) not in plan.keep),
-        cleared=tuple(each for each in kept if each.compute_instances and not _spanned(geometry, each)),
-        completed=tuple(each for each in kept if not each.compute_instances),
-        created=plan.create,
-        kept=kept,
+    return CardDiff(
+        destroy=tuple(each for each in instances if _placement(each) not in plan.keep),
+        clear=tuple(each for each in kept if each.compute_instances and not _spanned(geometry, each)),
+        complete=tuple(each for each in kept if not each.compute_instances),
+        create=plan.create,
+        keep=kept,
         geometry=geometry,
     )
 

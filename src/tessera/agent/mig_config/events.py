@@ -11,7 +11,7 @@ from tessera.mig.geometry import Geometry
 from tessera.nvml.interface import Instance, MigUuid
 
 
-class Goal(msgspec.Struct, frozen=True, kw_only=True):
+class CardGoal(msgspec.Struct, frozen=True, kw_only=True):
     """What a layout wants of one card.
 
     Attributes:
@@ -27,14 +27,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     path: str = ""
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class InstancePlace(msgspec.Struct, frozen=True, order=True):
     """Where an instance is on its card: profile as NVML names it, first memory slot."""
 
     profile: str
     start: int
 
 
-class Tenant(msgspec.Struct, frozen=True, order=True):
+class DeviceUser(msgspec.Struct, frozen=True, order=True):
     """A pod that holds a card or a MIG device; all empty for one that is just being admitted."""
 
     namespace: str = ""
@@ -48,7 +48,7 @@ class Tenant(msgspec.Struct, frozen=True, order=True):
 # Facts --------------------------------------------------------------------------------------------------------------
 
 
-class CardSeen(msgspec.Struct, frozen=True, kw_only=True):
+class CardRead(msgspec.Struct, frozen=True, kw_only=True):
     """The card was read.
 
     Attributes:
@@ -63,42 +63,42 @@ class CardSeen(msgspec.Struct, frozen=True, kw_only=True):
     mig_pending: bool
     geometry: Geometry | None
     instances: tuple[Instance, ...]
-    users: Mapping[int | None, tuple[int, ...]] = {}
+    processes: Mapping[int | None, tuple[int, ...]] = {}
 
 
-class CardUnreadable(msgspec.Struct, frozen=True):
+class CardReadFailed(msgspec.Struct, frozen=True):
     """The card did not answer; to be asked again at ``retry``."""
 
     text: str
     retry: float
 
 
-class Fenced(msgspec.Struct, frozen=True):
+class FenceSet(msgspec.Struct, frozen=True):
     """From now on nobody is given these UUIDs, of the card and of its MIG devices."""
 
     uuids: frozenset[str]
 
 
-class HoldersSeen(msgspec.Struct, frozen=True):
+class UsersListed(msgspec.Struct, frozen=True):
     """Who holds what, asked behind the fence: nothing fenced can have got a holder since."""
 
-    tenants: Mapping[str, tuple[Tenant, ...]]
+    users: Mapping[str, tuple[DeviceUser, ...]]
 
 
-class HoldersUnknown(msgspec.Struct, frozen=True):
+class UsersUnknown(msgspec.Struct, frozen=True):
     """Nobody said who holds what; to be asked again at ``retry``."""
 
     text: str
     retry: float
 
 
-class RoleSeen(msgspec.Struct, frozen=True):
+class OwnerRead(msgspec.Struct, frozen=True):
     """Who has the card now."""
 
     role: Role
 
 
-class Failure(Enum):
+class CallFailure(Enum):
     """Why a call failed, as far as it matters for what comes next."""
 
     #: Something still uses it.
@@ -109,7 +109,7 @@ class Failure(Enum):
     NEEDS_RESET = "needs-reset"
 
 
-class CallDone(msgspec.Struct, frozen=True):
+class CallSucceeded(msgspec.Struct, frozen=True):
     """A call succeeded; what it led to is seen when the card is read."""
 
     call: "Call"
@@ -119,7 +119,7 @@ class CallFailed(msgspec.Struct, frozen=True):
     """A call failed at ``now`` (monotonic seconds); ``text`` is for people."""
 
     call: "Call"
-    failure: Failure
+    failure: CallFailure
     text: str
     now: float
 
@@ -132,14 +132,14 @@ class EvictionAnswered(msgspec.Struct, frozen=True):
     now: float
 
 
-Fact = (
-    CardSeen
-    | CardUnreadable
-    | Fenced
-    | HoldersSeen
-    | HoldersUnknown
-    | RoleSeen
-    | CallDone
+CardEvent = (
+    CardRead
+    | CardReadFailed
+    | FenceSet
+    | UsersListed
+    | UsersUnknown
+    | OwnerRead
+    | CallSucceeded
     | CallFailed
     | EvictionAnswered
 )
@@ -160,13 +160,13 @@ class Reset(msgspec.Struct, frozen=True):
 class CreateGi(msgspec.Struct, frozen=True):
     """Create a GPU instance."""
 
-    place: Place
+    place: InstancePlace
 
 
 class CreateCi(msgspec.Struct, frozen=True):
     """Create the compute instance that spans a GPU instance; ``profile_index`` is NVML's."""
 
-    place: Place
+    place: InstancePlace
     gi_id: int
     profile_index: int
 
@@ -174,7 +174,7 @@ class CreateCi(msgspec.Struct, frozen=True):
 class DestroyCi(msgspec.Struct, frozen=True):
     """Destroy a compute instance that is fenced and that nobody holds."""
 
-    place: Place
+    place: InstancePlace
     gi_id: int
     ci_id: int
     mig_uuid: MigUuid
@@ -183,34 +183,34 @@ class DestroyCi(msgspec.Struct, frozen=True):
 class DestroyGi(msgspec.Struct, frozen=True):
     """Destroy an empty GPU instance."""
 
-    place: Place
+    place: InstancePlace
     gi_id: int
 
 
 Call = SetMigMode | Reset | CreateGi | CreateCi | DestroyCi | DestroyGi
 
 
-class Fence(msgspec.Struct, frozen=True):
+class SetFence(msgspec.Struct, frozen=True):
     """Let exactly these UUIDs, of the card and of its MIG devices, be given to nobody."""
 
     uuids: frozenset[str]
 
 
-class AskHolders(msgspec.Struct, frozen=True):
+class ListUsers(msgspec.Struct, frozen=True):
     """Find out who holds what, from kubelet and the API server themselves."""
 
 
-class Evict(msgspec.Struct, frozen=True):
+class EvictUsers(msgspec.Struct, frozen=True):
     """Ask the API server to evict these pods: each holds something that must go."""
 
-    tenants: tuple[Tenant, ...]
+    users: tuple[DeviceUser, ...]
 
 
-class LetGo(msgspec.Struct, frozen=True):
+class ReleaseCard(msgspec.Struct, frozen=True):
     """The static side needs the card no longer."""
 
 
-class Reboot(msgspec.Struct, frozen=True):
+class RequestReboot(msgspec.Struct, frozen=True):
     """Only a reboot of the node can help the card; ``text`` says why. Else it is looked at again at ``until``."""
 
     text: str
@@ -233,8 +233,8 @@ class Wait(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-class Done(msgspec.Struct, frozen=True):
+class InSync(msgspec.Struct, frozen=True):
     """The card is as it shall be."""
 
 
-Instruction = Call | Fence | AskHolders | Evict | LetGo | Reboot | Wait | Done
+CardInstruction = Call | SetFence | ListUsers | EvictUsers | ReleaseCard | RequestReboot | Wait | InSync

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from tessera.agent.inventory.mig_cards import geometry_of
 from tessera.agent.mig_config.events import (
     Call,
-    CallDone,
     CallFailed,
-    CardSeen,
-    CardUnreadable,
+    CallFailure,
+    CallSucceeded,
+    CardRead,
+    CardReadFailed,
     CreateCi,
     CreateGi,
     DestroyCi,
     DestroyGi,
-    Failure,
     Reset,
     SetMigMode,
 )
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 UNREADABLE_FIRST, UNREADABLE_MOST = 1.0, 30.0
 
 
-class Hands:
+class CardExecutor:
     """Reads and changes one card.
 
     Args:
@@ -65,7 +65,7 @@ class Hands:
         self._geometry: Geometry | None = None
         self._silent = 0
 
-    async def look(self) -> CardSeen | CardUnreadable:
+    async def look(self) -> CardRead | CardReadFailed:
         """Reads the card."""
         try:
             seen = await self._read()
@@ -73,27 +73,27 @@ class Hands:
             self._silent += 1
             delay = min(UNREADABLE_MOST, UNREADABLE_FIRST * 2.0 ** min(self._silent - 1, 16))
             _log.warning("card %s cannot be read, next try in %.0f s: %s", self._uuid, delay, error)
-            return CardUnreadable(str(error), self._clock.monotonic() + delay)
+            return CardReadFailed(str(error), self._clock.monotonic() + delay)
         self._silent = 0
         return seen
 
-    async def attempt(self, call: Call) -> CallDone | CallFailed:
+    async def attempt(self, call: Call) -> CallSucceeded | CallFailed:
         """Makes a call; what it led to is seen at the next look."""
         try:
             self._save()
             await self._perform(call)
         except InUse as error:
-            return self._failed(call, Failure.BUSY, error)
+            return self._failed(call, CallFailure.BUSY, error)
         except ResetRequired as error:
-            return self._failed(call, Failure.NEEDS_RESET, error)
+            return self._failed(call, CallFailure.NEEDS_RESET, error)
         except NotFound as error:
             if not isinstance(call, DestroyCi | DestroyGi):
-                return self._failed(call, Failure.REFUSED, error)
+                return self._failed(call, CallFailure.REFUSED, error)
         except (NvmlError, OSError) as error:
-            return self._failed(call, Failure.REFUSED, error)
-        return CallDone(call)
+            return self._failed(call, CallFailure.REFUSED, error)
+        return CallSucceeded(call)
 
-    async def _read(self) -> CardSeen:
+    async def _read(self) -> CardRead:
         info = await self._info()
         if info.lost:
             raise GpuLost(f"card {self._uuid}")
@@ -104,12 +104,12 @@ class Hands:
             self._geometry = None
         elif self._geometry is None:
             self._geometry = geometry_of(info, await self._hardware.gi_profiles(self._uuid))
-        return CardSeen(
+        return CardRead(
             mig_enabled=info.mig_enabled,
             mig_pending=info.mig_pending,
             geometry=self._geometry,
             instances=tuple(await self._hardware.instances(self._uuid)) if info.mig_enabled else (),
-            users={gi_id: tuple(pids) for gi_id, pids in users.items()},
+            processes={gi_id: tuple(pids) for gi_id, pids in users.items()},
         )
 
     async def _info(self) -> GpuInfo:
@@ -151,7 +151,7 @@ class Hands:
         if users:
             raise InUse(f"card {self._uuid}: {what} while process {', '.join(map(str, users))} computes on it")
 
-    def _failed(self, call: Call, failure: Failure, error: Exception) -> CallFailed:
-        level = logging.INFO if failure is Failure.BUSY else logging.WARNING
+    def _failed(self, call: Call, failure: CallFailure, error: Exception) -> CallFailed:
+        level = logging.INFO if failure is CallFailure.BUSY else logging.WARNING
         _log.log(level, "%s on card %s failed: %s", type(call).__name__, self._uuid, error)
         return CallFailed(call, failure, str(error), self._clock.monotonic())

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.agent.base.desired_config import LayoutWish
+from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.state_file import KeptFile
-from tessera.agent.mig_config.events import Place
+from tessera.agent.mig_config.events import InstancePlace
 
 
-class Journal(msgspec.Struct, frozen=True, kw_only=True):
+class LayoutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What is remembered.
 
     Attributes:
@@ -33,15 +33,15 @@ class Journal(msgspec.Struct, frozen=True, kw_only=True):
     digest: str = ""
     attempts: int = 0
     rebooted_from: str = ""
-    ours: Mapping[str, tuple[Place, ...]] = {}
+    managed: Mapping[str, tuple[InstancePlace, ...]] = msgspec.field(default_factory=dict, name="ours")
 
 
-def digest_of(wish: LayoutWish) -> str:
+def digest_of(wish: DesiredLayout) -> str:
     """Names a layout by its name and its entries, whatever cards there are and why it is wished."""
     return hashlib.sha256(msgspec.json.encode([wish.name, wish.entries])).hexdigest()[:16]
 
 
-class JournalFile(KeptFile[Journal]):
+class LayoutJournal(KeptFile[LayoutRecord]):
     """The journal's file; who cannot save must not touch the cards.
 
     Args:
@@ -49,8 +49,8 @@ class JournalFile(KeptFile[Journal]):
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, Journal)
+        super().__init__(path, LayoutRecord)
 
-    def load(self) -> Journal:
+    def load(self) -> LayoutRecord:
         """What was last saved; empty if there is no readable file."""
-        return super().load() or Journal()
+        return super().load() or LayoutRecord()

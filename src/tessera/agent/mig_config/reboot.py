@@ -9,9 +9,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from tessera.agent.mig_config.device_users import Tenants
-from tessera.agent.mig_config.journal import Journal
-from tessera.agent.mig_config.status import CardVerdict, LayoutState
+from tessera.agent.mig_config.device_users import DeviceUserLookup
+from tessera.agent.mig_config.journal import LayoutRecord
+from tessera.agent.mig_config.status import CardStatus, LayoutState
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.worker import AsyncNvml
@@ -20,7 +20,7 @@ from tessera.nvml.worker import AsyncNvml
 REBOOT_TIMEOUT = 600.0
 
 
-class Reboots:
+class RebootRequests:
     """Asks for reboots.
 
     Args:
@@ -39,10 +39,10 @@ class Reboots:
         reboot: Callable[[], Awaitable[None]],
         *,
         boot_id: Callable[[], str],
-        journal: Callable[[], Journal],
+        journal: Callable[[], LayoutRecord],
         remember: Callable[[str], None],
         busy: Callable[[], bool],
-        tenants: Tenants,
+        tenants: DeviceUserLookup,
         hardware: AsyncNvml,
         clock: Clock,
     ) -> None:
@@ -57,7 +57,7 @@ class Reboots:
         self._asked: float | None = None
         self._alone = asyncio.Lock()
 
-    async def ask(self, why: str) -> CardVerdict:
+    async def request(self, why: str) -> CardStatus:
         """Reboots the node if it may be; says what came of it.
 
         Args:
@@ -74,10 +74,10 @@ class Reboots:
                 return _failed(f"{why}; the node was rebooted for this layout once, which did not help")
             hindrance = await self._hindrance()
             if hindrance:
-                return CardVerdict(LayoutState.PENDING, "CardsInUse", f"{why}; the node's reboot waits for {hindrance}")
+                return CardStatus(LayoutState.PENDING, "CardsInUse", f"{why}; the node's reboot waits for {hindrance}")
             return await self._ask(boot, why)
 
-    async def _ask(self, boot: str, why: str) -> CardVerdict:
+    async def _ask(self, boot: str, why: str) -> CardStatus:
         try:
             self._remember(boot)
             self._asked = self._clock.monotonic()
@@ -90,13 +90,13 @@ class Reboots:
             return _failed(f"{why}; the node cannot be rebooted: {error}")
         return self._patient(why)
 
-    def _patient(self, why: str) -> CardVerdict:
+    def _patient(self, why: str) -> CardStatus:
         now = self._clock.monotonic()
         if self._asked is None:
             self._asked = now
         if now - self._asked > REBOOT_TIMEOUT:
             return _failed(f"{why}; the node was asked to reboot {REBOOT_TIMEOUT:.0f} s ago and has not; reboot it")
-        return CardVerdict(LayoutState.REBOOTING, "Rebooting", why)
+        return CardStatus(LayoutState.REBOOTING, "Rebooting", why)
 
     async def _hindrance(self) -> str:
         """What stands against a reboot now; empty if nothing does."""
@@ -113,8 +113,8 @@ class Reboots:
         return f"process {', '.join(pids)}" if pids else ""
 
 
-def _failed(text: str) -> CardVerdict:
-    return CardVerdict(LayoutState.FAILED, "ResetRequired", text)
+def _failed(text: str) -> CardStatus:
+    return CardStatus(LayoutState.FAILED, "ResetRequired", text)
 
 
 _log = logging.getLogger(__name__)

@@ -13,19 +13,19 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.desired_config import LayoutWish
+from tessera.agent.base.desired_config import DesiredLayout
 from tessera.agent.base.evictions import Evictor
 from tessera.agent.inventory.card_ownership import Role, Roles
 from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker
-from tessera.agent.mig_config.card_reconciler import ASK_AGAIN, CardDriver
-from tessera.agent.mig_config.desired import Refused, Wanted, wanted_of
-from tessera.agent.mig_config.device_users import Tenants
-from tessera.agent.mig_config.events import Goal
-from tessera.agent.mig_config.executor import Hands
-from tessera.agent.mig_config.journal import Journal, JournalFile, digest_of
-from tessera.agent.mig_config.reboot import Reboots
-from tessera.agent.mig_config.state_machine import CardMachine
-from tessera.agent.mig_config.status import APPLYING, CardVerdict, LayoutState, LayoutStatus, summed
+from tessera.agent.mig_config.card_reconciler import RETRY_PAUSE, CardReconciler
+from tessera.agent.mig_config.desired import RejectedLayout, ResolvedLayout, resolve_layout
+from tessera.agent.mig_config.device_users import DeviceUserLookup
+from tessera.agent.mig_config.events import CardGoal
+from tessera.agent.mig_config.executor import CardExecutor
+from tessera.agent.mig_config.journal import LayoutJournal, LayoutRecord, digest_of
+from tessera.agent.mig_config.reboot import RebootRequests
+from tessera.agent.mig_config.state_machine import CardStateMachine
+from tessera.agent.mig_config.status import APPLYING, CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.clock import Clock
 from tessera.kube.resources import Pod
 from tessera.kubelet.interfaces import Kubelet
@@ -64,7 +64,7 @@ class LayoutReconciler:
         hardware: AsyncNvml,
         stocktaker: StockTaker,
         roles: Roles,
-        wish: Callable[[], LayoutWish],
+        wish: Callable[[], DesiredLayout],
         kubelet: Kubelet,
         live: Callable[[], Sequence[Pod]],
         bound: Callable[[], Awaitable[Sequence[Pod]]],
@@ -91,17 +91,17 @@ class LayoutReconciler:
         self._tell = told
         self._changes = changes
         self._clock = clock
-        self._tenants = Tenants(kubelet, live=live, bound=bound, lately_given=lately_given)
-        self._file = JournalFile(journal)
+        self._tenants = DeviceUserLookup(kubelet, live=live, bound=bound, lately_given=lately_given)
+        self._file = LayoutJournal(journal)
         self._journal = self._file.load()
-        self._judged: tuple[LayoutWish, Sequence[StockCard]] | None = None
-        self._wanted: Wanted | Refused | None = None
+        self._judged: tuple[DesiredLayout, Sequence[StockCard]] | None = None
+        self._wanted: ResolvedLayout | RejectedLayout | None = None
         self._unwritable: str | None = None
-        self._drivers: dict[str, CardDriver] = {}
+        self._drivers: dict[str, CardReconciler] = {}
         self._status = LayoutStatus(layout=self._journal.layout)
-        self._reboots: Reboots | None = None
+        self._reboots: RebootRequests | None = None
         if reboot is not None:
-            self._reboots = Reboots(
+            self._reboots = RebootRequests(
                 reboot,
                 boot_id=boot_id,
                 journal=lambda: self._journal,
@@ -133,7 +133,7 @@ class LayoutReconciler:
                         driver = self._drivers[card.uuid] = self._driver(card)
                         group.create_task(driver.run(), name=f"layout of card {card.uuid}")
                 self._sum()
-                await self._changes.wait(seen, None if self._unwritable is None else ASK_AGAIN)
+                await self._changes.wait(seen, None if self._unwritable is None else RETRY_PAUSE)
 
     def _take_wish(self) -> None:
         """Judges the wish if it or the stock has changed."""
@@ -143,9 +143,9 @@ class LayoutReconciler:
             if now[0] == wish and now[1] is cards:
                 return
         self._judged = now
-        wanted = wanted_of(*now)
+        wanted = resolve_layout(*now)
         try:
-            if isinstance(wanted, Wanted):
+            if isinstance(wanted, ResolvedLayout):
                 self._begin(now[0])
                 news = self._roles.wish(wanted.roles)
             else:
@@ -158,11 +158,11 @@ class LayoutReconciler:
             self._wanted = wanted
             self._changes.notify()
 
-    def _begin(self, wish: LayoutWish) -> None:
+    def _begin(self, wish: DesiredLayout) -> None:
         """Notes that work on a layout begins: for the first time, or again in another process."""
         digest, last = digest_of(wish), self._journal
         if digest != last.digest:
-            self._write(Journal(layout=wish.name, digest=digest, attempts=1, ours=last.ours))
+            self._write(LayoutRecord(layout=wish.name, digest=digest, attempts=1, managed=last.managed))
         elif self._wanted is None:
             self._write(msgspec.structs.replace(last, attempts=last.attempts + 1))
 
@@ -171,19 +171,19 @@ class LayoutReconciler:
 
     # What the drivers need --------------------------------------------------------------------------------------
 
-    def _driver(self, card: StockCard) -> CardDriver:
+    def _driver(self, card: StockCard) -> CardReconciler:
         uuid = card.uuid
-        machine = CardMachine(
+        machine = CardStateMachine(
             uuid,
             name=f"GPU {card.info.index} ({uuid})",
-            ours=self._journal.ours.get(uuid, ()),
+            managed=self._journal.managed.get(uuid, ()),
             may_evict=self._evictor is not None,
             may_reboot=self._reboots is not None,
         )
-        return CardDriver(
+        return CardReconciler(
             uuid,
             machine=machine,
-            hands=Hands(
+            hands=CardExecutor(
                 card.info.uuid,
                 hardware=self._hardware,
                 save=self._save,
@@ -204,24 +204,24 @@ class LayoutReconciler:
             clock=self._clock,
         )
 
-    def _goal(self, uuid: str) -> Goal | None:
-        return self._wanted.goals.get(uuid) if isinstance(self._wanted, Wanted) else None
+    def _goal(self, uuid: str) -> CardGoal | None:
+        return self._wanted.goals.get(uuid) if isinstance(self._wanted, ResolvedLayout) else None
 
     def _save(self) -> None:
-        ours = {uuid: tuple(sorted(driver.machine.ours)) for uuid, driver in self._drivers.items()}
-        kept = {uuid: places for uuid, places in (dict(self._journal.ours) | ours).items() if places}
-        self._write(msgspec.structs.replace(self._journal, ours=kept))
+        ours = {uuid: tuple(sorted(driver.machine.managed)) for uuid, driver in self._drivers.items()}
+        kept = {uuid: places for uuid, places in (dict(self._journal.managed) | ours).items() if places}
+        self._write(msgspec.structs.replace(self._journal, managed=kept))
 
     def _remember(self, boot: str) -> None:
         self._write(msgspec.structs.replace(self._journal, rebooted_from=boot), flush=True)
 
-    def _write(self, journal: Journal, *, flush: bool = False) -> None:
+    def _write(self, journal: LayoutRecord, *, flush: bool = False) -> None:
         self._file.save(journal, flush=flush)
         self._journal = journal
 
-    async def _ask_reboot(self, why: str) -> CardVerdict:
+    async def _ask_reboot(self, why: str) -> CardStatus:
         assert self._reboots is not None
-        return await self._reboots.ask(why)
+        return await self._reboots.request(why)
 
     def _busy(self) -> bool:
         """Whether a card is still worked on that does not itself wait for the reboot."""
@@ -247,17 +247,17 @@ class LayoutReconciler:
             return LayoutStatus(layout=name, state=LayoutState.FAILED, reason="StateUnwritable", message=text)
         if wanted is None:
             return self._status
-        if isinstance(wanted, Refused):
+        if isinstance(wanted, RejectedLayout):
             return LayoutStatus(
                 layout=wanted.layout, state=LayoutState.FAILED, reason=wanted.reason, message=wanted.text
             )
         if not wanted.layout:
             return LayoutStatus(state=LayoutState.SUCCESS, reason="NoLayout", message="cards are left as they are")
-        pending = CardVerdict(LayoutState.PENDING, APPLYING)
+        pending = CardStatus(LayoutState.PENDING, APPLYING)
         verdicts = {
             uuid: (self._drivers[uuid].verdict if uuid in self._drivers else None) or pending for uuid in wanted.goals
         }
-        return self._counted(summed(wanted.layout, verdicts, wanted.notices))
+        return self._counted(summarize_cards(wanted.layout, verdicts, wanted.notices))
 
     def _counted(self, status: LayoutStatus) -> LayoutStatus:
         """Says how often work on the layout was begun, and forgets that when the layout is in force."""

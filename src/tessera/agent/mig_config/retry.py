@@ -7,15 +7,15 @@ import msgspec
 from tessera.agent.mig_config.events import (
     Call,
     CallFailed,
+    CallFailure,
     CreateCi,
     DestroyGi,
+    DeviceUser,
     EvictionAnswered,
-    Failure,
-    LetGo,
-    Place,
+    InstancePlace,
+    ReleaseCard,
     Reset,
     SetMigMode,
-    Tenant,
 )
 from tessera.api.names import PodUid
 
@@ -24,13 +24,13 @@ RETRY_FIRST, RETRY_MOST = 0.5, 60.0
 #: The same while something still uses what must go, or a process outlives its pod: mostly a matter of moments.
 BUSY_FIRST, BUSY_MOST = 0.1, 5.0
 #: Tries after which a call that goes on failing is called a failure, some two seconds.
-TRIES_TOLD = 3
+FAILURE_ATTEMPTS = 3
 
 #: What a failed call is remembered under: where, or the card as a whole.
-Key = Place | type[SetMigMode] | type[Reset]
+Key = InstancePlace | type[SetMigMode] | type[Reset]
 
 
-class Trouble(msgspec.Struct, frozen=True):
+class FailedCall(msgspec.Struct, frozen=True):
     """What failed at a place, or of the card as a whole.
 
     Attributes:
@@ -41,52 +41,54 @@ class Trouble(msgspec.Struct, frozen=True):
         undo: a compute instance could not be made, so its GPU instance goes.
     """
 
-    tries: int
-    until: float
+    attempts: int
+    retry_at: float
     text: str
-    failure: Failure
-    undo: bool = False
+    failure: CallFailure
+    discard: bool = False
 
-    def fails(self, *, in_use: bool) -> bool:
+    def is_failure(self, *, in_use: bool) -> bool:
         """Whether it is a failure by now; that something is in use is none as long as it is known who uses it."""
-        return self.tries >= TRIES_TOLD and not (in_use and self.failure is Failure.BUSY)
+        return self.attempts >= FAILURE_ATTEMPTS and not (in_use and self.failure is CallFailure.BUSY)
 
 
-class Troubles:
+class CallRetries:
     """The troubles of one card."""
 
     def __init__(self) -> None:
-        self._troubles: dict[Key, Trouble] = {}
+        self._troubles: dict[Key, FailedCall] = {}
 
-    def failed(self, fact: CallFailed) -> None:
+    def record(self, fact: CallFailed) -> None:
         """Notes a failed call."""
         key = _key(fact.call)
         if key is None:
             return
         before = self._troubles.get(key)
-        tries = before.tries + 1 if before else 1
-        first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is Failure.BUSY else (RETRY_FIRST, RETRY_MOST)
-        undo = isinstance(fact.call, CreateCi) or bool(before and before.undo and not isinstance(fact.call, DestroyGi))
-        self._troubles[key] = Trouble(tries, fact.now + delay(first, most, tries), fact.text, fact.failure, undo)
+        tries = before.attempts + 1 if before else 1
+        first, most = (BUSY_FIRST, BUSY_MOST) if fact.failure is CallFailure.BUSY else (RETRY_FIRST, RETRY_MOST)
+        undo = isinstance(fact.call, CreateCi) or bool(
+            before and before.discard and not isinstance(fact.call, DestroyGi)
+        )
+        self._troubles[key] = FailedCall(tries, fact.now + backoff(first, most, tries), fact.text, fact.failure, undo)
 
-    def let(self, call: Call | LetGo, now: float) -> bool:
+    def allows(self, call: Call | ReleaseCard, now: float) -> bool:
         """Whether a call may be made now."""
         key = _key(call)
-        return key is None or key not in self._troubles or self._troubles[key].until <= now
+        return key is None or key not in self._troubles or self._troubles[key].retry_at <= now
 
-    def undo(self, place: Place) -> bool:
+    def must_discard(self, place: InstancePlace) -> bool:
         """Whether the GPU instance at a place goes because its compute instance could not be made."""
-        return place in self._troubles and self._troubles[place].undo
+        return place in self._troubles and self._troubles[place].discard
 
-    def worst(self) -> tuple[Key, Trouble] | None:
+    def most_attempted(self) -> tuple[Key, FailedCall] | None:
         """The one that was tried most often."""
-        return max(self._troubles.items(), key=lambda item: item[1].tries, default=None)
+        return max(self._troubles.items(), key=lambda item: item[1].attempts, default=None)
 
-    def untils(self) -> Iterator[float]:
+    def retry_times(self) -> Iterator[float]:
         """When next tries are due."""
-        return (each.until for each in self._troubles.values())
+        return (each.retry_at for each in self._troubles.values())
 
-    def keep(self, open_places: frozenset[Place] | None, present: frozenset[Place]) -> None:
+    def prune(self, open_places: frozenset[InstancePlace] | None, present: frozenset[InstancePlace]) -> None:
         """Drops the troubles of what stands as it shall.
 
         Args:
@@ -95,7 +97,7 @@ class Troubles:
             present: where an instance is; what is gone need not be taken down.
         """
         self._troubles = {
-            key: trouble if key in present else msgspec.structs.replace(trouble, undo=False)
+            key: trouble if key in present else msgspec.structs.replace(trouble, discard=False)
             for key, trouble in self._troubles.items()
             if open_places is None or key in open_places
         }
@@ -105,21 +107,23 @@ class Troubles:
         self._troubles.clear()
 
 
-def said(call: Call | LetGo) -> str:
+def describe_call(call: Call | ReleaseCard) -> str:
     """A call, for people."""
-    where = "" if isinstance(call, SetMigMode | Reset | LetGo) else f" of {call.place.profile} at {call.place.start}"
+    where = (
+        "" if isinstance(call, SetMigMode | Reset | ReleaseCard) else f" of {call.place.profile} at {call.place.start}"
+    )
     return f"{type(call).__name__}{where}"
 
 
-def delay(first: float, most: float, tries: int) -> float:
+def backoff(first: float, most: float, tries: int) -> float:
     """Doubling delays in seconds."""
     return min(most, first * 2.0 ** min(tries - 1, 16))
 
 
-def _key(call: Call | LetGo) -> Key | None:
+def _key(call: Call | ReleaseCard) -> Key | None:
     if isinstance(call, SetMigMode | Reset):
         return type(call)
-    return None if isinstance(call, LetGo) else call.place
+    return None if isinstance(call, ReleaseCard) else call.place
 
 
 #: Seconds after which an evicted pod that is still there is evicted again; longer than most grace periods.
@@ -136,20 +140,20 @@ class _Asked(msgspec.Struct, frozen=True):
     refusal: str | None
 
 
-class Requests:
+class EvictionRetries:
     """The evictions asked for on behalf of one card."""
 
     def __init__(self) -> None:
         self._asked: dict[PodUid, _Asked] = {}
 
-    def answered(self, fact: EvictionAnswered) -> None:
+    def record(self, fact: EvictionAnswered) -> None:
         """Notes an answer."""
         before = self._asked.get(fact.pod)
         refusals = 0 if fact.refusal is None else (before.refusals if before else 0) + 1
-        wait = EVICT_AGAIN if fact.refusal is None else delay(REFUSED_FIRST, REFUSED_MOST, refusals)
+        wait = EVICT_AGAIN if fact.refusal is None else backoff(REFUSED_FIRST, REFUSED_MOST, refusals)
         self._asked[fact.pod] = _Asked(refusals, fact.now + wait, fact.refusal)
 
-    def keep(self, pods: Collection[PodUid]) -> None:
+    def prune(self, pods: Collection[PodUid]) -> None:
         """Forgets the pods that are no longer there."""
         self._asked = {pod: asked for pod, asked in self._asked.items() if pod in pods}
 
@@ -157,16 +161,16 @@ class Requests:
         """Forgets all."""
         self._asked.clear()
 
-    def due(self, tenants: Sequence[Tenant], now: float) -> tuple[Tenant, ...]:
+    def due(self, tenants: Sequence[DeviceUser], now: float) -> tuple[DeviceUser, ...]:
         """Those of the tenants that are to be asked now; who is just being admitted cannot be asked yet."""
         known = self._asked
         return tuple(each for each in tenants if each.pod and (each.pod not in known or known[each.pod].until <= now))
 
-    def untils(self) -> Iterator[float]:
+    def retry_times(self) -> Iterator[float]:
         """When pods may be asked again."""
         return (each.until for each in self._asked.values())
 
-    def said(self, tenant: Tenant) -> str:
+    def describe(self, tenant: DeviceUser) -> str:
         """What was answered for a tenant, to be put behind its name."""
         asked = self._asked.get(tenant.pod)
         if asked is None:

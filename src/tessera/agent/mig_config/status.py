@@ -18,7 +18,7 @@ class LayoutState(StrEnum):
     FAILED = "failed"
 
 
-class CardVerdict(msgspec.Struct, frozen=True):
+class CardStatus(msgspec.Struct, frozen=True):
     """What is to be said of one card: state, reason as CamelCase, text for people."""
 
     state: LayoutState
@@ -47,7 +47,7 @@ class LayoutStatus(msgspec.Struct, frozen=True, kw_only=True):
 _ORDER = (LayoutState.REBOOTING, LayoutState.FAILED, LayoutState.PENDING, LayoutState.SUCCESS)
 
 
-def summed(layout: str, verdicts: Mapping[str, CardVerdict], notices: Iterable[str] = ()) -> LayoutStatus:
+def summarize_cards(layout: str, verdicts: Mapping[str, CardStatus], notices: Iterable[str] = ()) -> LayoutStatus:
     """The node's status.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonMark, LaunchFailed
+from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, LaunchFailed
 
 #: In /proc/PID/stat what follows the name in brackets: state, parent, group, session (proc_pid_stat(5)).
 _STATE, _SESSION = 0, 3
@@ -19,13 +19,13 @@ def boot_id(proc: Path = Path("/proc")) -> str:
     return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def alive(process: ProcessId, proc: Path = Path("/proc")) -> bool:
+def is_alive(process: ProcessId, proc: Path = Path("/proc")) -> bool:
     """Whether the process has not ended; one that only waits to be reaped has."""
     fields = _fields(proc, process.pid)
     return bool(fields) and fields[_STATE] not in _ENDED_STATES and ProcessTable(proc).identify(process.pid) == process
 
 
-def members(leader: ProcessId, proc: Path = Path("/proc")) -> list[ProcessId]:
+def session_members(leader: ProcessId, proc: Path = Path("/proc")) -> list[ProcessId]:
     """The processes of a session besides its leader that have not ended; none if the number is another session's."""
     table = ProcessTable(proc)
     if table.identify(leader.pid) not in {None, leader}:
@@ -56,7 +56,7 @@ def send(process: ProcessId, number: signal.Signals) -> None:
     Raises:
         OSError: not allowed.
     """
-    with ProcessTable().hold(process) as held:
+    with ProcessTable().open(process) as held:
         if held is not None:
             held.send(number)
 
@@ -96,7 +96,7 @@ def reap(pid: int) -> str:
 END_TIMEOUT = 5.0
 
 
-class ChildDaemon:
+class DaemonProcess:
     """A daemon that runs as a process.
 
     Args:
@@ -110,7 +110,7 @@ class ChildDaemon:
     def __init__(
         self,
         process: ProcessId,
-        mark: DaemonMark,
+        mark: DaemonId,
         *,
         control: Callable[[str], Awaitable[str]],
         output: Path,
@@ -123,7 +123,7 @@ class ChildDaemon:
         self._end_timeout = end_timeout
 
     @property
-    def mark(self) -> DaemonMark:
+    def id(self) -> DaemonId:
         """What it is found again by."""
         return self._mark
 
@@ -132,7 +132,7 @@ class ChildDaemon:
         """Its PID."""
         return self._process.pid
 
-    async def ended(self) -> str:
+    async def wait_ended(self) -> str:
         """Returns once it has ended."""
         await wait_end(self._process)
         how = reap(self.pid) or f"process {self.pid} is gone"
@@ -181,7 +181,7 @@ class ChildDaemon:
 
 async def end_session(leader: ProcessId) -> None:
     """Ends what is left of a daemon's session with SIGKILL."""
-    for process in members(leader):
+    for process in session_members(leader):
         send(process, signal.SIGKILL)
         await wait_end(process)
 

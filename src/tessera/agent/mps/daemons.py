@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.mps.interfaces import Launcher
-from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, edits_of
-from tessera.agent.mps.state import ExclusiveCards, RecordFile
-from tessera.agent.mps.supervisor import Supervisor
+from tessera.agent.mps.interfaces import DaemonLauncher
+from tessera.agent.mps.plan import MpsEdits, MpsPaths, MpsPlan, container_edits
+from tessera.agent.mps.state import ExclusiveCards, MpsState
+from tessera.agent.mps.supervisor import DaemonSupervisor
 from tessera.clock import Clock
 from tessera.nvml.worker import AsyncNvml
 
@@ -41,7 +41,7 @@ class MpsDaemons:
         self,
         *,
         hardware: AsyncNvml,
-        launcher: Launcher,
+        launcher: DaemonLauncher,
         state_file: Path,
         host_root: Path,
         changes: Changes,
@@ -50,7 +50,7 @@ class MpsDaemons:
         rng: random.Random | None = None,
     ) -> None:
         self._launcher = launcher
-        self._record = RecordFile(state_file)
+        self._record = MpsState(state_file)
         self._cards = ExclusiveCards(hardware, self._record, occupied)
         self._host = MpsPaths(host_root)
         self._changes = changes
@@ -58,9 +58,9 @@ class MpsDaemons:
         self._rng = rng or random.Random()
         self._wake = Changes()
         self._wanted: Mapping[str, MpsPlan] | None = None
-        self._supervisors: dict[str, Supervisor] = {}
+        self._supervisors: dict[str, DaemonSupervisor] = {}
 
-    def want(self, plans: Mapping[str, MpsPlan]) -> None:
+    def set_plans(self, plans: Mapping[str, MpsPlan]) -> None:
         """Says which daemons there shall be, by resource; all others are ended when their clients have gone."""
         if plans != self._wanted:
             self._wanted = dict(plans)
@@ -77,16 +77,16 @@ class MpsDaemons:
         plan = (self._wanted or {}).get(resource)
         return bool(served) and (plan is None or served.issuperset(plan.cards))
 
-    def why(self, resource: str) -> str:
+    def problem(self, resource: str) -> str:
         """What is not as asked about a resource's daemon; empty if all is."""
-        if resource in self._supervisors and (why := self._supervisors[resource].why):
+        if resource in self._supervisors and (why := self._supervisors[resource].problem):
             return why
         asked = resource in (self._wanted or {})
         return "" if self.ready(resource) or not asked else "the MPS daemon does not serve all cards of its plan yet"
 
-    def edits(self, resource: str) -> MpsEdits:
+    def container_edits(self, resource: str) -> MpsEdits:
         """What a container of the resource gets, besides its devices, to be a client."""
-        return edits_of(resource, self._host)
+        return container_edits(resource, self._host)
 
     @property
     def fenced(self) -> frozenset[str]:
@@ -101,7 +101,7 @@ class MpsDaemons:
 
         For the node condition ``GpuMpsReady``, which a node has only while this names a resource.
         """
-        return {each: self.why(each) for each in sorted({*(self._wanted or {}), *self._supervisors})}
+        return {each: self.problem(each) for each in sorted({*(self._wanted or {}), *self._supervisors})}
 
     async def run(self) -> None:
         """Keeps the daemons as wanted until cancelled. Daemons then go on without the agent."""
@@ -115,7 +115,7 @@ class MpsDaemons:
                         self._supervisors[resource] = self._supervisor(resource)
                         group.create_task(self._supervise(resource), name=f"MPS daemon {resource}")
                 for resource, supervisor in self._supervisors.items():
-                    supervisor.want(self._wanted.get(resource))
+                    supervisor.set_plan(self._wanted.get(resource))
                 await self._wake.wait(seen)
 
     async def end_all(self) -> None:
@@ -130,8 +130,8 @@ class MpsDaemons:
         for resource, left in list(self._record.daemons.items()):
             if (daemon := self._launcher.find(resource, left.mark)) is not None:
                 await daemon.end()
-            await self._launcher.clear(left.mark)
-            self._record.ended(resource)
+            await self._launcher.end_leftovers(left.mark)
+            self._record.remove_daemon(resource)
 
     async def _supervise(self, resource: str) -> None:
         await self._supervisors[resource].run()
@@ -139,8 +139,8 @@ class MpsDaemons:
         self._wake.notify()
         self._changes.notify()
 
-    def _supervisor(self, resource: str) -> Supervisor:
-        return Supervisor(
+    def _supervisor(self, resource: str) -> DaemonSupervisor:
+        return DaemonSupervisor(
             resource,
             launcher=self._launcher,
             cards=self._cards,

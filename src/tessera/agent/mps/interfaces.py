@@ -15,7 +15,7 @@ from tessera.agent.mps.plan import MpsPlan
 from tessera.api.sharing.mps import ClientShare
 
 #: Tells one daemon from every other one, over restarts of the agent and of the machine.
-DaemonMark = NewType("DaemonMark", str)
+DaemonId = NewType("DaemonId", str)
 
 
 class LaunchFailed(RuntimeError):  # noqa: N818 - says what happened
@@ -38,15 +38,15 @@ class DaemonSpec(msgspec.Struct, frozen=True):
     cards: tuple[str, ...]
 
 
-class Daemon(Protocol):
+class MpsDaemon(Protocol):
     """A control daemon that was started, by this agent or a former one."""
 
     @property
-    def mark(self) -> DaemonMark:
+    def id(self) -> DaemonId:
         """What it is found again by."""
         ...
 
-    async def ended(self) -> str:
+    async def wait_ended(self) -> str:
         """Returns once the daemon has ended; says how, as far as that is known."""
         ...
 
@@ -66,14 +66,14 @@ class Daemon(Protocol):
         ...
 
 
-class Launcher(Protocol):
+class DaemonLauncher(Protocol):
     """Starts daemons and finds those of former agents."""
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         """What stands in the way of any daemon on this node, with the next step; empty if nothing does."""
         ...
 
-    async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> Daemon:
+    async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> MpsDaemon:
         """Starts a daemon. It may not answer commands yet.
 
         Args:
@@ -86,15 +86,15 @@ class Launcher(Protocol):
         """
         ...
 
-    def find(self, resource: str, mark: DaemonMark) -> Daemon | None:
+    def find(self, resource: str, mark: DaemonId) -> MpsDaemon | None:
         """The daemon that a former agent started; ``None`` if it has ended."""
         ...
 
-    async def dismiss(self, resource: str) -> None:
+    async def quit_unknown(self, resource: str) -> None:
         """Asks whatever answers as a resource's daemon, though nobody noted it, to quit."""
         ...
 
-    async def clear(self, mark: DaemonMark) -> None:
+    async def end_leftovers(self, mark: DaemonId) -> None:
         """Ends what a daemon that has ended left behind: servers that still hold its cards."""
         ...
 
@@ -102,7 +102,7 @@ class Launcher(Protocol):
 QUIT = "quit"
 
 
-async def servers(daemon: Daemon) -> list[int]:
+async def list_servers(daemon: MpsDaemon) -> list[int]:
     """PIDs of the daemon's servers, which it starts for the first client of a user.
 
     Raises:
@@ -111,17 +111,17 @@ async def servers(daemon: Daemon) -> list[int]:
     return _pids(await daemon.control("get_server_list"))
 
 
-async def clients(daemon: Daemon) -> int:
+async def count_clients(daemon: MpsDaemon) -> int:
     """How many clients are connected."""
-    return sum([len(_pids(await daemon.control(f"get_client_list {server}"))) for server in await servers(daemon)])
+    return sum([len(_pids(await daemon.control(f"get_client_list {server}"))) for server in await list_servers(daemon)])
 
 
-async def set_limits(daemon: Daemon, plan: MpsPlan) -> None:
+async def set_limits(daemon: MpsDaemon, plan: MpsPlan) -> None:
     """Sets what each further client may use, of servers that run and that will start."""
     for card, share in plan.devices.items():
         await _set(daemon, f"set_default_device_pinned_mem_limit {card} {_amount(share)}")
     await _set(daemon, f"set_default_active_thread_percentage {plan.thread_percent}")
-    for server in await servers(daemon):
+    for server in await list_servers(daemon):
         for card, share in plan.devices.items():
             await _set(daemon, f"set_device_pinned_mem_limit {server} {card} {_amount(share)}")
         await _set(daemon, f"set_active_thread_percentage {server} {plan.thread_percent}")
@@ -131,7 +131,7 @@ def _amount(share: ClientShare) -> str:
     return f"{share.memory_mib}M"
 
 
-async def _set(daemon: Daemon, command: str) -> None:
+async def _set(daemon: MpsDaemon, command: str) -> None:
     answer = await daemon.control(command)
     # A refusal is told in words; the exit status of the command is not documented to tell it.
     if any(word in answer.lower() for word in ("fail", "invalid", "error", "denied")):

@@ -54,7 +54,7 @@ class MpsPlan(msgspec.Struct, frozen=True):
         return min(share.thread_percent for share in self.devices.values())
 
 
-def without(plans: Mapping[str, MpsPlan], cards: Collection[str]) -> dict[str, MpsPlan]:
+def drop_cards(plans: Mapping[str, MpsPlan], cards: Collection[str]) -> dict[str, MpsPlan]:
     """The plans as they are when these cards are served no more; one that has no card left is none."""
     left = {
         resource: {card: share for card, share in plan.devices.items() if card not in cards}
@@ -93,7 +93,7 @@ class MpsEdits(msgspec.Struct, frozen=True):
     mounts: tuple[Mount, ...]
 
 
-def plans_of(offer: Offer, cards: Mapping[str, GpuInfo]) -> dict[str, MpsPlan]:
+def plan_daemons(offer: Offer, cards: Mapping[str, GpuInfo]) -> dict[str, MpsPlan]:
     """The daemons that an offer needs, by resource; empty if it shares nothing by MPS.
 
     Args:
@@ -130,7 +130,7 @@ def _share(resource: str, device: Device, card: GpuInfo) -> ClientShare:
     return share
 
 
-def edits_of(resource: str, host: MpsPaths) -> MpsEdits:
+def container_edits(resource: str, host: MpsPaths) -> MpsEdits:
     """What a container needs to be a client of the resource's daemon.
 
     Args:

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.mps.daemon_process import END_TIMEOUT, ChildDaemon, alive, boot_id, end_session, reap, send
-from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.daemon_process import END_TIMEOUT, DaemonProcess, boot_id, end_session, is_alive, reap, send
+from tessera.agent.mps.interfaces import QUIT, ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.agent.mps.plan import LOG_VARIABLE, PIPE_VARIABLE, MpsPaths
 
 BINARY = "nvidia-cuda-mps-control"
@@ -54,7 +54,7 @@ def find_binary(driver_root: Path = Path("/"), search: str | None = None) -> Pat
     return None
 
 
-class ChildLauncher:
+class ProcessLauncher:
     """Starts daemons as processes.
 
     Args:
@@ -88,7 +88,7 @@ class ChildLauncher:
         self._end_timeout = end_timeout
         self._table = ProcessTable()
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         """What stands in the way of any daemon on this node; empty if nothing does."""
         if self._find_binary() is None:
             return (
@@ -103,7 +103,7 @@ class ChildLauncher:
             )
         return ""
 
-    async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> ChildDaemon:
+    async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> DaemonProcess:
         """Starts a daemon.
 
         Raises:
@@ -112,27 +112,27 @@ class ChildLauncher:
         """
         binary = self._find_binary()
         if binary is None:
-            raise LaunchFailed(self.missing())
+            raise LaunchFailed(self.find_obstacle())
         self._make_folders(spec.resource)
         process, word = self._spawn(spec, binary)
         daemon = self._daemon(spec.resource, process)
         try:
-            note(daemon.mark)
+            note(daemon.id)
             os.write(word, b"\n")
         except OSError:
             send(process, signal.SIGKILL)
-            await daemon.ended()
+            await daemon.wait_ended()
             raise
         finally:
             os.close(word)
         return daemon
 
-    def find(self, resource: str, mark: DaemonMark) -> ChildDaemon | None:
+    def find(self, resource: str, mark: DaemonId) -> DaemonProcess | None:
         """The daemon of a mark; ``None`` if it has ended."""
         process = _parse(mark)
-        return self._daemon(resource, process) if process is not None and alive(process) else None
+        return self._daemon(resource, process) if process is not None and is_alive(process) else None
 
-    async def dismiss(self, resource: str) -> None:
+    async def quit_unknown(self, resource: str) -> None:
         """Asks whatever answers in a resource's pipe directory to quit."""
         if (self._paths.pipe(resource) / "control").exists():
             try:
@@ -140,14 +140,14 @@ class ChildLauncher:
             except ControlFailed:  # nobody answers: what lies there is left of a daemon that has ended
                 return
 
-    async def clear(self, mark: DaemonMark) -> None:
+    async def end_leftovers(self, mark: DaemonId) -> None:
         """Ends the servers that a daemon left behind.
 
         Raises:
             OSError: a signal is not allowed.
         """
         process = _parse(mark)
-        if process is not None and not alive(process):
+        if process is not None and not is_alive(process):
             reap(process.pid)
             await end_session(process)
 
@@ -159,8 +159,8 @@ class ChildLauncher:
             folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._paths.shm.mkdir(parents=True, exist_ok=True)
         self._paths.shm.chmod(0o1777)
-        open_to_containers(self._paths.shm)
-        open_to_containers(self._paths.pipe(resource))
+        label_for_containers(self._paths.shm)
+        label_for_containers(self._paths.pipe(resource))
 
     def _spawn(self, spec: DaemonSpec, binary: Path) -> tuple[ProcessId, int]:
         """The shell that waits, and where the word is to be written."""
@@ -188,9 +188,9 @@ class ChildLauncher:
         assert process is not None  # a child keeps its PID until it is reaped
         return process, word
 
-    def _daemon(self, resource: str, process: ProcessId) -> ChildDaemon:
-        mark = DaemonMark(f"{boot_id()}/{process.pid}/{process.start}")
-        return ChildDaemon(
+    def _daemon(self, resource: str, process: ProcessId) -> DaemonProcess:
+        mark = DaemonId(f"{boot_id()}/{process.pid}/{process.start}")
+        return DaemonProcess(
             process,
             mark,
             control=lambda command: self._control(resource, command),
@@ -201,7 +201,7 @@ class ChildLauncher:
     async def _control(self, resource: str, command: str) -> str:
         binary = self._find_binary()
         if binary is None:
-            raise ControlFailed(self.missing())
+            raise ControlFailed(self.find_obstacle())
         try:
             client = await asyncio.create_subprocess_exec(
                 str(binary),
@@ -237,7 +237,7 @@ class ChildLauncher:
         return self._paths.log(resource) / _OUTPUT
 
 
-def _parse(mark: DaemonMark) -> ProcessId | None:
+def _parse(mark: DaemonId) -> ProcessId | None:
     """The process of a mark; ``None`` if it is of another boot, or none of ours."""
     match mark.split("/"):
         case (boot, pid, start) if boot == boot_id() and pid.isdigit() and start.isdigit():
@@ -251,7 +251,7 @@ ENFORCE = Path("/sys/fs/selinux/enforce")
 CONTAINER_LABEL = "system_u:object_r:container_file_t:s0"
 
 
-def open_to_containers(folder: Path, enforce: Path = ENFORCE) -> None:
+def label_for_containers(folder: Path, enforce: Path = ENFORCE) -> None:
     """Labels a folder as one of containers; does nothing where SELinux is not enforced.
 
     Raises:

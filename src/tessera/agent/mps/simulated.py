@@ -9,7 +9,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 
-from tessera.agent.mps.interfaces import ControlFailed, DaemonMark, DaemonSpec, LaunchFailed
+from tessera.agent.mps.interfaces import ControlFailed, DaemonId, DaemonSpec, LaunchFailed
 from tessera.clock import Clock
 
 #: How long a silent daemon is waited for, seconds.
@@ -41,7 +41,7 @@ class SimulatedDaemon:
         hung: it answers nothing any more.
     """
 
-    def __init__(self, spec: DaemonSpec, mark: DaemonMark, clock: Clock) -> None:
+    def __init__(self, spec: DaemonSpec, mark: DaemonId, clock: Clock) -> None:
         self.spec = spec
         self.limits: dict[str, str] = {}
         self.thread_percent = "100"
@@ -55,7 +55,7 @@ class SimulatedDaemon:
         self._how = ""
 
     @property
-    def mark(self) -> DaemonMark:
+    def id(self) -> DaemonId:
         """What it is found again by."""
         return self._mark
 
@@ -64,7 +64,7 @@ class SimulatedDaemon:
         """Whether it has not ended."""
         return not self._over.is_set()
 
-    async def ended(self) -> str:
+    async def wait_ended(self) -> str:
         """Returns once it has ended."""
         await self._over.wait()
         return self._how
@@ -154,12 +154,12 @@ class SimulatedLauncher:
         """The daemon that serves a resource now."""
         return next((each for each in self.started if each.alive and each.spec.resource == resource), None)
 
-    def missing(self) -> str:
+    def find_obstacle(self) -> str:
         """Why no daemon can be started."""
         self.asked.append(self._clock.monotonic())
         return self.refusal
 
-    async def start(self, spec: DaemonSpec, note: Callable[[DaemonMark], None]) -> SimulatedDaemon:
+    async def start(self, spec: DaemonSpec, note: Callable[[DaemonId], None]) -> SimulatedDaemon:
         """Starts a daemon.
 
         Raises:
@@ -167,21 +167,21 @@ class SimulatedLauncher:
         """
         if self.daemon(spec.resource) is not None:
             raise LaunchFailed(f"{spec.resource}: an MPS daemon serves its pipe directory already")
-        daemon = SimulatedDaemon(spec, DaemonMark(f"simulated/{len(self.started)}"), self._clock)
-        note(daemon.mark)
+        daemon = SimulatedDaemon(spec, DaemonId(f"simulated/{len(self.started)}"), self._clock)
+        note(daemon.id)
         self.started.append(daemon)
         await self._clock.sleep(self._start_seconds)
         return daemon
 
-    def find(self, resource: str, mark: DaemonMark) -> SimulatedDaemon | None:
+    def find(self, resource: str, mark: DaemonId) -> SimulatedDaemon | None:
         """A daemon that was started before."""
         daemon = self.daemon(resource)
-        return daemon if daemon is not None and daemon.mark == mark else None
+        return daemon if daemon is not None and daemon.id == mark else None
 
-    async def dismiss(self, resource: str) -> None:
+    async def quit_unknown(self, resource: str) -> None:
         """Ends a daemon that was not noted."""
         if (daemon := self.daemon(resource)) is not None:
             await daemon.end()
 
-    async def clear(self, mark: DaemonMark) -> None:
+    async def end_leftovers(self, mark: DaemonId) -> None:
         """Does nothing: a simulated daemon's servers end with it."""

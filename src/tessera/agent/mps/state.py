@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.agent.base.state_file import KeptFile
-from tessera.agent.mps.interfaces import DaemonMark
+from tessera.agent.mps.interfaces import DaemonId
 from tessera.nvml.attributes import ComputeMode
 from tessera.nvml.errors import GpuLost, NotFound, NotSupported
 from tessera.nvml.interface import GpuUuid
@@ -26,16 +26,16 @@ class DaemonRecord(msgspec.Struct, frozen=True):
         cards: UUIDs of the cards that it serves.
     """
 
-    mark: DaemonMark
+    mark: DaemonId
     cards: tuple[str, ...]
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _StoredState(msgspec.Struct, frozen=True):
     daemons: Mapping[str, DaemonRecord] = {}
     exclusive: Mapping[str, str] = {}
 
 
-class RecordFile:
+class MpsState:
     """The record and its file. One agent at a time writes it.
 
     Args:
@@ -43,8 +43,8 @@ class RecordFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = KeptFile(path, _Record)
-        self._record = self._file.load() or _Record()
+        self._file = KeptFile(path, _StoredState)
+        self._record = self._file.load() or _StoredState()
 
     @property
     def daemons(self) -> Mapping[str, DaemonRecord]:
@@ -56,27 +56,29 @@ class RecordFile:
         """The cards, by UUID, whose compute mode was or was about to be changed, with the resource it was done for."""
         return self._record.exclusive
 
-    def started(self, resource: str, daemon: DaemonRecord) -> None:
+    def add_daemon(self, resource: str, daemon: DaemonRecord) -> None:
         """Notes a daemon.
 
         Raises:
             OSError: the file cannot be written; the daemon must not work then. The same holds for all that follow.
         """
-        self._save(_Record({**self.daemons, resource: daemon}, self.exclusive))
+        self._save(_StoredState({**self.daemons, resource: daemon}, self.exclusive))
 
-    def ended(self, resource: str) -> None:
+    def remove_daemon(self, resource: str) -> None:
         """Forgets a daemon."""
-        self._save(_Record({name: each for name, each in self.daemons.items() if name != resource}, self.exclusive))
+        self._save(
+            _StoredState({name: each for name, each in self.daemons.items() if name != resource}, self.exclusive)
+        )
 
-    def took(self, card: str, resource: str) -> None:
+    def add_card(self, card: str, resource: str) -> None:
         """Notes a card whose compute mode is about to change."""
-        self._save(_Record(self.daemons, {**self.exclusive, card: resource}))
+        self._save(_StoredState(self.daemons, {**self.exclusive, card: resource}))
 
-    def gave_back(self, card: str) -> None:
+    def remove_card(self, card: str) -> None:
         """Forgets a card whose compute mode is the default one again."""
-        self._save(_Record(self.daemons, {uuid: each for uuid, each in self.exclusive.items() if uuid != card}))
+        self._save(_StoredState(self.daemons, {uuid: each for uuid, each in self.exclusive.items() if uuid != card}))
 
-    def _save(self, record: _Record) -> None:
+    def _save(self, record: _StoredState) -> None:
         if record != self._record:
             self._file.save(record)
             self._record = record
@@ -91,12 +93,12 @@ class ExclusiveCards:
         occupied: what speaks against taking a card besides processes that compute on it; empty if nothing does.
     """
 
-    def __init__(self, hardware: AsyncNvml, record: RecordFile, occupied: Callable[[str], str]) -> None:
+    def __init__(self, hardware: AsyncNvml, record: MpsState, occupied: Callable[[str], str]) -> None:
         self._hardware = hardware
         self._occupied = occupied
         self._record = record
 
-    def of(self, resource: str) -> frozenset[str]:
+    def cards_of(self, resource: str) -> frozenset[str]:
         """UUIDs of the cards taken for a resource."""
         return frozenset(card for card, owner in self._record.exclusive.items() if owner == resource)
 
@@ -129,11 +131,11 @@ class ExclusiveCards:
             OSError: the record cannot be written.
         """
         for card in cards:
-            self._record.took(card, resource)
+            self._record.add_card(card, resource)
             if await self._hardware.compute_mode(GpuUuid(card)) is not ComputeMode.EXCLUSIVE_PROCESS:
                 await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.EXCLUSIVE_PROCESS)
 
-    async def give_back(self, cards: Collection[str]) -> None:
+    async def release(self, cards: Collection[str]) -> None:
         """Puts cards back into the default mode.
 
         A card in MIG mode is in it already. One that is lost or was taken out comes back in it: the mode ends with
@@ -146,4 +148,4 @@ class ExclusiveCards:
         for card in sorted(cards):
             with contextlib.suppress(GpuLost, NotFound, NotSupported):
                 await self._hardware.set_compute_mode(GpuUuid(card), ComputeMode.DEFAULT)
-            self._record.gave_back(card)
+            self._record.remove_card(card)

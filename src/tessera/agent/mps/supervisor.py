@@ -20,27 +20,27 @@ from collections.abc import Mapping
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.mps.interfaces import (
     ControlFailed,
-    Daemon,
-    DaemonMark,
+    DaemonId,
+    DaemonLauncher,
     DaemonSpec,
-    Launcher,
     LaunchFailed,
-    clients,
-    servers,
+    MpsDaemon,
+    count_clients,
+    list_servers,
     set_limits,
 )
 from tessera.agent.mps.plan import MpsPlan
-from tessera.agent.mps.state import DaemonRecord, ExclusiveCards, RecordFile
+from tessera.agent.mps.state import DaemonRecord, ExclusiveCards, MpsState
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
 from tessera.nvml.errors import NvmlError
 
 #: How often a daemon is asked whether it still answers, seconds.
-QUESTION_INTERVAL = 5.0
+CHECK_INTERVAL = 5.0
 #: How long a daemon may take from its start to its first answer, seconds.
 START_TIMEOUT = 15.0
 #: Pause between questions to a daemon that starts, seconds.
-START_RECHECK = 0.05
+START_CHECK_INTERVAL = 0.05
 #: First and longest pause before a daemon is started again, seconds.
 SHORTEST_PAUSE = 0.5
 LONGEST_PAUSE = 30.0
@@ -50,7 +50,7 @@ STABLE = 60.0
 _FAILURES = (ControlFailed, LaunchFailed, NvmlError, OSError)
 
 
-class Supervisor:
+class DaemonSupervisor:
     """The daemon of one resource.
 
     Args:
@@ -68,9 +68,9 @@ class Supervisor:
         self,
         resource: str,
         *,
-        launcher: Launcher,
+        launcher: DaemonLauncher,
         cards: ExclusiveCards,
-        record: RecordFile,
+        record: MpsState,
         wake: Changes,
         told: Changes,
         clock: Clock,
@@ -95,11 +95,11 @@ class Supervisor:
         return self._served
 
     @property
-    def why(self) -> str:
+    def problem(self) -> str:
         """What is not as asked; empty if all is."""
         return self._why
 
-    def want(self, plan: MpsPlan | None) -> None:
+    def set_plan(self, plan: MpsPlan | None) -> None:
         """Says what the daemon shall be; ``None`` for none."""
         if plan != self._wanted:
             self._wanted = plan
@@ -120,7 +120,7 @@ class Supervisor:
                 await self._failed(str(error))
             daemon = None
 
-    def _left_behind(self) -> Daemon | None:
+    def _left_behind(self) -> MpsDaemon | None:
         left = self._record.daemons.get(self._resource)
         return None if left is None else self._launcher.find(self._resource, left.mark)
 
@@ -128,14 +128,14 @@ class Supervisor:
         """Ends what is there without being kept."""
         left = self._record.daemons.get(self._resource)
         if left is None:
-            await self._launcher.dismiss(self._resource)
+            await self._launcher.quit_unknown(self._resource)
             return
         if (daemon := self._launcher.find(self._resource, left.mark)) is not None:
             await daemon.end()
-        await self._launcher.clear(left.mark)
-        self._record.ended(self._resource)
+        await self._launcher.end_leftovers(left.mark)
+        self._record.remove_daemon(self._resource)
 
-    async def _next(self) -> Daemon | None:
+    async def _next(self) -> MpsDaemon | None:
         """Starts the daemon that is wanted; ``None`` when none is and nothing is left to do."""
         while True:
             seen = self._wake.count
@@ -149,24 +149,24 @@ class Supervisor:
             if cards := tuple(card for card in plan.cards if card not in obstacles):
                 return await self._start(cards)
             self._tell(frozenset(), _texts(obstacles))
-            await self._wake.wait(seen, QUESTION_INTERVAL)
+            await self._wake.wait(seen, CHECK_INTERVAL)
 
     async def _give_back(self, keep: tuple[str, ...]) -> None:
-        if spare := self._cards.of(self._resource).difference(keep):
-            await self._cards.give_back(spare)
+        if spare := self._cards.cards_of(self._resource).difference(keep):
+            await self._cards.release(spare)
             self._wake.notify()
 
-    async def _start(self, cards: tuple[str, ...]) -> Daemon:
-        if missing := self._launcher.missing():
+    async def _start(self, cards: tuple[str, ...]) -> MpsDaemon:
+        if missing := self._launcher.find_obstacle():
             raise LaunchFailed(missing)
         await self._cards.take(self._resource, cards)
 
-        def note(mark: DaemonMark) -> None:
-            self._record.started(self._resource, DaemonRecord(mark, cards))
+        def note(mark: DaemonId) -> None:
+            self._record.add_daemon(self._resource, DaemonRecord(mark, cards))
 
         return await self._launcher.start(DaemonSpec(self._resource, cards), note)
 
-    async def _keep(self, daemon: Daemon) -> None:
+    async def _keep(self, daemon: MpsDaemon) -> None:
         """Returns when the daemon is to be ended.
 
         Raises:
@@ -176,7 +176,7 @@ class Supervisor:
             OSError: the record cannot be written.
         """
         cards = self._record.daemons[self._resource].cards
-        ended = asyncio.ensure_future(daemon.ended())
+        ended = asyncio.ensure_future(daemon.wait_ended())
         ended.add_done_callback(lambda _: self._wake.notify())
         try:
             if self._wanted is not None:
@@ -186,20 +186,20 @@ class Supervisor:
         finally:
             ended.cancel()
 
-    async def _first_answer(self, daemon: Daemon, ended: "asyncio.Future[str]") -> None:
+    async def _first_answer(self, daemon: MpsDaemon, ended: "asyncio.Future[str]") -> None:
         deadline = self._clock.monotonic() + START_TIMEOUT
         while True:
             try:
-                await servers(daemon)
+                await list_servers(daemon)
             except ControlFailed:
                 self._check_alive(ended)
                 if self._clock.monotonic() >= deadline:
                     raise
-                await self._clock.sleep(START_RECHECK)
+                await self._clock.sleep(START_CHECK_INTERVAL)
             else:
                 return
 
-    async def _follow(self, daemon: Daemon, cards: tuple[str, ...], ended: "asyncio.Future[str]") -> None:
+    async def _follow(self, daemon: MpsDaemon, cards: tuple[str, ...], ended: "asyncio.Future[str]") -> None:
         """Brings about what is wanted of a daemon that answers, as long as it can do so."""
         in_force: MpsPlan | None = None
         asked = self._clock.monotonic()
@@ -209,7 +209,7 @@ class Supervisor:
             wanted = self._wanted
             obstacles = await self._missing(wanted, cards)
             change = _change(wanted, cards, obstacles)
-            if change and not await clients(daemon):
+            if change and not await count_clients(daemon):
                 self._tell(frozenset(), change)
                 return
             limits = _only(wanted, cards)
@@ -218,9 +218,9 @@ class Supervisor:
                 in_force = limits
             self._check_alive(ended)
             self._tell(frozenset(cards), f"{change}, once its clients have ended" if change else _texts(obstacles))
-            await self._wake.wait(seen, max(0.0, asked + QUESTION_INTERVAL - self._clock.monotonic()))
-            if self._clock.monotonic() >= asked + QUESTION_INTERVAL and not ended.done():
-                await servers(daemon)
+            await self._wake.wait(seen, max(0.0, asked + CHECK_INTERVAL - self._clock.monotonic()))
+            if self._clock.monotonic() >= asked + CHECK_INTERVAL and not ended.done():
+                await list_servers(daemon)
                 asked = self._clock.monotonic()
 
     async def _missing(self, wanted: MpsPlan | None, cards: tuple[str, ...]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from tessera.agent.base.node_conditions import (
     mps_condition,
     sharing_condition,
 )
-from tessera.agent.config.config_watcher import Following
-from tessera.agent.health.monitor import HealthWatch
+from tessera.agent.config.config_watcher import ConfigWatcher
+from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.node_status.label_facts import Sharing
@@ -36,10 +36,10 @@ class Report:
     def __init__(
         self,
         *,
-        following: Following,
+        following: ConfigWatcher,
         shelf: Shelf,
         layouts: LayoutReconciler,
-        health: HealthWatch,
+        health: HealthMonitor,
         mps: MpsDaemons,
         mig_strategy: MigStrategy,
     ) -> None:
@@ -84,7 +84,7 @@ class Report:
         layout = self._layouts.status
         if layout.layout and (told := layout_condition(layout)) is not None:
             yield told
-        health = self._health.summary()
+        health = self._health.condition()
         yield NodeCondition(HEALTH, health.status, health.reason, health.message)
         if (mps := mps_condition(self._mps.summary())) is not None:
             yield mps

@@ -10,7 +10,7 @@ from tessera.agent.sharing.allocate_response import ClientEdits
 class MpsSeam(Protocol):
     """The MPS daemons as the shelf needs them; see :class:`tessera.agent.mps.daemons.MpsDaemons`."""
 
-    def want(self, plans: Mapping[str, MpsPlan], /) -> None:
+    def set_plans(self, plans: Mapping[str, MpsPlan], /) -> None:
         """Says which daemons shall run, by resource."""
         ...
 
@@ -18,10 +18,10 @@ class MpsSeam(Protocol):
         """Whether the daemon of a resource serves clients of a card."""
         ...
 
-    def why(self, resource: str, /) -> str:
+    def problem(self, resource: str, /) -> str:
         """Why it does not."""
         ...
 
-    def edits(self, resource: str, /) -> ClientEdits:
+    def container_edits(self, resource: str, /) -> ClientEdits:
         """What its clients need."""
         ...

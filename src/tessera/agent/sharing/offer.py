@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
-from tessera.agent.base.desired_config import SharingWish
+from tessera.agent.base.desired_config import DesiredSharing
 from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
-from tessera.agent.mps.plan import MpsPlan, PlanImpossible, plans_of
+from tessera.agent.mps.plan import MpsPlan, PlanImpossible, plan_daemons
 from tessera.api.names import profile_of
 from tessera.api.sharing.config import MigStrategy, SharingProfile
 from tessera.api.sharing.devices import Offer
@@ -51,7 +51,7 @@ class InForce(msgspec.Struct, frozen=True, kw_only=True):
 
 def offering(
     cards: Sequence[StockCard],
-    wish: SharingWish,
+    wish: DesiredSharing,
     strategy: MigStrategy,
     *,
     before: InForce | None,
@@ -79,7 +79,7 @@ def offering(
     return found, _refused(wish, refusal, found)
 
 
-def _candidates(wish: SharingWish, before: InForce | None) -> Iterator[tuple[str, SharingProfile]]:
+def _candidates(wish: DesiredSharing, before: InForce | None) -> Iterator[tuple[str, SharingProfile]]:
     yield wish.name, wish.profile
     if before is not None:
         yield before.name, before.profile
@@ -89,11 +89,11 @@ def _candidates(wish: SharingWish, before: InForce | None) -> Iterator[tuple[str
 
 def _followed(cards: Sequence[StockCard], name: str, profile: SharingProfile, strategy: MigStrategy) -> InForce:
     offer = make_offer(gpus_of(cards), profile, profile.flags.mig_strategy or strategy)
-    plans = plans_of(offer, {card.uuid: card.info for card in cards})
+    plans = plan_daemons(offer, {card.uuid: card.info for card in cards})
     return InForce(name=name, profile=profile, offer=offer, plans=plans)
 
 
-def _refused(wish: SharingWish, refusal: str | None, found: InForce) -> Objection | None:
+def _refused(wish: DesiredSharing, refusal: str | None, found: InForce) -> Objection | None:
     if refusal is None:
         return None
     asked = f'profile "{wish.name}"' if wish.name else "no profile"

@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.base.desired_config import SharingWish
-from tessera.agent.health.device_health import verdicts
-from tessera.agent.health.faults import Scope, Verdict
+from tessera.agent.base.desired_config import DesiredSharing
+from tessera.agent.health.device_health import entry_health
+from tessera.agent.health.faults import DeviceHealth, DeviceScope
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
-from tessera.agent.mps.plan import without
+from tessera.agent.mps.plan import drop_cards
 from tessera.agent.sharing.allocate_response import AnswerOptions, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
 from tessera.agent.sharing.cdi_writer import Definitions
@@ -76,10 +76,10 @@ class Shelf:
         *,
         kubelet: Kubelet,
         cards: Callable[[], Sequence[StockCard]],
-        wish: Callable[[], SharingWish],
+        wish: Callable[[], DesiredSharing],
         settled: Callable[[str, str], None],
         mig_strategy: MigStrategy,
-        verdict: Callable[[Scope], Verdict],
+        verdict: Callable[[DeviceScope], DeviceHealth],
         fenced: Callable[[], frozenset[str]],
         changing: Callable[[], frozenset[str]],
         taken: Callable[[], frozenset[str]],
@@ -231,9 +231,9 @@ class Shelf:
 
     def _want_daemons(self) -> None:
         """Says which MPS daemons there shall be, as soon as it is known whom they would meet on the cards."""
-        plans = {} if self._in_force is None else without(self._in_force.plans, self._changing())
+        plans = {} if self._in_force is None else drop_cards(self._in_force.plans, self._changing())
         if self._occupancy.known or not plans:
-            self._mps.want(plans)
+            self._mps.set_plans(plans)
 
     def _put_out(self, serving: Serving) -> float | None:
         """Defines the devices and lists them; what cannot be defined is not listed anew."""
@@ -281,7 +281,7 @@ class Shelf:
     def _grounds(self) -> Grounds:
         """What speaks against giving out entries now."""
         entries = [device for offered in self.offer.resources.values() for device in offered.devices]
-        judged = verdicts(entries, self._gpus, self._verdict)
+        judged = entry_health(entries, self._gpus, self._verdict)
         plans = {} if self._in_force is None else self._in_force.plans
         return Grounds(
             unhealthy={entry: verdict.text for entry, verdict in judged.items() if not verdict.healthy},
@@ -290,7 +290,7 @@ class Shelf:
             fenced=self._closed(),
             blocked=self._blocked,
             waiting={
-                (name, card): f"its MPS daemon is not ready: {self._mps.why(name)}"
+                (name, card): f"its MPS daemon is not ready: {self._mps.problem(name)}"
                 for name, plan in plans.items()
                 for card in plan.cards
                 if not self._mps.ready(name, card)
@@ -307,7 +307,7 @@ class Shelf:
         return SharedPlugin(
             resource,
             fenced=self._closed,
-            edits=self._mps.edits,
+            edits=self._mps.container_edits,
             cdi=self._cdi,
             given=self._occupancy.given,
             starting=self._starting,

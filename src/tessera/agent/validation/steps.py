@@ -10,7 +10,7 @@ refuses for that reason alone; this counts as validated, and is said.
 from collections.abc import Callable
 from typing import Any
 
-from tessera.agent.base.marker_files import Markers
+from tessera.agent.base.marker_files import MarkerFiles
 from tessera.agent.validation.cuda import COUNT, NO_DEVICE, Cuda, CudaError, add_vectors, load_cuda
 from tessera.api.driver.status import CUDA_READY, TOOLKIT_READY
 from tessera.nvml.interface import GpuInfo, Nvml
@@ -24,7 +24,7 @@ class ValidationFailed(Exception):  # noqa: N818 - says what happened
 
 
 def validate(
-    markers: Markers,
+    markers: MarkerFiles,
     say: Say,
     *,
     open_nvml: Callable[[], Nvml] = RealNvml,
@@ -101,7 +101,7 @@ def compute(library: Any, say: Say, *, expected: bool, cards: int) -> None:
         say(f"CUDA {cuda.version()}: device {device} added {COUNT} numbers and all sums are right")
 
 
-def _leave(markers: Markers, name: str, driver: str, say: Say) -> None:
+def _leave(markers: MarkerFiles, name: str, driver: str, say: Say) -> None:
     if markers.write(name, driver):
         say(f"{name}: written to {markers.folder}")
     else:

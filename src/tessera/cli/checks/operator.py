@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tessera.agent.health.policy import passed_over
+from tessera.agent.health.policy import unknown_words
 from tessera.api.documents import FileRefused, load
 from tessera.api.driver.chart import DRIVER_ROOT
 from tessera.api.driver.nvidia_driver import KIND as DRIVER_KIND
@@ -161,7 +161,7 @@ def _means(settings: OperatorSettings) -> Iterator[str]:
 def _notices(settings: OperatorSettings) -> Iterator[str]:
     yield from map(str, settings.notices)
     for variable, value in settings.health.items():
-        for word in passed_over(value):
+        for word in unknown_words(value):
             yield f'{variable}: "{word}" is passed over: it is no XID; write numbers with commas, or all'
 
 
