@@ -173,7 +173,9 @@ def test_a_log_line_is_one_line() -> None:
 
 
 def test_a_fact_is_cut() -> None:
-    from tessera.explain.explanation import Answer, Report, lines
+    from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
 
-    report = Report(kind="pod", namespace="n", name="p", answers=(Answer(case="c", verdict="v", facts=("x" * 10**6,)),))
-    assert max(map(len, lines(report))) <= FACT_SHOWN + 4
+    report = ExplanationReport(
+        kind="pod", namespace="n", name="p", answers=(Explanation(case="c", verdict="v", facts=("x" * 10**6,)),)
+    )
+    assert max(map(len, report_lines(report))) <= FACT_SHOWN + 4

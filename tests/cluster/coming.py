@@ -10,7 +10,7 @@ from tests.cluster.conftest import COMMANDS, Lab
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import LoopClock
-from tessera.explain.query import asked, report
+from tessera.explain.query import explain, parse_query
 from tessera.kube.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
@@ -78,7 +78,7 @@ class Nodes(Lab):
         return {each.node: each for each in map(decode_record, found.data[RECORDS_KEY].splitlines())}
 
     async def why(self, name: str) -> Any:
-        return (await report(self.client, self.clock, asked(f"node/{name}"), "default")).answers[0]
+        return (await explain(self.client, self.clock, parse_query(f"node/{name}"), "default")).answers[0]
 
     async def kill_controller(self) -> None:
         for pod in (await self.client.list(PODS, "tessera-system")).items:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.api.names import DEVICE_ACCESS_LABEL
-from tessera.explain.explanation import Report
-from tessera.explain.query import asked, report
+from tessera.explain.explanation import ExplanationReport
+from tessera.explain.query import explain, parse_query
 from tessera.kube.meta import Resource
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
 from tessera.nvml.errors import Unknown
@@ -17,8 +17,8 @@ ONE = {"nvidia.com/mig-1g.5gb": 1}
 WHOLE = {"nvidia.com/mig-7g.40gb": 1}
 
 
-async def why(lab: Any, what: str, client: Any = None) -> Report:
-    return await report(client or lab.client, lab.clock, asked(what), "default")
+async def why(lab: Any, what: str, client: Any = None) -> ExplanationReport:
+    return await explain(client or lab.client, lab.clock, parse_query(what), "default")
 
 
 async def case(lab: Any, what: str) -> str:

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.test_pods import NOW, cards, lease, node, pod
 
-from tessera.explain.counterfactuals import ends, ways
-from tessera.explain.explanation import Answer
-from tessera.explain.pods import answer_about
-from tessera.explain.snapshot import Sight, View
+from tessera.explain.counterfactuals import allocations_to_end, obstacles_by_node
+from tessera.explain.explanation import Explanation
+from tessera.explain.pods import explain_pod
+from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.mig.layout import plan_layout
 from tessera.mig.models import model_by_short_name
 from tessera.placement.reasons import Fragmented, Full, NoNode
@@ -46,7 +46,7 @@ class World:
     selects: bool
 
     @property
-    def view(self) -> View:
+    def view(self) -> ClusterView:
         who = pod("waits", self.profile, limits={"cpu": str(self.cpu)}, spec=self.selector)
         nodes = [
             node(
@@ -61,7 +61,7 @@ class World:
         for one, machine in zip(nodes, self.machines, strict=True):
             one.status.allocatable["cpu"] = str(machine.cpu)
         held = [cards(*each.held, name=each.name) for each in self.machines]
-        return View(Sight(now=NOW, pods=[who], nodes=nodes, instaslices=held, leases=[lease()]))
+        return ClusterView(Snapshot(now=NOW, pods=[who], nodes=nodes, instaslices=held, leases=[lease()]))
 
     @property
     def selector(self) -> dict[str, object]:
@@ -122,9 +122,9 @@ def worlds(draw: st.DrawFn) -> World:
     )
 
 
-def read(world: World) -> tuple[View, Answer]:
+def read(world: World) -> tuple[ClusterView, Explanation]:
     view = world.view
-    return view, answer_about(view, view.sight.pods[0])
+    return view, explain_pod(view, view.snapshot.pods[0])
 
 
 def runs(world: World) -> bool:
@@ -153,8 +153,8 @@ def test_what_is_named_removed_lets_the_pod_run(world: World) -> None:
         return
     assert isinstance(reason, NoNode)
     assert found.case == "no-node"
-    way = ways(view.slicer, facts)[0]
-    owners = {each.owner for each in ends(view.slicer, facts, way)}
+    way = obstacles_by_node(view.slicer, facts)[0]
+    owners = {each.owner for each in allocations_to_end(view.slicer, facts, way)}
     assert way.rules, "a node that no rule closes would have been the reason"
     assert runs(world.without(way.node, way.rules, owners))
     assert way.node in found.help[0] or MISMATCH in way.rules

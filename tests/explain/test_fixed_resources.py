@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
-from tessera.explain.explanation import Answer
-from tessera.explain.pods import answer_about
-from tessera.explain.snapshot import Sight, View
+from tessera.explain.explanation import Explanation
+from tessera.explain.pods import explain_pod
+from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Node, Pod
 
 SHARED = "nvidia.com/gpu.shared"
@@ -46,9 +46,9 @@ def pod(name: str = "a", *limits: Mapping[str, str], on: str = "", phase: str = 
     return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
 
 
-def answer(who: Pod, nodes: Sequence[Node], *others: Pod, unseen: Sequence[str] = ()) -> Answer:
-    sight = Sight(now=1.0, pods=[who, *others], nodes=nodes, unseen=frozenset(unseen))
-    return answer_about(View(sight), who)
+def answer(who: Pod, nodes: Sequence[Node], *others: Pod, unseen: Sequence[str] = ()) -> Explanation:
+    snapshot = Snapshot(now=1.0, pods=[who, *others], nodes=nodes, forbidden=frozenset(unseen))
+    return explain_pod(ClusterView(snapshot), who)
 
 
 def test_a_running_pod_says_what_it_has_asked_for() -> None:

@@ -7,9 +7,9 @@ from tests.explain.test_pods import OF_AGENTS
 from tests.provisioning.conftest import T0, condition, driver, make_node, offering
 
 from tessera.api.driver.status import Phase, Strategy
-from tessera.explain.explanation import Answer
-from tessera.explain.nodes import answer_about_node
-from tessera.explain.snapshot import Sight, View
+from tessera.explain.explanation import Explanation
+from tessera.explain.nodes import explain_node
+from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import Pod
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record
@@ -41,12 +41,14 @@ def history(*seconds: float) -> list[Record]:
     ]
 
 
-def asked(way: Record | None, now: float, *, known: list[Record] | None = None, **node: Any) -> Answer:
+def asked(way: Record | None, now: float, *, known: list[Record] | None = None, **node: Any) -> Explanation:
     kept = {PROVISIONING_ANNOTATION: encode_record(way)} if way is not None else {}
     told = {"conditions": (READY,), **node}
     told["annotations"] = {**kept, **told.get("annotations", {})}
-    view = View(Sight(now=T0 + now, pods=[AGENT], nodes=[], history=known or [], unseen=frozenset({"instaslices"})))
-    return answer_about_node(view, make_node(**told))
+    view = ClusterView(
+        Snapshot(now=T0 + now, pods=[AGENT], nodes=[], history=known or [], forbidden=frozenset({"instaslices"}))
+    )
+    return explain_node(view, make_node(**told))
 
 
 def test_the_phase_is_told_with_what_remains() -> None:

@@ -11,10 +11,10 @@ from tessera.api.driver.status import DRIVER_ANNOTATION, DriverStatus, Phase, St
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
 from tessera.driver.nodes.node_status import status_text
-from tessera.explain.explanation import Answer, Report, lines
-from tessera.explain.nodes import AGENT_COMES, answer_about_node
-from tessera.explain.query import Asked, asked
-from tessera.explain.snapshot import Sight, View
+from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
+from tessera.explain.nodes import AGENT_NODE_LABELS, explain_node
+from tessera.explain.query import Query, parse_query
+from tessera.explain.snapshot import ClusterView, Snapshot
 from tessera.kube.resources import CoreEvent, Node, Pod
 from tessera.manifests import install_manifests
 
@@ -85,10 +85,12 @@ def event(reason: str, ago: float, *, kind: str = "Warning", uid: str = "u1", na
 
 def answer(
     about: Node, *, pods: Sequence[Pod] | None = None, events: Sequence[CoreEvent] = (), unseen: Sequence[str] = ()
-) -> Answer:
+) -> Explanation:
     running = (agent(),) if pods is None else pods
-    sight = Sight(now=NOW, nodes=(about,), pods=running, events=events, unseen=frozenset({"instaslices", *unseen}))
-    return answer_about_node(View(sight), about)
+    snapshot = Snapshot(
+        now=NOW, nodes=(about,), pods=running, events=events, forbidden=frozenset({"instaslices", *unseen})
+    )
+    return explain_node(ClusterView(snapshot), about)
 
 
 def test_a_node_that_is_as_asked_says_what_it_gives() -> None:
@@ -104,8 +106,8 @@ def test_a_node_that_is_as_asked_says_what_it_gives() -> None:
 
 
 def test_it_reads_as_an_answer_then_facts() -> None:
-    report = Report(kind="node", namespace="", name="n1", answers=(answer(node(HEALTHY, IN_FORCE)),))
-    first, second, *_ = lines(report)
+    report = ExplanationReport(kind="node", namespace="", name="n1", answers=(answer(node(HEALTHY, IN_FORCE)),))
+    first, second, *_ = report_lines(report)
     assert first == "node n1: is as asked: nvidia.com/gpu.shared 16"
     assert second.startswith("  - health: ")
 
@@ -236,7 +238,7 @@ def test_the_labels_that_bring_an_agent_are_those_of_the_manifest() -> None:
     for term in terms:
         (one,) = term["matchExpressions"]
         wanted[one["key"]] = one["values"][0] if one["operator"] == "In" else None
-    assert wanted == AGENT_COMES
+    assert wanted == AGENT_NODE_LABELS
 
 
 def test_a_long_event_is_cut() -> None:
@@ -344,7 +346,7 @@ def test_who_may_not_see_pods_is_told_so() -> None:
 
 @pytest.mark.parametrize("text", ["node/n1", "nodes/n1", "no/n1", "Node/n1"])
 def test_a_node_is_asked_for_as_kubectl_names_it(text: str) -> None:
-    assert asked(text) == Asked("node", "n1")
+    assert parse_query(text) == Query("node", "n1")
 
 
 @pytest.mark.parametrize(

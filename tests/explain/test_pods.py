@@ -24,11 +24,11 @@ from tessera.api.instaslice import (
 from tessera.api.names import GATE, resource_of
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, encode_offers
 from tessera.clock import rfc3339
-from tessera.explain.explanation import Answer, Report, age, lines
-from tessera.explain.pods import answer_about
-from tessera.explain.query import Asked, asked
-from tessera.explain.snapshot import Sight, View
-from tessera.explain.workloads import Workload, report_about
+from tessera.explain.explanation import Explanation, ExplanationReport, report_lines
+from tessera.explain.pods import explain_pod
+from tessera.explain.query import Query, parse_query
+from tessera.explain.snapshot import ClusterView, Snapshot
+from tessera.explain.workloads import WorkloadState, explain_workload
 from tessera.kube.resources import (
     Condition,
     CoreEvent,
@@ -169,13 +169,13 @@ def event(about: str, reason: str, message: str, kind: str = "Warning") -> CoreE
     return msgspec.convert(body, CoreEvent)
 
 
-def answer(who: Pod, *others: Pod, **seen: Any) -> Answer:
+def answer(who: Pod, *others: Pod, **seen: Any) -> Explanation:
     """About the first pod."""
-    sight = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
-    return answer_about(View(Sight(now=NOW, pods=[who, *others], **sight)), who)
+    objects = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
+    return explain_pod(ClusterView(Snapshot(now=NOW, pods=[who, *others], **objects)), who)
 
 
-def said(found: Answer) -> str:
+def said(found: Explanation) -> str:
     return "\n".join([found.verdict, *found.facts, *found.help])
 
 
@@ -364,7 +364,7 @@ def test_a_pod_on_a_sliced_node_without_a_record() -> None:
 
 def test_with_few_rights_the_events_speak() -> None:
     told = [event("a", "SliceWaiting", "Waiting for 3g.20gb: every card is full", "Normal")]
-    found = answer(pod(), nodes=[], instaslices=[], leases=[], events=told, unseen=frozenset({"nodes", "leases"}))
+    found = answer(pod(), nodes=[], instaslices=[], leases=[], events=told, forbidden=frozenset({"nodes", "leases"}))
     assert found.case == "held"
     assert "every card is full" in said(found)
     assert "you may not list leases, nodes" in said(found)
@@ -377,19 +377,21 @@ def owned(name: str, **more: Any) -> Pod:
     return pod(name, ownerReferences=[{"uid": "uid-rs", "controller": True}], **more)
 
 
-def workload(desired: int, **more: Any) -> Workload:
-    return Workload(
-        kind="deployment", namespace="team", name="web", makers=frozenset({"uid-rs"}), desired=desired, **more
+def workload(desired: int, **more: Any) -> WorkloadState:
+    return WorkloadState(
+        kind="deployment", namespace="team", name="web", controller_uids=frozenset({"uid-rs"}), desired=desired, **more
     )
 
 
-def view(*pods: Pod, **seen: Any) -> View:
-    sight = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
-    return View(Sight(now=NOW, pods=pods, **sight))
+def view(*pods: Pod, **seen: Any) -> ClusterView:
+    objects = {"nodes": [node()], "instaslices": [cards()], "leases": [lease()], **seen}
+    return ClusterView(Snapshot(now=NOW, pods=pods, **objects))
 
 
 def test_pods_of_one_reason_are_told_together() -> None:
-    found = report_about(view(owned("w1", profile="3g.20g"), owned("w2", profile="3g.20g"), pod("other")), workload(2))
+    found = explain_workload(
+        view(owned("w1", profile="3g.20g"), owned("w2", profile="3g.20g"), pod("other")), workload(2)
+    )
     assert found.summary == "it wants 2 pods: 2 do not run"
     assert [(each.case, each.pods) for each in found.answers] == [("no-such-profile", ("w1", "w2"))]
 
@@ -398,7 +400,7 @@ def test_new_pods_that_a_quota_refuses_while_old_ones_without_gpus_run() -> None
     message = 'pods "web-x" is forbidden: exceeded quota: gpu, requested: requests.nvidia.com/mig-3g.20gb=1'
     failure = Condition(type="ReplicaFailure", status="True", reason="FailedCreate", message=message)
     old = [owned(name, profile="", gates=(), status={"phase": "Running"}) for name in ("w1", "w2")]
-    found = report_about(view(*old), workload(2, conditions=(failure,)))
+    found = explain_workload(view(*old), workload(2, conditions=(failure,)))
     assert found.summary == "it wants 2 pods: 2 run, pods of its new template cannot be created"
     assert [each.case for each in found.answers] == ["quota"]
 
@@ -409,7 +411,7 @@ def test_pods_that_a_quota_refuses() -> None:
     hard = {"requests.nvidia.com/mig-3g.20gb": "1", "pods": "10"}
     body = {"metadata": {"name": "gpu"}, "status": {"hard": hard, "used": hard}}
     seen = view(quotas=[msgspec.convert(body, ResourceQuota)])
-    found = report_about(seen, workload(3, conditions=(failure,)))
+    found = explain_workload(seen, workload(3, conditions=(failure,)))
     assert found.summary == "it wants 3 pods: 3 cannot be created"
     assert found.answers[0].case == "quota"
     assert found.answers[0].facts == (
@@ -426,7 +428,7 @@ def test_pods_that_a_quota_refuses() -> None:
     ],
 )
 def test_a_job_learns_of_refusals_from_events(message: str, case: str) -> None:
-    found = report_about(view(events=[event("rs", "FailedCreate", message)]), workload(1))
+    found = explain_workload(view(events=[event("rs", "FailedCreate", message)]), workload(1))
     assert found.answers[0].case == case
     assert message in found.answers[0].facts
 
@@ -434,30 +436,30 @@ def test_a_job_learns_of_refusals_from_events(message: str, case: str) -> None:
 def test_pods_that_would_take_gpus_past_kubernetes() -> None:
     by = "ValidatingAdmissionPolicy 'tessera-device-access' with binding 'tessera-device-access'"
     message = f'Error creating: pods "x" is forbidden: {by} denied request: container main chooses its GPUs itself'
-    found = report_about(view(events=[event("rs", "FailedCreate", message)]), workload(1)).answers[0]
+    found = explain_workload(view(events=[event("rs", "FailedCreate", message)]), workload(1)).answers[0]
     assert found.case == "device-access"
     assert found.facts == ("container main chooses its GPUs itself",)
     assert any("tessera.dev/device-access=allowed" in each for each in found.help)
 
 
 def test_a_suspended_job_and_one_scaled_to_nothing() -> None:
-    assert "suspended" in report_about(view(), workload(0, suspended=True)).summary
-    assert report_about(view(), workload(0)).summary == "it wants no pods now"
+    assert "suspended" in explain_workload(view(), workload(0, suspended=True)).summary
+    assert explain_workload(view(), workload(0)).summary == "it wants no pods now"
 
 
 # Words
 
 
 def test_the_verdict_comes_first_then_facts_then_help() -> None:
-    one = Answer(case="x", verdict="waits", facts=("fact",), help=("help",), pods=("a",))
-    report = Report(kind="pod", namespace="team", name="a", answers=(one,))
-    assert list(lines(report)) == ["pod team/a: waits", "  - fact", "What would help:", "  - help"]
+    one = Explanation(case="x", verdict="waits", facts=("fact",), help=("help",), pods=("a",))
+    report = ExplanationReport(kind="pod", namespace="team", name="a", answers=(one,))
+    assert list(report_lines(report)) == ["pod team/a: waits", "  - fact", "What would help:", "  - help"]
 
 
 def test_a_workload_names_at_most_three_pods() -> None:
-    many = Answer(case="x", verdict="waits", pods=("a", "b", "c", "d", "e"))
-    report = Report(kind="job", namespace="team", name="j", summary="it wants 5 pods", answers=(many,))
-    assert list(lines(report))[2] == "each of 5 pods (a, b, c and 2 more): waits"
+    many = Explanation(case="x", verdict="waits", pods=("a", "b", "c", "d", "e"))
+    report = ExplanationReport(kind="job", namespace="team", name="j", summary="it wants 5 pods", answers=(many,))
+    assert list(report_lines(report))[2] == "each of 5 pods (a, b, c and 2 more): waits"
 
 
 @pytest.mark.parametrize(
@@ -473,15 +475,10 @@ def test_a_workload_names_at_most_three_pods() -> None:
     ],
 )
 def test_what_may_be_asked(text: str, kind: str, name: str) -> None:
-    assert asked(text) == Asked(kind, name)
+    assert parse_query(text) == Query(kind, name)
 
 
 @pytest.mark.parametrize(("text", "words"), [("secret/n", "known are pod, node"), ("pod/", "the name is empty")])
 def test_what_may_not_be_asked(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        asked(text)
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(-1, "0s"), (90, "90s"), (150, "2m"), (7200, "2h"), (900_000, "10d")])
-def test_ages(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+        parse_query(text)

@@ -10,7 +10,7 @@ from tessera.cli.connect import Failure, cluster_options, connected, reported
 from tessera.cli.console import say, say_json
 
 if TYPE_CHECKING:
-    from tessera.explain.explanation import Report
+    from tessera.explain.explanation import ExplanationReport
 
 
 @click.command()
@@ -35,27 +35,29 @@ def command(what: str, namespace: str | None, output: str, kubeconfig: Path | No
       tessera why node/gpu-1
       tessera why job/train -o json | jq -r '.answers[].case'
     """
-    from tessera.explain.explanation import lines
+    from tessera.explain.explanation import report_lines
 
     found = asyncio.run(_report(what, namespace, kubeconfig, context))
     if output == "json":
         say_json(found)
     else:
-        say(*lines(found))
+        say(*report_lines(found))
 
 
-async def _report(what: str, namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Report":
+async def _report(
+    what: str, namespace: str | None, kubeconfig: Path | None, context: str | None
+) -> "ExplanationReport":
     from tessera.clock import SystemClock
-    from tessera.explain.query import asked, report
+    from tessera.explain.query import explain, parse_query
     from tessera.kube.config import load_config
     from tessera.kube.errors import NotFound
 
-    wanted, clock = asked(what), SystemClock()
+    wanted, clock = parse_query(what), SystemClock()
     if namespace is None:
         path = None if kubeconfig is None else str(kubeconfig)
         namespace = load_config(clock=clock, kubeconfig=path, context=context).namespace
     async with connected("tessera-why", kubeconfig, context) as client:
         try:
-            return await report(client, clock, wanted, namespace)
+            return await explain(client, clock, wanted, namespace)
         except NotFound as error:
             raise Failure(str(error), *getattr(error, "__notes__", ())) from error

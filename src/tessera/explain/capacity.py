@@ -1,60 +1,45 @@
-"""There is no place for a pod: which rule or which other pod is in the way, and what would make room.
+"""Explains why no node takes a pod with slices on demand.
 
-The reason is placement's own (:mod:`tessera.placement.reasons`); this room adds what a person wants to know beside it:
-how each node stands, who is ahead, and what would fit at once.
+Placement gives the reason (:mod:`tessera.placement.reasons`). This module adds the facts a person needs: which rule
+refuses which nodes, how full the cards are, and which pods are served first.
+:mod:`tessera.explain.counterfactuals` adds what would make room.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, profile_of, resource_of
-from tessera.clock import parse_rfc3339
+from tessera.api.names import MIG_CONFIG_DYNAMIC, MIG_CONFIG_LABEL, NodeName, resource_of
 from tessera.controller.objects.pod_info import PodFacts
-from tessera.controller.slicing.batch_placement import Placed
-from tessera.controller.slicing.fleet_inventory import FOREIGN
 from tessera.controller.slicing.messages import wanted_text
 from tessera.controller.slicing.slicer import Slicer
-from tessera.explain.counterfactuals import Way, ends, missing, ways
-from tessera.explain.explanation import Answer, age, counted, listed
-from tessera.explain.snapshot import AGENT_LABEL, View
-from tessera.placement.cards import Allocation
+from tessera.explain.counterfactuals import (
+    changes_by_node,
+    missing_profiles,
+    room_elsewhere,
+    room_for_smaller,
+    room_if_ended,
+)
+from tessera.explain.explanation import Explanation
+from tessera.explain.snapshot import AGENT_LABEL, ClusterView
+from tessera.phrasing import count_noun, list_names
 from tessera.placement.reasons import Fragmented, Full, NeverFits, NoNode, NoSuchProfile, Reason
 
-#: Numbers of alternative profiles, and of ways to a node, that an answer lists.
-_ALTERNATIVES = 3
-_WAYS = 3
 
-#: What helps against a rule, by the beginning of its text (:mod:`tessera.controller.filters.node_filters`).
-_REMEDIES = (
-    ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
-    ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),
-    ("node(s) were not ready", "see why the node is not ready: kubectl describe node NODE"),
-    (
-        "node(s) had no agent",
-        "see what keeps the node's agent: kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
-    ),
-    ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
-    ("Insufficient", "ask for less of it, or end other pods on the node: kubectl describe node NODE"),
-    ("Too many pods", "end other pods on the node"),
-)
-
-
-def no_room(view: View, slicer: Slicer, pod: PodFacts, reason: Reason) -> Answer:
-    """Why no node takes a pod.
+def explain_no_room(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Reason) -> Explanation:
+    """Explains why no node takes a pod.
 
     Args:
-        view: what was read.
-        slicer: the controller's state in it.
-        pod: who waits.
-        reason: placement's, of the last plan.
+        view: the cluster as it was read.
+        slicer: the controller's state, made from the snapshot.
+        pod: the waiting pod.
+        reason: why placement found no place for it in its last plan.
     """
     match reason:
         case NoSuchProfile(known=()):
-            return _nobody_joined(view, pod)
+            return _no_node_joined(view, pod)
         case NoSuchProfile():
             return _unknown_profile(reason)
         case NeverFits():
-            return Answer(
+            return Explanation(
                 case="never-fits",
                 verdict=f"cannot run in this cluster; no node has room for {wanted_text(pod)}, even when empty",
                 facts=("all slices of a pod are made on one node",),
@@ -66,28 +51,28 @@ def no_room(view: View, slicer: Slicer, pod: PodFacts, reason: Reason) -> Answer
             return _no_card(view, slicer, pod, reason)
 
 
-def _wants(pod: PodFacts) -> str:
+def _request(pod: PodFacts) -> str:
     return f"it asks for {wanted_text(pod)}"
 
 
-def _nobody_joined(view: View, pod: PodFacts) -> Answer:
+def _no_node_joined(view: ClusterView, pod: PodFacts) -> Explanation:
     labelled = [
         node.metadata.name
-        for node in view.sight.nodes
+        for node in view.snapshot.nodes
         if node.metadata.labels.get(MIG_CONFIG_LABEL) == MIG_CONFIG_DYNAMIC
     ]
     if not labelled:
-        return Answer(
+        return Explanation(
             case="no-node-joined",
             verdict="waits; no node gives its cards to slicing on demand",
-            facts=(_wants(pod), f"{counted(len(view.sight.nodes), 'node')}, none labelled {_LABEL}"),
+            facts=(_request(pod), f"{count_noun(len(view.snapshot.nodes), 'node')}, none labelled {_LABEL}"),
             help=(f"join a node that has MIG-capable GPUs: kubectl label node NODE {_LABEL}",),
         )
     faults = [f"{node}: {view.agent_fault(node) or 'its agent runs but reports no card'}" for node in labelled]
-    return Answer(
+    return Explanation(
         case="no-card-reported",
         verdict="waits; nodes are given to slicing on demand, but none of them has reported a card",
-        facts=(_wants(pod), f"labelled {_LABEL}: {listed(labelled)}", *faults[:5]),
+        facts=(_request(pod), f"labelled {_LABEL}: {list_names(labelled)}", *faults[:5]),
         help=(
             f"see what the agents say: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
             f"see the node's events, which name cards that are skipped: kubectl describe node {labelled[0]}",
@@ -98,9 +83,9 @@ def _nobody_joined(view: View, pod: PodFacts) -> Answer:
 _LABEL = f"{MIG_CONFIG_LABEL}={MIG_CONFIG_DYNAMIC}"
 
 
-def _unknown_profile(reason: NoSuchProfile) -> Answer:
+def _unknown_profile(reason: NoSuchProfile) -> Explanation:
     meant = [reason.closest] if reason.closest else []
-    return Answer(
+    return Explanation(
         case="no-such-profile",
         verdict=f'cannot run in this cluster; no card has the profile "{reason.profile}"',
         facts=(f"the cards have {', '.join(reason.known)}", *(f'the closest is "{each}"' for each in meant)),
@@ -112,55 +97,28 @@ def _unknown_profile(reason: NoSuchProfile) -> Answer:
     )
 
 
-# By their rules, nodes refuse
+# Rules refuse the pod on every node
 
 
-def _no_node(view: View, slicer: Slicer, pod: PodFacts) -> Answer:
-    refused = refusals(slicer, pod)
+def _no_node(view: ClusterView, slicer: Slicer, pod: PodFacts) -> Explanation:
+    refused = _refusals(slicer, pod)
     total = len(slicer.inventory.fleet.nodes)
-    return Answer(
+    return Explanation(
         case="no-node",
         verdict=f"waits; {_none_of(total)} with sliced cards can take it",
-        facts=(_wants(pod), *_refused_lines(slicer, pod, refused)),
-        help=tuple(_ways_out(view, slicer, pod)),
+        facts=(_request(pod), *_refusal_facts(slicer, pod, refused)),
+        help=tuple(changes_by_node(view, slicer, pod)),
     )
-
-
-def _ways_out(view: View, slicer: Slicer, pod: PodFacts) -> Iterator[str]:
-    """For the nodes that least keeps the pod from: everything that has to be done there, once for alike nodes."""
-    told: set[tuple[tuple[str, ...], bool]] = set()
-    for way in ways(slicer, pod):
-        if (way.rules, way.room) not in told:
-            told.add((way.rules, way.room))
-            yield _way_out(view, slicer, pod, way)
-        if len(told) == _WAYS:
-            return
-
-
-def _way_out(view: View, slicer: Slicer, pod: PodFacts, way: Way) -> str:
-    """One line with all that keeps a pod from a node."""
-    steps = [remedy(rule, way.node) for rule in way.rules]
-    if not way.room:
-        steps += _ends(view, tuple(ends(slicer, pod, way)))
-    return "; and ".join(steps)
-
-
-def remedy(rule: str, node: str) -> str:
-    """Names the step that lifts a rule on a node; the rule itself where no step is known."""
-    for beginning, text in _REMEDIES:
-        if rule.startswith(beginning):
-            return text.replace("NODE", node).replace("KEY", rule.partition("{")[2].partition(":")[0])
-    return f"on node {node}: {rule.removeprefix('node(s) ')}"
 
 
 def _none_of(total: int) -> str:
     return "not even the one node" if total == 1 else f"none of the {total} nodes"
 
 
-def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
-    """Nodes with sliced cards that could not run the pod even with room on their cards, by rule, most frequent first.
+def _refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
+    """Nodes with sliced cards whose rules refuse a pod, by rule; the most frequent rule first.
 
-    A node stands under each rule that refuses the pod there.
+    Room on the cards is not considered. A node is listed under each rule that refuses the pod there.
 
     Args:
         slicer: the controller's state.
@@ -168,24 +126,24 @@ def refusals(slicer: Slicer, pod: PodFacts) -> dict[str, list[str]]:
     """
     found: dict[str, list[str]] = {}
     for name, rules in sorted(slicer.objections(pod).items()):
-        lacks = missing(slicer, pod, name)
+        lacks = missing_profiles(slicer, pod, name)
         for rule in [f"node(s) had no card that can make {', '.join(lacks)}"] if lacks else rules:
             found.setdefault(rule, []).append(name)
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def _refused_lines(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]]) -> Iterator[str]:
+def _refusal_facts(slicer: Slicer, pod: PodFacts, refused: dict[str, list[str]]) -> Iterator[str]:
     for rule, names in refused.items():
-        nodes = counted(len(names), "node")
+        nodes = count_noun(len(names), "node")
         short = rule.removeprefix("Insufficient ")
         if short != rule:
-            free = listed([f"{name} has {_free(slicer, short, name)} free" for name in names])
+            free = list_names([f"{name} has {_free(slicer, short, name)} free" for name in names])
             yield f"{nodes} with too little {short}: it asks for {_amount(short, pod.amounts[short])}; {free}"
         elif rule.startswith("node(s)"):
-            said = rule.removeprefix("node(s)")
-            yield f"{nodes}{said.replace(' were ', ' was ', 1) if len(names) == 1 else said}: {listed(names)}"
+            text = rule.removeprefix("node(s)")
+            yield f"{nodes}{text.replace(' were ', ' was ', 1) if len(names) == 1 else text}: {list_names(names)}"
         else:
-            yield f"{nodes}: {rule}: {listed(names)}"
+            yield f"{nodes}: {rule}: {list_names(names)}"
 
 
 def _free(slicer: Slicer, resource: str, name: str) -> str:
@@ -194,16 +152,16 @@ def _free(slicer: Slicer, resource: str, name: str) -> str:
 
 
 def _amount(resource: str, value: int) -> str:
-    """An amount in the unit that people think in: cores, Gi, pieces."""
+    """An amount in the usual unit: cores for CPU, Gi for memory, else a plain number."""
     if resource == "cpu":
         return f"{value / 1000:g}"
     return f"{value / 2**30:.4g}Gi" if resource in {"memory", "ephemeral-storage"} else str(value)
 
 
-# Cards have no room
+# The cards have no room
 
 
-def _no_card(view: View, slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Answer:
+def _no_card(view: ClusterView, slicer: Slicer, pod: PodFacts, reason: Full | Fragmented) -> Explanation:
     wanted = wanted_text(pod)
     if isinstance(reason, Full):
         case, verdict = "full", f"waits for room; every card that could make {wanted} is full"
@@ -211,22 +169,22 @@ def _no_card(view: View, slicer: Slicer, pod: PodFacts, reason: Full | Fragmente
         where = "card" if len(pod.profiles) == 1 else "node"
         case = "fragmented"
         verdict = (
-            f"waits for room; {counted(reason.total, 'memory slot')} free, at most {reason.free_slots} on one {where},"
-            f" but nowhere at a start that is legal for {wanted}"
+            f"waits for room; {count_noun(reason.total, 'memory slot')} free, at most {reason.free_slots} on one"
+            f" {where}, but nowhere at a start that is legal for {wanted}"
         )
-    refused = refusals(slicer, pod)
+    refused = _refusals(slicer, pod)
     if refused:
         verdict += ", of those that may take it"
-    return Answer(
+    return Explanation(
         case=case,
         verdict=verdict,
         facts=(
-            _wants(pod),
+            _request(pod),
             *_usage(slicer, pod),
-            *_refused_lines(slicer, pod, refused),
+            *_refusal_facts(slicer, pod, refused),
             *_queue(slicer, pod),
         ),
-        help=(*_ends(view, reason.frees), *_smaller(slicer, pod), *_elsewhere(slicer, pod)),
+        help=(*room_if_ended(view, reason.frees), *room_for_smaller(slicer, pod), *room_elsewhere(slicer, pod)),
     )
 
 
@@ -238,16 +196,9 @@ def _usage(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
     used = sum(each.placement.size for card in able for each in card.allocations.values())
     nodes = len({card.node.name for card in able})
     yield (
-        f"{counted(len(able), 'card')} on {counted(nodes, 'node')} can make it; {used} of their {slots} memory slots"
-        " are taken or promised"
+        f"{count_noun(len(able), 'card')} on {count_noun(nodes, 'node')} can make it; {used} of their {slots} memory"
+        " slots are taken or promised"
     )
-
-
-def _elsewhere(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
-    """A node with room that refuses the pod: another way, for whoever set the rule."""
-    way = next((each for each in ways(slicer, pod) if each.room and each.rules), None)
-    if way is not None and slicer.home_of(pod) is None:
-        yield f"or use node {way.node}, which has room: {'; and '.join(remedy(rule, way.node) for rule in way.rules)}"
 
 
 def _queue(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
@@ -259,61 +210,3 @@ def _queue(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
     if ahead:
         who = "another pod waits" if len(ahead) == 1 else f"{len(ahead)} other pods wait"
         yield f"{who} with higher priority or for longer, and {'is' if len(ahead) == 1 else 'are'} served first"
-
-
-def _ends(view: View, frees: tuple[Allocation, ...]) -> Iterator[str]:
-    """Who must end; all of them stand on one node."""
-    if not frees:
-        yield "several other pods on one node would have to end: tessera map shows who is where"
-        return
-    owners = dict.fromkeys(one.owner for one in frees)
-    parts = [_end(view, owner, [one for one in frees if one.owner == owner]) for owner in owners]
-    verb = "this ends" if len(parts) == 1 else f"these {len(parts)} end"
-    yield f"there is room as soon as {verb}, on node {frees[0].placement.node}: " + " and ".join(parts)
-
-
-def _end(view: View, owner: str, held: list[Allocation]) -> str:
-    where = "; ".join(view.position(at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
-    if owner == FOREIGN:
-        return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if nobody needs it"
-    return f"pod {owner} ({where}{_since(view, owner)})"
-
-
-def _since(view: View, owner: str) -> str:
-    pod = view.pod(owner)
-    if pod is None:
-        return ", gone; its slice is being removed"
-    if pod.metadata.deletion_timestamp is not None:
-        return ", being deleted"
-    if pod.status.phase in {"Succeeded", "Failed"}:
-        return ", has ended; its slice is being removed"
-    if pod.status.phase != "Running" or not pod.status.start_time:
-        return f", {pod.status.phase or 'not started'}"
-    return f", on its node for {age(view.sight.now - parse_rfc3339(pod.status.start_time))}"
-
-
-def _smaller(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
-    """Smaller profiles that would get a place at once, after everything that waits now."""
-    if len(pod.profiles) != 1 or slicer.home_of(pod) is not None:
-        return
-    fitting = [name for name in _below(slicer, pod.profiles[0]) if _fits(slicer, pod, name)][:_ALTERNATIVES]
-    if fitting:
-        yield f"a smaller slice would find room now: {', '.join(resource_of(name) for name in fitting)}"
-
-
-def _below(slicer: Slicer, wanted: str) -> list[str]:
-    """Profiles that are smaller than the wanted one on some card that has it, largest first."""
-    sizes: dict[str, tuple[int, int]] = {}
-    for table in slicer.inventory.fleet.tables:
-        own = table.geometry.find(wanted)
-        for row in table.geometry.profiles if own is not None else ():
-            if own is not None and row.size <= own.size and row.compute_slices < own.compute_slices:
-                sizes[row.name] = max(sizes.get(row.name, (0, 0)), (row.size, row.compute_slices))
-    return sorted(sizes, key=lambda name: (*(-each for each in sizes[name]), len(name), name))
-
-
-def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:
-    amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
-    amounts[resource_of(profile)] = 1
-    other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)
-    return isinstance(slicer.placed([other])[0], Placed)

@@ -1,66 +1,191 @@
-"""Lists, node by node, the rules and the pods that prevent a pod from running there.
+"""Says what would have to change before a waiting pod can run: rules of a node, other pods, or the pod's request.
 
-The reason that people read is the one whose removal lets the pod run. For a node that is *all* its rules and, where
-its cards have no room, the owners of slices that have to end. The way with the least to remove comes first.
+Each change that is named is sufficient: once it is made, the pod gets its place. For one node this is *every* rule that
+refuses the pod and, where its cards have no room, the owners of the slices that must end. The node with the fewest
+changes comes first.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from tessera.api.names import NodeName
+from tessera.api.names import NodeName, profile_of, resource_of
+from tessera.clock import parse_rfc3339
 from tessera.controller.objects.pod_info import PodFacts
+from tessera.controller.slicing.batch_placement import Placed
+from tessera.controller.slicing.fleet_inventory import FOREIGN
 from tessera.controller.slicing.slicer import Slicer
+from tessera.explain.snapshot import ClusterView
+from tessera.phrasing import age
 from tessera.placement.cards import Allocation
 from tessera.placement.explain import Explainer
 from tessera.placement.node_fit import fit_on_node
 
+#: Alternative profiles, and nodes with different changes, that one explanation lists.
+_ALTERNATIVES = 3
+_NODES = 3
+
+#: The step that lifts a rule, by the beginning of the rule's text (:mod:`tessera.controller.filters.node_filters`).
+_REMEDIES = (
+    ("node(s) had untolerated taint", "let the pod tolerate the taint, or remove it: kubectl taint node NODE KEY-"),
+    ("node(s) were unschedulable", "open the node again: kubectl uncordon NODE"),
+    ("node(s) were not ready", "see why the node is not ready: kubectl describe node NODE"),
+    (
+        "node(s) had no agent",
+        "see what keeps the node's agent: kubectl get pods -n tessera-system --field-selector spec.nodeName=NODE",
+    ),
+    ("node(s) didn't match", "change the pod's nodeSelector or node affinity, or the node's labels"),
+    ("Insufficient", "ask for less of it, or end other pods on the node: kubectl describe node NODE"),
+    ("Too many pods", "end other pods on the node"),
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class NodeObstacles:
     """The obstacles between a pod and one node whose cards could make its slices.
 
     Attributes:
-        node: which.
-        rules: that refuse the pod there (:mod:`tessera.controller.slicing.objections`).
-        room: its cards have room as they are.
+        node: the node's name.
+        rules: rules that refuse the pod there (:mod:`tessera.controller.slicing.objections`).
+        has_room: its cards have room without any change.
     """
 
     node: str
     rules: tuple[str, ...]
-    room: bool
+    has_room: bool
 
     @property
-    def length(self) -> int:
+    def count(self) -> int:
         """The number of obstacles."""
-        return len(self.rules) + (not self.room)
+        return len(self.rules) + (not self.has_room)
 
 
-def ways(slicer: Slicer, pod: PodFacts) -> list[Way]:
-    """All ways, shortest first; those that only need room before those that only need a rule changed.
+def obstacles_by_node(slicer: Slicer, pod: PodFacts) -> list[NodeObstacles]:
+    """Every node that could make the slices, the one with the fewest obstacles first; of equals, fewest rules first.
 
     Args:
         slicer: the controller's state.
         pod: the pod.
     """
     fleet, objections = slicer.inventory.fleet, slicer.objections(pod)
-    able = {name: rules for name, rules in objections.items() if not missing(slicer, pod, name)}
+    able = {name: rules for name, rules in objections.items() if not missing_profiles(slicer, pod, name)}
     nodes = {node.name: node for node in fleet.emptiest_nodes()}
     found = [
-        Way(node=name, rules=rules, room=fit_on_node(nodes[name], pod.profiles) is not None)
+        NodeObstacles(node=name, rules=rules, has_room=fit_on_node(nodes[name], pod.profiles) is not None)
         for name, rules in able.items()
     ]
-    return sorted(found, key=lambda way: (way.length, len(way.rules), way.node))
+    return sorted(found, key=lambda each: (each.count, len(each.rules), each.node))
 
 
-def missing(slicer: Slicer, pod: PodFacts, node: NodeName | str) -> list[str]:
+def missing_profiles(slicer: Slicer, pod: PodFacts, node: NodeName | str) -> list[str]:
     """The pod's profiles that no card of a node has."""
     tables = {card.table for card in slicer.inventory.fleet.cards(node)}
     return [each for each in dict.fromkeys(pod.profiles) if not any(table.name_of(each) for table in tables)]
 
 
-def ends(slicer: Slicer, pod: PodFacts, way: Way) -> Sequence[Allocation]:
-    """Allocations on a way's node whose end makes room; empty if there is room, or if more than a few had to end."""
-    if way.room:
+def allocations_to_end(slicer: Slicer, pod: PodFacts, obstacles: NodeObstacles) -> Sequence[Allocation]:
+    """Allocations on one node whose end makes room there.
+
+    Returns:
+        None of them if the node has room, or if more than a few had to end.
+    """
+    if obstacles.has_room:
         return ()
     explainer = Explainer(slicer.inventory.fleet, lambda _demand, _node: None, {})
-    return explainer.no_room(pod.profiles, (way.node,)).frees
+    return explainer.no_room(pod.profiles, (obstacles.node,)).frees
+
+
+# The changes in words
+
+
+def changes_by_node(view: ClusterView, slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    """One line for each node that needs the fewest changes; nodes that need the same changes share a line."""
+    shown: set[tuple[tuple[str, ...], bool]] = set()
+    for each in obstacles_by_node(slicer, pod):
+        if (each.rules, each.has_room) not in shown:
+            shown.add((each.rules, each.has_room))
+            yield _changes(view, slicer, pod, each)
+        if len(shown) == _NODES:
+            return
+
+
+def _changes(view: ClusterView, slicer: Slicer, pod: PodFacts, obstacles: NodeObstacles) -> str:
+    steps = [remedy_for_rule(rule, obstacles.node) for rule in obstacles.rules]
+    if not obstacles.has_room:
+        steps += room_if_ended(view, tuple(allocations_to_end(slicer, pod, obstacles)))
+    return "; and ".join(steps)
+
+
+def remedy_for_rule(rule: str, node: str) -> str:
+    """The step that lifts a rule on a node; the rule itself where no step is known."""
+    for beginning, text in _REMEDIES:
+        if rule.startswith(beginning):
+            return text.replace("NODE", node).replace("KEY", rule.partition("{")[2].partition(":")[0])
+    return f"on node {node}: {rule.removeprefix('node(s) ')}"
+
+
+def room_elsewhere(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    """Names a node that has room but refuses the pod, and what lifts its rules."""
+    found = next((each for each in obstacles_by_node(slicer, pod) if each.has_room and each.rules), None)
+    if found is not None and slicer.home_of(pod) is None:
+        steps = "; and ".join(remedy_for_rule(rule, found.node) for rule in found.rules)
+        yield f"or use node {found.node}, which has room: {steps}"
+
+
+def room_if_ended(view: ClusterView, allocations: tuple[Allocation, ...]) -> Iterator[str]:
+    """Names the owners of allocations, all on one node, whose end makes room."""
+    if not allocations:
+        yield "several other pods on one node would have to end: tessera map shows which pods have which slices"
+        return
+    owners = dict.fromkeys(one.owner for one in allocations)
+    parts = [_owner(view, owner, [one for one in allocations if one.owner == owner]) for owner in owners]
+    verb = "this ends" if len(parts) == 1 else f"these {len(parts)} end"
+    yield f"there is room as soon as {verb}, on node {allocations[0].placement.node}: " + " and ".join(parts)
+
+
+def _owner(view: ClusterView, owner: str, held: list[Allocation]) -> str:
+    where = "; ".join(view.position(at.profile, at.gpu, at.start, at.size) for at in (one.placement for one in held))
+    if owner == FOREIGN:
+        return f"{FOREIGN} ({where}): nvidia-smi mig -dci, -dgi on that node, if nobody needs it"
+    return f"pod {owner} ({where}{_progress(view, owner)})"
+
+
+def _progress(view: ClusterView, owner: str) -> str:
+    """How far the pod is in its life, as the end of a phrase; the pod may be gone already."""
+    pod = view.pod(owner)
+    if pod is None:
+        return ", gone; its slice is being removed"
+    if pod.metadata.deletion_timestamp is not None:
+        return ", being deleted"
+    if pod.status.phase in {"Succeeded", "Failed"}:
+        return ", has ended; its slice is being removed"
+    if pod.status.phase != "Running" or not pod.status.start_time:
+        return f", {pod.status.phase or 'not started'}"
+    return f", on its node for {age(view.snapshot.now - parse_rfc3339(pod.status.start_time))}"
+
+
+def room_for_smaller(slicer: Slicer, pod: PodFacts) -> Iterator[str]:
+    """Names smaller profiles that would get a place at once, after all pods that wait now got theirs."""
+    if len(pod.profiles) != 1 or slicer.home_of(pod) is not None:
+        return
+    fitting = [name for name in _smaller_profiles(slicer, pod.profiles[0]) if _fits(slicer, pod, name)]
+    if fitting:
+        names = ", ".join(resource_of(name) for name in fitting[:_ALTERNATIVES])
+        yield f"a smaller slice would find room now: {names}"
+
+
+def _smaller_profiles(slicer: Slicer, wanted: str) -> list[str]:
+    """Profiles that are smaller than the wanted one on some card that has it, largest first."""
+    sizes: dict[str, tuple[int, int]] = {}
+    for table in slicer.inventory.fleet.tables:
+        own = table.geometry.find(wanted)
+        for row in table.geometry.profiles if own is not None else ():
+            if own is not None and row.size <= own.size and row.compute_slices < own.compute_slices:
+                sizes[row.name] = max(sizes.get(row.name, (0, 0)), (row.size, row.compute_slices))
+    return sorted(sizes, key=lambda name: (*(-each for each in sizes[name]), len(name), name))
+
+
+def _fits(slicer: Slicer, pod: PodFacts, profile: str) -> bool:
+    amounts = {name: amount for name, amount in pod.amounts.items() if not profile_of(name)}
+    amounts[resource_of(profile)] = 1
+    other = replace(pod, profiles=(profile.replace("+", "."),), amounts=amounts)
+    return isinstance(slicer.placed([other])[0], Placed)

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 
 from tessera.agent.base.node_conditions import TYPES
 from tessera.api.node_offers import OFFERS_ANNOTATION, OfferKind, decode_offers
-from tessera.explain.explanation import Answer, counted, listed
-from tessera.explain.snapshot import View
+from tessera.explain.explanation import Explanation
+from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Node, Pod
+from tessera.phrasing import count_noun, list_names
 
 _DOMAIN = "nvidia.com/"
 #: Without these nothing can be compared.
@@ -37,7 +38,7 @@ def fixed_requests(pod: Pod) -> dict[str, int]:
     return dict(found)
 
 
-def asked_text(asked: Mapping[str, int]) -> str:
+def format_requests(asked: Mapping[str, int]) -> str:
     """``1 nvidia.com/gpu, 2 nvidia.com/mig-1g.5gb``."""
     return ", ".join(f"{count} {name}" for name, count in sorted(asked.items()))
 
@@ -52,12 +53,12 @@ def dynamic_resources(node: Node) -> frozenset[str]:
     return frozenset(name for name, kind in kinds.items() if kind is OfferKind.DYNAMIC_SLICE)
 
 
-def offered_fixed(view: View, asked: Mapping[str, int]) -> bool:
+def any_node_offers(view: ClusterView, asked: Mapping[str, int]) -> bool:
     """Whether some node gives one of these at all times."""
-    return any(_given(node, resource) for node in view.sight.nodes for resource in asked)
+    return any(_given(node, resource) for node in view.snapshot.nodes for resource in asked)
 
 
-def answer_about_fixed(view: View, pod: Pod, asked: Mapping[str, int]) -> Answer:
+def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int]) -> Explanation:
     """Why a pod of no slices on demand does not run, or that it does.
 
     Args:
@@ -65,18 +66,18 @@ def answer_about_fixed(view: View, pod: Pod, asked: Mapping[str, int]) -> Answer
         pod: which.
         asked: :func:`fixed_requests` of it, not empty.
     """
-    wants = f"it asks for {asked_text(asked)}"
+    wants = f"it asks for {format_requests(asked)}"
     if pod.status.phase == "Running":
-        return Answer(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
+        return Explanation(case="runs", verdict=f"runs on node {pod.spec.node_name}", facts=(wants,))
     if pod.spec.node_name:
         return _starting(view, pod, wants)
     for resource, count in sorted(asked.items()):
         short = _short(view, pod, resource, count, wants)
         if short is not None:
             return short
-    unseen = sorted(view.sight.unseen & _NEEDED)
+    unseen = sorted(view.snapshot.forbidden & _NEEDED)
     known = () if unseen else tuple(_free_lines(view, asked))
-    return Answer(
+    return Explanation(
         case="unscheduled",
         verdict=f"waits for kube-scheduler{'' if unseen else ', though there is a node with what it asks for'}",
         facts=(wants, *_says(pod), *known, *([f"you may not list {', '.join(unseen)}"] if unseen else [])),
@@ -91,14 +92,14 @@ def _key(pod: Pod) -> str:
     return f"{pod.metadata.namespace} {pod.metadata.name}"
 
 
-def _starting(view: View, pod: Pod, wants: str) -> Answer:
+def _starting(view: ClusterView, pod: Pod, wants: str) -> Explanation:
     stuck = [each for each in _waiting(pod) if each]
-    trouble = view.events_about(pod.metadata.uid, warnings=True)[-_NODES:]
+    trouble = view.events_of(pod.metadata.uid, warnings=True)[-_NODES:]
     where = f"on node {pod.spec.node_name}"
-    return Answer(
+    return Explanation(
         case="container-waits" if stuck else "starting",
         verdict=f"does not start {where}: {stuck[0]}" if stuck else f"is starting {where}",
-        facts=(wants, *stuck[1:], *map(view.told, trouble)),
+        facts=(wants, *stuck[1:], *map(view.describe_event, trouble)),
         help=(_DESCRIBE.format(pod=_key(pod)),) if stuck or trouble else (),
     )
 
@@ -114,13 +115,13 @@ def _waiting(pod: Pod) -> Iterator[str]:
 # What nodes give
 
 
-def _short(view: View, pod: Pod, resource: str, count: int, wants: str) -> Answer | None:
+def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -> Explanation | None:
     """Why no node has room for so many; None if one has, or if that cannot be seen."""
-    if view.sight.unseen & _NEEDED:
+    if view.snapshot.forbidden & _NEEDED:
         return None
-    given = {node.metadata.name: _given(node, resource) for node in view.sight.nodes if _given(node, resource)}
+    given = {node.metadata.name: _given(node, resource) for node in view.snapshot.nodes if _given(node, resource)}
     if not given:
-        return Answer(
+        return Explanation(
             case="not-offered",
             verdict=f"waits for {resource}, which no node gives",
             facts=(wants, *_offered(view), *_says(pod), *_amiss(view)),
@@ -130,7 +131,7 @@ def _short(view: View, pod: Pod, resource: str, count: int, wants: str) -> Answe
             ),
         )
     if max(given.values()) < count:
-        return Answer(
+        return Explanation(
             case="too-many",
             verdict=f"waits for {count} {resource}, more than any node gives",
             facts=(wants, f"the most on one node is {max(given.values())}", *_says(pod), *_amiss(view)),
@@ -139,18 +140,18 @@ def _short(view: View, pod: Pod, resource: str, count: int, wants: str) -> Answe
     taken = _taken(view, resource)
     if any(total - taken[name] >= count for name, total in given.items()):
         return None
-    return Answer(
+    return Explanation(
         case="taken",
-        verdict=f"waits for {resource}: {counted(len(given), 'node')} {'gives' if len(given) == 1 else 'give'} it,"
+        verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'gives' if len(given) == 1 else 'give'} it,"
         " and too few are free",
         facts=(wants, *_lines(given, taken, resource), *_says(pod), *_amiss(view)),
         help=("end pods that hold it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
     )
 
 
-def _free_lines(view: View, asked: Mapping[str, int]) -> Iterator[str]:
+def _free_lines(view: ClusterView, asked: Mapping[str, int]) -> Iterator[str]:
     for resource in sorted(asked):
-        given = {node.metadata.name: _given(node, resource) for node in view.sight.nodes if _given(node, resource)}
+        given = {node.metadata.name: _given(node, resource) for node in view.snapshot.nodes if _given(node, resource)}
         yield from _lines(given, _taken(view, resource), resource)
 
 
@@ -158,51 +159,54 @@ def _lines(given: Mapping[str, int], taken: Mapping[str, int], resource: str) ->
     for name, total in sorted(given.items())[:_NODES]:
         yield f"node {name}: {min(total, taken.get(name, 0))} of {total} {resource} taken"
     if len(given) > _NODES:
-        yield f"and {counted(len(given) - _NODES, 'more node')}"
+        yield f"and {count_noun(len(given) - _NODES, 'more node')}"
 
 
 def _given(node: Node, resource: str) -> int:
     return 0 if resource in dynamic_resources(node) else _count(node.status.allocatable.get(resource, "0"))
 
 
-def _taken(view: View, resource: str) -> Counter[str]:
+def _taken(view: ClusterView, resource: str) -> Counter[str]:
     """How many pods hold, by node; those that have ended hold nothing."""
     found: Counter[str] = Counter()
-    for pod in view.sight.pods:
+    for pod in view.snapshot.pods:
         if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
             found[pod.spec.node_name] += fixed_requests(pod).get(resource, 0)
     return found
 
 
-def _offered(view: View) -> Iterator[str]:
+def _offered(view: ClusterView) -> Iterator[str]:
     totals: Counter[str] = Counter()
-    for node in view.sight.nodes:
+    for node in view.snapshot.nodes:
         for name in node.status.allocatable:
             if name.startswith(_DOMAIN) and _given(node, name):
                 totals[name] += _given(node, name)
     if totals:
-        yield f"nodes give {listed([f'{name} {n}' for name, n in sorted(totals.items())])}"
+        yield f"nodes give {list_names([f'{name} {n}' for name, n in sorted(totals.items())])}"
     demanded = _on_demand(view)
     if demanded:
-        yield f"nodes make on demand {listed(sorted(demanded))}"
+        yield f"nodes make on demand {list_names(sorted(demanded))}"
     if not totals and not demanded:
         yield f"nodes give nothing of {_DOMAIN}*"
 
 
-def _on_demand(view: View) -> frozenset[str]:
-    return frozenset().union(*(dynamic_resources(node) for node in view.sight.nodes))
+def _on_demand(view: ClusterView) -> frozenset[str]:
+    return frozenset().union(*(dynamic_resources(node) for node in view.snapshot.nodes))
 
 
-def _any_offered(view: View) -> bool:
+def _any_offered(view: ClusterView) -> bool:
     given = (
-        _given(node, name) for node in view.sight.nodes for name in node.status.allocatable if name.startswith(_DOMAIN)
+        _given(node, name)
+        for node in view.snapshot.nodes
+        for name in node.status.allocatable
+        if name.startswith(_DOMAIN)
     )
     return any(given) or bool(_on_demand(view))
 
 
-def _amiss(view: View) -> Iterator[str]:
+def _amiss(view: ClusterView) -> Iterator[str]:
     """Nodes whose cards are not as asked: they may give more once they are."""
-    for node in view.sight.nodes:
+    for node in view.snapshot.nodes:
         wrong = [each.reason for each in node.status.conditions if each.type in TYPES and each.status == "False"]
         if wrong:
             name = node.metadata.name

@@ -14,7 +14,7 @@ from tessera.api.instaslice import OBJECT_CONDITION
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.products import COUNT_LABEL
 from tessera.clock import parse_rfc3339
-from tessera.explain.snapshot import when
+from tessera.explain.snapshot import event_time
 from tessera.kube.resources import Condition, CoreEvent, Node, Pod
 from tessera.mig.gpu_model import GpuModel
 from tessera.mig.models import model_by_product
@@ -102,7 +102,7 @@ _BY_REASON: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-class Blanks(msgspec.Struct, frozen=True, kw_only=True):
+class RemedyFields(msgspec.Struct, frozen=True, kw_only=True):
     """What is filled into the steps, so that they can be typed as they stand.
 
     Attributes:
@@ -122,7 +122,7 @@ class Blanks(msgspec.Struct, frozen=True, kw_only=True):
     without_mig: bool = False
 
 
-def blanks_of(node: Node, agent: Pod | None) -> Blanks:
+def remedy_fields(node: Node, agent: Pod | None) -> RemedyFields:
     """What is known of a node: its cards by its labels, its settings by its agent's command line."""
     found = sorted(_models(node), key=lambda each: (-each[0], each[1].short_name))
     known = {
@@ -133,7 +133,7 @@ def blanks_of(node: Node, agent: Pod | None) -> Blanks:
     }
     without_mig = bool(found) and not any(model.mig_capable for _, model in found)
     named = {name: text for name, text in known.items() if text}
-    return Blanks(node=node.metadata.name, without_mig=without_mig, **named)
+    return RemedyFields(node=node.metadata.name, without_mig=without_mig, **named)
 
 
 def _models(node: Node) -> Iterator[tuple[int, GpuModel]]:
@@ -150,7 +150,7 @@ def _config_map(agent: Pod | None, option: str) -> str:
     return f"-n {namespace} {name}" if name else ""
 
 
-def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
+def remedies_for(condition: str, reason: str, blanks: RemedyFields) -> tuple[str, ...]:
     """Steps that would help, or those of waiting where the agent is at it."""
     if reason.endswith(("Pending", "Rebooting")) or reason in _PASSING:
         return (_WAIT,)
@@ -161,12 +161,12 @@ def help_about(condition: str, reason: str, blanks: Blanks) -> tuple[str, ...]:
     return tuple(step.format(settings=settings, **msgspec.structs.asdict(blanks)) for step in steps)
 
 
-def conditions_of(reason: str) -> frozenset[str]:
+def conditions_with_reason(reason: str) -> frozenset[str]:
     """The conditions that may give this reason for not being ``True``; none for a word that is no such reason."""
     return frozenset(condition for condition, each in _BY_REASON if each == reason)
 
 
-def help_about_nothing(node: str) -> tuple[str, ...]:
+def remedies_for_empty_node(node: str) -> tuple[str, ...]:
     """For a node that offers nothing although all is as asked."""
     whole = f"for whole cards: kubectl label node {node} {MIG_CONFIG_LABEL}=all-disabled --overwrite"
     return (
@@ -179,10 +179,10 @@ def help_about_nothing(node: str) -> tuple[str, ...]:
 
 #: Seconds after which a warning of no condition is not told any more; as long as an API server keeps one by default
 #: (``kube-apiserver --event-ttl``).
-RECENT = 3600.0
+WARNING_LIFETIME = 3600.0
 
 
-def still_telling(events: Iterable[CoreEvent], told: Mapping[str, Condition], now: float) -> Iterator[CoreEvent]:
+def relevant_warnings(events: Iterable[CoreEvent], told: Mapping[str, Condition], now: float) -> Iterator[CoreEvent]:
     """Those that add to what the node's conditions say.
 
     Args:
@@ -192,8 +192,8 @@ def still_telling(events: Iterable[CoreEvent], told: Mapping[str, Condition], no
     """
     said = {each.message for each in told.values()}
     for event in events:
-        reasons_of = conditions_of(event.reason) if told else frozenset()
-        if event.message in said or when(event) < now - RECENT:
+        reasons_of = conditions_with_reason(event.reason) if told else frozenset()
+        if event.message in said or event_time(event) < now - WARNING_LIFETIME:
             continue
         if not reasons_of or any(not _passed(event, told.get(each)) for each in reasons_of):
             yield event
@@ -203,6 +203,6 @@ def _passed(event: CoreEvent, condition: Condition | None) -> bool:
     if condition is None or condition.status == "True":
         return True
     try:
-        return when(event) < parse_rfc3339(condition.last_transition_time or "")
+        return event_time(event) < parse_rfc3339(condition.last_transition_time or "")
     except ValueError:
         return False

@@ -6,9 +6,10 @@ nodes for what is to be expected.
 
 from collections.abc import Iterator, Mapping
 
-from tessera.explain.explanation import Answer, age, counted
-from tessera.explain.snapshot import View
+from tessera.explain.explanation import Explanation
+from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
+from tessera.phrasing import age, count_noun
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Milestone, Record
 from tessera.provisioning.node_readiness import driver_status, lack
 from tessera.provisioning.phases import Span, now_in, phases_of, remaining, since, span
@@ -47,7 +48,7 @@ _HELP: Mapping[Milestone, tuple[str, ...]] = {
 }
 
 
-def coming_up(view: View, node: Node) -> Answer | None:
+def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
     """The answer of a node on its way; None if it is on none, or has come up.
 
     A node that a controller follows no more, since it is older than that, is judged by what it shows now.
@@ -56,11 +57,11 @@ def coming_up(view: View, node: Node) -> Answer | None:
     if record is None or record.usable:
         return None
     overdue, extended = _late(node)
-    registered = record.at.get(Milestone.REGISTERED, view.sight.now)
+    registered = record.at.get(Milestone.REGISTERED, view.snapshot.now)
     phase = now_in(record)
-    if phase is None or (overdue is None and view.sight.now - registered > FRESH):
+    if phase is None or (overdue is None and view.snapshot.now - registered > FRESH):
         return None
-    return Answer(
+    return Explanation(
         case="overdue" if overdue is not None else "coming-up",
         verdict=_verdict(view, node, record, phase, overdue),
         facts=tuple(_facts(view, node, record, overdue or extended)),
@@ -68,7 +69,7 @@ def coming_up(view: View, node: Node) -> Answer | None:
     )
 
 
-def came_up(node: Node) -> Iterator[str]:
+def describe_startup(node: Node) -> Iterator[str]:
     """How long a node took that came up, as a fact; one that stood there before, from when a driver was asked for."""
     record = record_on(node)
     if record is None:
@@ -92,9 +93,9 @@ def _late(node: Node) -> tuple[Condition | None, Condition | None]:
     return (None, found) if found.reason == EXTENDED else (found, None)
 
 
-def _verdict(view: View, node: Node, record: Record, phase: Milestone, overdue: Condition | None) -> str:
+def _verdict(view: ClusterView, node: Node, record: Record, phase: Milestone, overdue: Condition | None) -> str:
     began = since(record)
-    for_ = f" since {age(view.sight.now - began)}" if began is not None else ""
+    for_ = f" since {age(view.snapshot.now - began)}" if began is not None else ""
     if overdue is not None:
         return f"has not come up in time ({overdue.reason}): it is in phase {phase.value}{for_}"
     told = driver_status(node)
@@ -103,7 +104,7 @@ def _verdict(view: View, node: Node, record: Record, phase: Milestone, overdue: 
     return f"is on its way to usable cards: it is in phase {phase.value}{for_}, {awaited or 'not over yet'}"
 
 
-def _facts(view: View, node: Node, record: Record, late: Condition | None) -> Iterator[str]:
+def _facts(view: ClusterView, node: Node, record: Record, late: Condition | None) -> Iterator[str]:
     if late is not None:
         yield late.message
     told = driver_status(node)
@@ -127,11 +128,11 @@ def _parts(record: Record) -> str:
     return ", ".join(f"{name} {took:.0f} s" for name, took in known if took >= 1)
 
 
-def _expected(view: View, record: Record) -> Iterator[str]:
-    found = remaining(record, view.sight.history, view.sight.now)
+def _expected(view: ClusterView, record: Record) -> Iterator[str]:
+    found = remaining(record, view.snapshot.history, view.snapshot.now)
     if not found.n:
         return
-    alike = f"{counted(found.n, 'node')} that came to the driver in the same way"
+    alike = f"{count_noun(found.n, 'node')} that came to the driver in the same way"
     if found.seconds is None:
         yield f"it takes longer than each of {alike}"
     else:

@@ -18,15 +18,16 @@ from tessera.api.names import MIG_CONFIG_LABEL, MIG_CONFIG_STATE_LABEL, is_on_de
 from tessera.api.node_offers import OFFERS_ANNOTATION, NodeOffer, OfferKind, decode_offers
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.driver.nodes.node_status import read_status
-from tessera.explain.explanation import Answer, listed
+from tessera.explain.explanation import Explanation
 from tessera.explain.fixed_resources import dynamic_resources
-from tessera.explain.node_reasons import blanks_of, help_about, help_about_nothing, still_telling
-from tessera.explain.node_startup import came_up, coming_up
-from tessera.explain.snapshot import AGENT_LABEL, View
+from tessera.explain.node_reasons import relevant_warnings, remedies_for, remedies_for_empty_node, remedy_fields
+from tessera.explain.node_startup import describe_startup, explain_startup
+from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import Condition, Node
+from tessera.phrasing import list_names
 
 #: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.
-AGENT_COMES: Mapping[str, str | None] = {
+AGENT_NODE_LABELS: Mapping[str, str | None] = {
     MIG_CONFIG_LABEL: None,
     **dict.fromkeys(PRESENT_LABELS, "true"),
     **dict.fromkeys(ACCELERATOR_LABELS),
@@ -59,7 +60,7 @@ _ASPECTS = (
 )
 
 
-def answer_about_node(view: View, node: Node) -> Answer:
+def explain_node(view: ClusterView, node: Node) -> Explanation:
     """How the cards of a node stand.
 
     Args:
@@ -67,7 +68,7 @@ def answer_about_node(view: View, node: Node) -> Answer:
         node: which.
     """
     return (
-        coming_up(view, node)
+        explain_startup(view, node)
         or _down(view, node)
         or _without_driver(view, node)
         or _changing_driver(view, node)
@@ -79,12 +80,12 @@ def answer_about_node(view: View, node: Node) -> Answer:
 # Before anything is said of cards
 
 
-def _down(view: View, node: Node) -> Answer | None:
+def _down(view: ClusterView, node: Node) -> Explanation | None:
     ready = _condition(node, "Ready")
     if ready is not None and ready.status == "True":
         return None
     said = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
-    return Answer(
+    return Explanation(
         case="node-down",
         verdict="is not ready, so nothing on it can be said to be as asked",
         facts=(said, *_facts(view, node, "when last heard of, ")),
@@ -92,7 +93,7 @@ def _down(view: View, node: Node) -> Answer | None:
     )
 
 
-def _without_driver(view: View, node: Node) -> Answer | None:
+def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
     """An agent that waits is not ready, and not the one to look at."""
     told = _condition(node, ADVERTISED)
     if told is None or told.status != "False":
@@ -100,20 +101,20 @@ def _without_driver(view: View, node: Node) -> Answer | None:
     verdict = "gives no card to kubelet"
     if told.reason == WAITING_FOR_KUBELET:
         verdict = "has given its cards to kubelet, which does not count them yet"
-    return Answer(
+    return Explanation(
         case=_words(told.reason),
         verdict=f"{verdict} ({told.reason})",
         facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when there was a driver last, ")),
-        help=help_about(ADVERTISED, told.reason, blanks_of(node, view.agent(node.metadata.name))),
+        help=remedies_for(ADVERTISED, told.reason, remedy_fields(node, view.agent(node.metadata.name))),
     )
 
 
-def _changing_driver(view: View, node: Node) -> Answer | None:
+def _changing_driver(view: ClusterView, node: Node) -> Explanation | None:
     """Pods may still use the cards, and what is awaited may be one of them."""
     told = _driver(node)
     if told is None or told.phase is not Phase.UPGRADING:
         return None
-    return Answer(
+    return Explanation(
         case="changing-driver",
         verdict="is being given another driver, and takes no new pods until it has it",
         facts=(f"driver: {told.reason}", *_facts(view, node)),
@@ -125,19 +126,19 @@ def _driver(node: Node) -> DriverStatus | None:
     return read_status(node.metadata.annotations.get(DRIVER_ANNOTATION, ""))
 
 
-def _without_agent(view: View, node: Node) -> Answer | None:
+def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
     fault = view.agent_fault(node.metadata.name)
     if not fault:
         return None
     if not _agent_comes(node) and not _told(node):
-        return Answer(
+        return Explanation(
             case="no-agent",
             verdict="has no agent, and no label that says it has a GPU",
-            facts=(f"an agent comes to nodes with one of {', '.join(map(_label_text, AGENT_COMES.items()))}",),
+            facts=(f"an agent comes to nodes with one of {', '.join(map(_label_text, AGENT_NODE_LABELS.items()))}",),
             help=(f"if it has cards: kubectl label node {node.metadata.name} nvidia.com/gpu.present=true",),
         )
     label = "=".join(AGENT_LABEL)
-    return Answer(
+    return Explanation(
         case="agent-down",
         verdict="has no agent that runs: nothing about its cards changes until one does",
         facts=(fault, *_facts(view, node, "as its agent said last, ")),
@@ -150,7 +151,7 @@ def _without_agent(view: View, node: Node) -> Answer | None:
 
 def _agent_comes(node: Node) -> bool:
     labels = node.metadata.labels
-    return any(name in labels and value in (None, labels[name]) for name, value in AGENT_COMES.items())
+    return any(name in labels and value in (None, labels[name]) for name, value in AGENT_NODE_LABELS.items())
 
 
 def _label_text(label: tuple[str, str | None]) -> str:
@@ -161,30 +162,30 @@ def _label_text(label: tuple[str, str | None]) -> str:
 # What the agent says
 
 
-def _as_told(view: View, node: Node) -> Answer:
+def _as_told(view: ClusterView, node: Node) -> Explanation:
     told = _told(node)
     facts = tuple(_facts(view, node))
-    blanks = blanks_of(node, view.agent(node.metadata.name))
+    blanks = remedy_fields(node, view.agent(node.metadata.name))
     for aspect in _ASPECTS:
         found = told.get(aspect.type)
         if found is not None and found.status == "False":
-            return Answer(
+            return Explanation(
                 case=_words(found.reason),
                 verdict=f"{aspect.wrong} ({found.reason})",
                 facts=_first(facts, aspect.title),
-                help=help_about(found.type, found.reason, blanks),
+                help=remedies_for(found.type, found.reason, blanks),
             )
     for aspect in _ASPECTS:
         found = told.get(aspect.type)
         if found is not None and found.status != "True":
-            return Answer(
+            return Explanation(
                 case="changing",
                 verdict=f"is being changed ({found.reason})",
                 facts=_first(facts, aspect.title),
-                help=help_about(found.type, found.reason, blanks),
+                help=remedies_for(found.type, found.reason, blanks),
             )
     if not told:
-        return Answer(
+        return Explanation(
             case="untold",
             verdict="has an agent that has said nothing of its cards yet",
             facts=facts,
@@ -192,13 +193,13 @@ def _as_told(view: View, node: Node) -> Answer:
         )
     given = _given(node)
     if not given:
-        return Answer(
+        return Explanation(
             case="nothing",
             verdict="is as asked, and offers nothing",
             facts=facts,
-            help=help_about_nothing(node.metadata.name),
+            help=remedies_for_empty_node(node.metadata.name),
         )
-    return Answer(case="as-asked", verdict=f"is as asked: {listed(given)}", facts=facts)
+    return Explanation(case="as-asked", verdict=f"is as asked: {list_names(given)}", facts=facts)
 
 
 def _words(reason: str) -> str:
@@ -237,7 +238,7 @@ def _allocatable(node: Node) -> dict[str, str]:
 # Facts
 
 
-def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
+def _facts(view: ClusterView, node: Node, since: str = "") -> Iterator[str]:
     told, driver = _told(node), _driver(node)
     if driver is not None and driver.leaving:
         yield f"driver: {driver.reason}"
@@ -246,11 +247,11 @@ def _facts(view: View, node: Node, since: str = "") -> Iterator[str]:
             yield f"{aspect.title}: {since}{told[aspect.type].message or told[aspect.type].reason}"
     yield from _labels(node)
     yield from _offered(node)
-    yield from came_up(node)
-    if "pods" in view.sight.unseen:
+    yield from describe_startup(node)
+    if "pods" in view.snapshot.forbidden:
         yield "you may not list pods: whether an agent runs is not known"
     events = view.events_on("Node", node.metadata.name, warnings=True)
-    yield from map(view.told, list(still_telling(events, told, view.sight.now))[-_EVENTS:])
+    yield from map(view.describe_event, list(relevant_warnings(events, told, view.snapshot.now))[-_EVENTS:])
 
 
 def _labels(node: Node) -> Iterator[str]:

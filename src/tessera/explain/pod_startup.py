@@ -10,10 +10,10 @@ from tessera.controller.objects.pod_info import PodFacts
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import wanted_text
 from tessera.controller.slicing.slicer import Slicer
-from tessera.explain.capacity import no_room
-from tessera.explain.explanation import Answer
-from tessera.explain.fixed_resources import answer_about_fixed, fixed_requests, offered_fixed
-from tessera.explain.snapshot import AGENT_LABEL, View
+from tessera.explain.capacity import explain_no_room
+from tessera.explain.explanation import Explanation
+from tessera.explain.fixed_resources import any_node_offers, explain_fixed_request, fixed_requests
+from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import CoreEvent, Pod
 
 #: Events with which the agent says that a slice cannot be made (:mod:`tessera.agent.slices.state_machine`).
@@ -27,7 +27,9 @@ _EVENTS = 3
 # Not bound
 
 
-def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None) -> Answer:
+def explain_unscheduled(
+    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
+) -> Explanation:
     """Past the gates, without a node.
 
     Args:
@@ -41,7 +43,7 @@ def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: 
     if promise is not None:
         made = promise.result is not None and promise.result[1] == "created"
         agent = view.agent_fault(promise.node)
-        return Answer(
+        return Explanation(
             case="agent-down" if agent and not made else "unscheduled",
             verdict=(
                 f"waits for the agent on node {promise.node}, which does not run and makes its slice"
@@ -58,9 +60,9 @@ def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: 
     if slicer.home_of(facts) is not None:
         return _lost(view, slicer, facts)
     asked = fixed_requests(pod)
-    if offered_fixed(view, asked):
-        return answer_about_fixed(view, pod, asked)
-    return Answer(
+    if any_node_offers(view, asked):
+        return explain_fixed_request(view, pod, asked)
+    return Explanation(
         case="not-gated",
         verdict="was never held by Tessera's gate, so kube-scheduler looks for a node with fixed slices",
         facts=(f"it asks for {wanted_text(facts)}", *says),
@@ -71,12 +73,12 @@ def unscheduled(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: 
     )
 
 
-def _scheduler(view: View, pod: Pod) -> Iterator[str]:
+def _scheduler(view: ClusterView, pod: Pod) -> Iterator[str]:
     conditions = [c for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "False" and c.message]
     if conditions:
         yield conditions[0].message
         return
-    events = [each for each in view.events_about(pod.metadata.uid) if each.reason == "FailedScheduling"]
+    events = [each for each in view.events_of(pod.metadata.uid) if each.reason == "FailedScheduling"]
     if events:
         yield events[-1].message
 
@@ -91,19 +93,19 @@ def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
     return ("ask again in a moment; if nothing moves, see that kube-scheduler runs",)
 
 
-def _lost(view: View, slicer: Slicer, facts: PodFacts) -> Answer:
+def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
     asks = f"it asks for {wanted_text(facts)} and must run on node {slicer.home_of(facts)}"
     planned = slicer.ledger.live(facts.uid)
     if planned is not None:
-        return Answer(
+        return Explanation(
             case="placing",
             verdict="is past the gate without a slice on record; there is room, and the controller is to record it",
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
             help=("ask again in a moment; if nothing moves, read the controller's log",),
         )
     reason = slicer.waiting.get(facts.uid)
-    why = (no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
-    return Answer(
+    why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
+    return Explanation(
         case="lost",
         verdict="is past the gate but has no slice on record",
         facts=(asks, *why),
@@ -114,7 +116,9 @@ def _lost(view: View, slicer: Slicer, facts: PodFacts) -> Answer:
 # On its node
 
 
-def at_node(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None) -> Answer:
+def explain_bound(
+    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
+) -> Explanation:
     """Bound to a node.
 
     Args:
@@ -132,9 +136,9 @@ def at_node(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allo
         else f"{wanted_text(facts)} of node {facts.node}, whose cards Tessera does not slice"
     )
     if facts.leaving:
-        return Answer(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
+        return Explanation(case="leaving", verdict=f"is being deleted; it has {where}, on node {facts.node}")
     if pod.status.phase == "Running":
-        return Answer(
+        return Explanation(
             case="runs",
             verdict=f"runs on node {facts.node}",
             facts=(f"it has {where}", *_containers(pod), *_restarts(pod)),
@@ -142,10 +146,10 @@ def at_node(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allo
     return _starting(view, pod, facts, promise, where)
 
 
-def _starting(view: View, pod: Pod, facts: PodFacts, promise: Allocation | None, where: str) -> Answer:
+def _starting(view: ClusterView, pod: Pod, facts: PodFacts, promise: Allocation | None, where: str) -> Explanation:
     down = _node_fault(view, facts.node)
     if down:
-        return Answer(
+        return Explanation(
             case="node-down",
             verdict=f"cannot start: its node {facts.node} is not ready",
             facts=(down, f"its slice: {where}"),
@@ -154,34 +158,34 @@ def _starting(view: View, pod: Pod, facts: PodFacts, promise: Allocation | None,
     if promise is not None and (promise.result is None or promise.result[1] != "created"):
         return _slicing(view, pod, facts, where)
     stuck = tuple(_containers(pod))
-    trouble = [each for each in view.events_about(pod.metadata.uid, warnings=True) if each.reason != "FailedScheduling"]
-    return Answer(
+    trouble = [each for each in view.events_of(pod.metadata.uid, warnings=True) if each.reason != "FailedScheduling"]
+    return Explanation(
         case="container-waits" if stuck else "starting",
         verdict=(
             f"has its slice but does not start: {stuck[0]}"
             if stuck
             else f"is starting on node {facts.node}; its slice is there"
         ),
-        facts=(f"its slice: {where}", *stuck[1:], *map(view.told, trouble[-_EVENTS:])),
+        facts=(f"its slice: {where}", *stuck[1:], *map(view.describe_event, trouble[-_EVENTS:])),
         help=(f"kubectl describe pod -n {facts.namespace} {facts.name}",) if stuck or trouble else (),
     )
 
 
-def _slicing(view: View, pod: Pod, facts: PodFacts, where: str) -> Answer:
+def _slicing(view: ClusterView, pod: Pod, facts: PodFacts, where: str) -> Explanation:
     """Promised there and bound, but the agent has not said that the slices exist."""
-    events = view.events_about(pod.metadata.uid)
+    events = view.events_of(pod.metadata.uid)
     failed = [each for each in events if each.reason in _FAILED]
     agent = view.agent_fault(facts.node)
     log = f"kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix"
     if agent:
-        return Answer(
+        return Explanation(
             case="agent-down",
             verdict=f"cannot start: the agent on node {facts.node} does not run, which makes its slice",
             facts=(agent, f"to be made: {where}", *_last(view, failed)),
             help=(f"bring it up: kubectl describe daemonset -n tessera-system {AGENT_LABEL[1]}", f"its log: {log}"),
         )
     if failed:
-        return Answer(
+        return Explanation(
             case="slice-failed",
             verdict=f"cannot start: its slice could not be made ({failed[-1].message})",
             facts=(f"to be made: {where}", *_last(view, failed), "the agent tries again by itself"),
@@ -191,7 +195,7 @@ def _slicing(view: View, pod: Pod, facts: PodFacts, where: str) -> Answer:
                 "delete the pod, so that it is placed anew",
             ),
         )
-    return Answer(
+    return Explanation(
         case="slice-being-made",
         verdict=f"is starting: the agent on node {facts.node} is making its slice",
         facts=(f"to be made: {where}", *_last(view, events)),
@@ -199,14 +203,14 @@ def _slicing(view: View, pod: Pod, facts: PodFacts, where: str) -> Answer:
     )
 
 
-def _last(view: View, events: list[CoreEvent]) -> Iterator[str]:
-    yield from map(view.told, events[-_EVENTS:])
+def _last(view: ClusterView, events: list[CoreEvent]) -> Iterator[str]:
+    yield from map(view.describe_event, events[-_EVENTS:])
 
 
-def _node_fault(view: View, name: str) -> str:
+def _node_fault(view: ClusterView, name: str) -> str:
     node = view.node(name)
     if node is None:
-        return "" if "nodes" in view.sight.unseen else f"there is no node {name} any more"
+        return "" if "nodes" in view.snapshot.forbidden else f"there is no node {name} any more"
     ready = next((each for each in node.status.conditions if each.type == "Ready"), None)
     if ready is None:
         return f"node {name} has no Ready condition"

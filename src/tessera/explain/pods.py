@@ -15,12 +15,13 @@ from tessera.controller.objects.pod_info import PodFacts, pod_facts
 from tessera.controller.slicing.allocation import Allocation
 from tessera.controller.slicing.messages import wanted_text
 from tessera.controller.slicing.slicer import Slicer
-from tessera.explain.capacity import no_room
-from tessera.explain.explanation import Answer, listed
-from tessera.explain.fixed_resources import answer_about_fixed, asked_text, fixed_requests
-from tessera.explain.pod_startup import at_node, unscheduled
-from tessera.explain.snapshot import View
+from tessera.explain.capacity import explain_no_room
+from tessera.explain.explanation import Explanation
+from tessera.explain.fixed_resources import explain_fixed_request, fixed_requests, format_requests
+from tessera.explain.pod_startup import explain_bound, explain_unscheduled
+from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Pod
+from tessera.phrasing import list_names
 from tessera.text import one_line
 
 #: Gates of Kueue, whose objects say more than the gate does.
@@ -37,7 +38,7 @@ _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintTolerati
 _TOO_MANY_SHARES = "maximum request size for shared resources"
 
 
-def answer_about(view: View, pod: Pod) -> Answer:
+def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
     """Why a pod does not run, or that it does.
 
     Args:
@@ -51,10 +52,10 @@ def answer_about(view: View, pod: Pod) -> Answer:
     return _named(answer, pod)
 
 
-def _named(answer: Answer, pod: Pod) -> Answer:
+def _named(answer: Explanation, pod: Pod) -> Explanation:
     """The answer with whose it is, and why it asks for what it asks for if that was chosen for it."""
     chosen = pod.metadata.annotations.get(CHOSEN_REASON)
-    return Answer(
+    return Explanation(
         case=answer.case,
         verdict=answer.verdict,
         facts=(*answer.facts, *([f"what it asks for was chosen for it: {chosen}"] if chosen else [])),
@@ -66,27 +67,27 @@ def _named(answer: Answer, pod: Pod) -> Answer:
 # Before and beside us
 
 
-def _over(pod: Pod, facts: PodFacts) -> Answer | None:
+def _over(pod: Pod, facts: PodFacts) -> Explanation | None:
     status = pod.status
     if status.phase == "Succeeded":
-        return Answer(case="finished", verdict="has finished (Succeeded); its slices are given back")
+        return Explanation(case="finished", verdict="has finished (Succeeded); its slices are given back")
     if status.phase == "Failed":
         if status.reason.startswith(_REJECTED):
-            return Answer(
+            return Explanation(
                 case="rejected",
                 verdict=f"was refused by the node's kubelet for good ({status.reason})",
                 facts=(f"node {facts.node} said: {status.message}",),
                 help=_after_rejection(status.message),
             )
         said = ": ".join(each for each in (status.reason, status.message) if each)
-        return Answer(
+        return Explanation(
             case="failed",
             verdict="has failed; its slices are given back",
             facts=(*([said] if said else []), *_exits(pod)),
             help=(f"read what it wrote: kubectl logs -n {facts.namespace} {facts.name}",),
         )
     if facts.leaving and not facts.node:
-        return Answer(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
+        return Explanation(case="leaving", verdict="is being deleted", facts=_finalizers(pod))
     return None
 
 
@@ -111,9 +112,9 @@ def _finalizers(pod: Pod) -> tuple[str, ...]:
     return (f"waits for the finalizers {names}",) if names else ()
 
 
-def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
+def _not_ours(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation | None:
     if facts.fault:
-        return Answer(
+        return Explanation(
             case="bad-request",
             verdict="cannot run as it is written; Tessera cannot make the slices that it asks for",
             facts=(facts.fault,),
@@ -123,9 +124,9 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
         return None
     mistaken = dict(_misspelt(view, pod))
     if mistaken:
-        return Answer(
+        return Explanation(
             case="misspelt",
-            verdict=f"cannot run as it is written; no node offers {listed(list(mistaken))}",
+            verdict=f"cannot run as it is written; no node offers {list_names(list(mistaken))}",
             facts=(f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
             help=(
                 *(f"ask for {right} instead of {wrong}" for wrong, right in mistaken.items()),
@@ -135,8 +136,8 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
     asked = fixed_requests(pod)
     if asked:
         held = any(gate != GATE for gate in facts.gates)
-        return None if held else answer_about_fixed(view, pod, asked)
-    return Answer(
+        return None if held else explain_fixed_request(view, pod, asked)
+    return Explanation(
         case="runs" if pod.status.phase == "Running" else "no-slices",
         verdict="does not ask for a GPU, so Tessera has no part in it",
         facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
@@ -145,11 +146,11 @@ def _not_ours(view: View, pod: Pod, facts: PodFacts) -> Answer | None:
     )  # fmt: skip
 
 
-def _misspelt(view: View, pod: Pod) -> Iterator[tuple[str, str]]:
+def _misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
     """Resources that a pod asks for under a name that no node gives, and the names that are meant."""
     for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
         right = meant_resource(name) or _meant(name)
-        if right not in {"", name} and not any(name in node.status.allocatable for node in view.sight.nodes):
+        if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
             yield one_line(name), right
 
 
@@ -170,7 +171,7 @@ def _unscheduled_message(pod: Pod) -> Iterator[str]:
             yield f"kube-scheduler says: {each.message}"
 
 
-def _other_gate(pod: Pod, facts: PodFacts) -> Answer | None:
+def _other_gate(pod: Pod, facts: PodFacts) -> Explanation | None:
     others = [gate for gate in facts.gates if gate != GATE]
     if not others:
         return None
@@ -182,11 +183,11 @@ def _other_gate(pod: Pod, facts: PodFacts) -> Answer | None:
             f"see why Kueue has not admitted it: kubectl get workloads.kueue.x-k8s.io -n {facts.namespace}",
             *([f"see its queue: kubectl describe localqueue -n {facts.namespace} {queue}"] if queue else []),
         )
-    return Answer(
+    return Explanation(
         case="other-gate",
         verdict=f"waits for {'Kueue' if kueue else 'another operator'}, which holds it by the gate {', '.join(others)}",
         facts=(
-            f"it asks for {wanted_text(facts) or asked_text(fixed_requests(pod))}",
+            f"it asks for {wanted_text(facts) or format_requests(fixed_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
             *(["a slice is looked for once that gate is gone; Tessera's own gate goes last"] if facts.gated else []),
         ),
@@ -197,37 +198,39 @@ def _other_gate(pod: Pod, facts: PodFacts) -> Answer | None:
 # With the controller's state
 
 
-def _with_state(view: View, slicer: Slicer, pod: Pod, facts: PodFacts) -> Answer:
+def _with_state(view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts) -> Explanation:
     promise = slicer.ledger.live(PodUid(pod.metadata.uid))
     recorded = promise if promise is not None and promise.recorded else None
     if facts.gated:
         return _behind_our_gate(view, slicer, pod, facts, promise)
     if not facts.node:
-        return unscheduled(view, slicer, pod, facts, recorded)
-    return at_node(view, slicer, pod, facts, recorded)
+        return explain_unscheduled(view, slicer, pod, facts, recorded)
+    return explain_bound(view, slicer, pod, facts, recorded)
 
 
-def _behind_our_gate(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None) -> Answer:
+def _behind_our_gate(
+    view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
+) -> Explanation:
     fault = view.controller_fault()
     if fault:
         return _no_controller(view, slicer, facts, promise, fault)
-    refused = [each for each in view.events_about(pod.metadata.uid) if each.reason == "SliceRefused"]
+    refused = [each for each in view.events_of(pod.metadata.uid) if each.reason == "SliceRefused"]
     if promise is not None:
         where = f"{view.slices(promise.slices)}, on node {promise.node}"
         done = "promised and written down" if promise.recorded else "free for it"
-        return Answer(
+        return Explanation(
             case="placing",
             verdict="is about to be released: there is room, and the controller is at it",
-            facts=(f"{done}: {where}", *(view.told(each) for each in refused[-1:])),
+            facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
             help=("ask again in a moment; if nothing moves, read the controller's log", _CONTROLLER_LOG),
         )
     reason = slicer.waiting.get(facts.uid)
     if reason is not None:
-        return no_room(view, slicer, facts, reason)
-    return Answer(
+        return explain_no_room(view, slicer, facts, reason)
+    return Explanation(
         case="held",
         verdict="is held by Tessera's gate, and the controller does not plan it",
-        facts=tuple(view.told(each) for each in refused[-1:]),
+        facts=tuple(view.describe_event(each) for each in refused[-1:]),
         help=("read the controller's log", _CONTROLLER_LOG),
     )
 
@@ -235,13 +238,15 @@ def _behind_our_gate(view: View, slicer: Slicer, pod: Pod, facts: PodFacts, prom
 _CONTROLLER_LOG = "kubectl logs -n tessera-system deployment/tessera-controller"
 
 
-def _no_controller(view: View, slicer: Slicer, facts: PodFacts, promise: Allocation | None, fault: str) -> Answer:
+def _no_controller(
+    view: ClusterView, slicer: Slicer, facts: PodFacts, promise: Allocation | None, fault: str
+) -> Explanation:
     reason = slicer.waiting.get(facts.uid)
     if promise is not None:
         then = f"there is room for it: {view.slices(promise.slices)}, on node {promise.node}"
     else:
         then = f"and then: {reason.text}" if reason is not None else ""
-    return Answer(
+    return Explanation(
         case="no-controller",
         verdict="waits for Tessera's controller, which does not run",
         facts=(f"it asks for {wanted_text(facts)}", fault, *([then] if then else [])),
@@ -255,17 +260,17 @@ def _no_controller(view: View, slicer: Slicer, facts: PodFacts, promise: Allocat
 # Without
 
 
-def _by_events(view: View, pod: Pod, facts: PodFacts) -> Answer:
+def _by_events(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation:
     """For somebody who may see only the pod and what was told about it."""
-    unseen = f"you may not list {', '.join(sorted(view.sight.unseen))}: this is what the pod and its events say"
-    told = [view.told(each) for each in view.events_about(pod.metadata.uid)[-3:]]
+    unseen = f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this is what the pod and its events say"
+    told = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
     asks = f"it asks for {wanted_text(facts)}"
     if pod.status.phase == "Running":
-        return Answer(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, unseen))
+        return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, unseen))
     if facts.gated:
         case, verdict = "held", "waits for a slice behind Tessera's gate"
     elif not facts.node:
         case, verdict = "unscheduled", "has a slice and waits for kube-scheduler"
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
-    return Answer(case=case, verdict=verdict, facts=(asks, *_unscheduled_message(pod), *told, unseen))
+    return Explanation(case=case, verdict=verdict, facts=(asks, *_unscheduled_message(pod), *told, unseen))

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
-from tessera.explain.explanation import Report
-from tessera.explain.nodes import answer_about_node
-from tessera.explain.pods import answer_about
-from tessera.explain.snapshot import LEASE, Sight, View
-from tessera.explain.workloads import Workload, report_about, slice_quotas
+from tessera.explain.explanation import ExplanationReport
+from tessera.explain.nodes import explain_node
+from tessera.explain.pods import explain_pod
+from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
+from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
 from tessera.kube.client import Client
 from tessera.kube.errors import ApiError, Forbidden, NotFound
 from tessera.kube.meta import Resource
@@ -76,14 +76,14 @@ AGENT_NAMESPACE = "tessera-system"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Query:
     """What the user named: a kind in lower case and a name."""
 
     kind: str
     name: str
 
 
-def asked(text: str) -> Asked:
+def parse_query(text: str) -> Query:
     """Reads ``NAME`` or ``KIND/NAME``; a kind may be written as kubectl takes or prints it (``deployment.apps/web``).
 
     Raises:
@@ -99,10 +99,10 @@ def asked(text: str) -> Asked:
     if len(name) > _LONGEST_NAME or _NAME.fullmatch(name) is None:
         rule = f"at most {_LONGEST_NAME} lower case letters, digits, dots and dashes"
         raise ValueError(f'"{one_line(text)}": there can be no {kind} of this name; names are {rule}')
-    return Asked(kind, name)
+    return Query(kind, name)
 
 
-async def report(client: Client, clock: Clock, what: Asked, namespace: str) -> Report:
+async def explain(client: Client, clock: Clock, what: Query, namespace: str) -> ExplanationReport:
     """Everything about what was asked.
 
     Raises:
@@ -118,22 +118,22 @@ async def report(client: Client, clock: Clock, what: Asked, namespace: str) -> R
     except NotFound as error:
         await _hint(client, what, namespace, error)
         raise
-    return report_about(View(await _sight(client, clock, namespace)), workload)
+    return explain_workload(ClusterView(await _sight(client, clock, namespace)), workload)
 
 
-async def _pod(client: Client, clock: Clock, what: Asked, namespace: str) -> Report:
+async def _pod(client: Client, clock: Clock, what: Query, namespace: str) -> ExplanationReport:
     try:
         pod = await client.get(PODS, what.name, namespace)
     except NotFound as error:
         await _hint(client, what, namespace, error)
-        for line in slice_quotas((await _some(client, RESOURCE_QUOTAS, namespace))[0]):
+        for line in exhausted_quotas((await _some(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
-    view = View(await _sight(client, clock, namespace, pod))
-    return Report(kind="pod", namespace=namespace, name=what.name, answers=(answer_about(view, pod),))
+    view = ClusterView(await _sight(client, clock, namespace, pod))
+    return ExplanationReport(kind="pod", namespace=namespace, name=what.name, answers=(explain_pod(view, pod),))
 
 
-async def _hint(client: Client, what: Asked, namespace: str, error: NotFound) -> None:
+async def _hint(client: Client, what: Query, namespace: str, error: NotFound) -> None:
     """Notes what may have been meant: another namespace, a node, a name that is close."""
     try:
         await client.get(NAMESPACES, namespace)
@@ -160,7 +160,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-async def _node(client: Client, clock: Clock, name: str) -> Report:
+async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
     node, history, pods, events = await asyncio.gather(
         client.get(NODES, name),
         _history(client),
@@ -170,10 +170,10 @@ async def _node(client: Client, clock: Clock, name: str) -> Report:
     unseen = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
     # The controller's state has no part in what is said of a node.
     unseen.add(INSTASLICES.plural)
-    sight = Sight(
-        now=clock.now(), pods=pods[0], nodes=[node], events=events[0], history=history, unseen=frozenset(unseen)
+    sight = Snapshot(
+        now=clock.now(), pods=pods[0], nodes=[node], events=events[0], history=history, forbidden=frozenset(unseen)
     )
-    return Report(kind="node", namespace="", name=name, answers=(answer_about_node(View(sight), node),))
+    return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(sight), node),))
 
 
 async def _history(client: Client) -> Sequence[Record]:
@@ -190,7 +190,7 @@ async def _history(client: Client) -> Sequence[Record]:
 # The cluster
 
 
-async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Sight:
+async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Snapshot:
     """What may be read of everything; ``pod`` is the one that is asked about, if it is one."""
     about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
     pods, nodes, instaslices, leases, events, quotas = await asyncio.gather(
@@ -214,7 +214,7 @@ async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None =
         if not allowed
     }
     seen = pods[0] if pods[1] else (await _some(client, PODS, namespace))[0]
-    return Sight(
+    return Snapshot(
         now=clock.now(),
         pods=seen if pod is None else _with(seen, pod),
         nodes=nodes[0],
@@ -222,7 +222,7 @@ async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None =
         leases=leases[0],
         events=events[0],
         quotas=quotas[0],
-        unseen=frozenset(unseen),
+        forbidden=frozenset(unseen),
     )
 
 
@@ -246,7 +246,7 @@ async def _some(
 # Workloads
 
 
-async def _workload(client: Client, what: Asked, namespace: str) -> Workload:
+async def _workload(client: Client, what: Query, namespace: str) -> WorkloadState:
     if what.kind == "job":
         return _job(await client.get(JOBS, what.name, namespace))
     item = await client.get(_WORKLOADS[what.kind], what.name, namespace)
@@ -255,11 +255,11 @@ async def _workload(client: Client, what: Asked, namespace: str) -> Workload:
         every = (await client.list(REPLICASETS, namespace)).items
         makers = [each for each in every if _owned(each, item.metadata.uid)]
     replicas = item.spec.replicas
-    return Workload(
+    return WorkloadState(
         kind=what.kind,
         namespace=namespace,
         name=what.name,
-        makers=frozenset({item.metadata.uid, *(each.metadata.uid for each in makers)}),
+        controller_uids=frozenset({item.metadata.uid, *(each.metadata.uid for each in makers)}),
         desired=_DEFAULT_REPLICAS if replicas is None else replicas,
         conditions=(*_conditions(makers), *item.status.conditions),
     )
@@ -273,17 +273,17 @@ def _conditions(makers: Sequence[ReplicaSet]) -> list[Condition]:
     return [condition for each in makers if each.spec.replicas for condition in each.status.conditions]
 
 
-def _job(job: Job) -> Workload:
+def _job(job: Job) -> WorkloadState:
     """A job wants as many pods at a time as it has parallelism, but no more than successes are missing."""
     over = any(each.type in {"Complete", "Failed"} and each.status == "True" for each in job.status.conditions)
     wanted = _DEFAULT_REPLICAS if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is not None:
         wanted = min(wanted, max(0, job.spec.completions - job.status.succeeded))
-    return Workload(
+    return WorkloadState(
         kind="job",
         namespace=job.metadata.namespace,
         name=job.metadata.name,
-        makers=frozenset({job.metadata.uid}),
+        controller_uids=frozenset({job.metadata.uid}),
         desired=0 if over or job.spec.suspend else wanted,
         suspended=job.spec.suspend,
         conditions=job.status.conditions,

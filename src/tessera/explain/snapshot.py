@@ -1,8 +1,8 @@
-"""What of the cluster an answer is made from: objects as they were read, and the controller's own state from them.
+"""The objects an explanation is made from, and the controller's state as it follows from them.
 
-Somebody who asks may not be allowed to read everything. What was refused is named in :attr:`Sight.unseen`; without
-pods, nodes or Instaslice objects of the whole cluster there is no state of the controller, and answers rest on what the
-pod itself and its events say.
+The user may not be allowed to read everything: :attr:`Snapshot.forbidden` names the kinds that were refused. Without
+the pods, nodes and Instaslice objects of the whole cluster the controller's state cannot be made; explanations then
+rest on the pod itself and its events.
 """
 
 import textwrap
@@ -16,39 +16,39 @@ from tessera.api.operator.settings import SYSTEM_NAMESPACE
 from tessera.clock import parse_rfc3339
 from tessera.controller.slicing.slicer import Slicer
 from tessera.controller.slicing.stored import state_of
-from tessera.explain.explanation import age
 from tessera.kube.resources import CoreEvent, Lease, Node, Pod, ResourceQuota
 from tessera.limits import EVENT_SHOWN, LEASE_DURATION
+from tessera.phrasing import age
 from tessera.provisioning.milestones import Record
 
 #: Label of the agents' pods and name of the controller's Lease, as deploy/ has them.
 AGENT_LABEL = ("app.kubernetes.io/name", "tessera-agent")
 LEASE = "tessera-controller"
 
-#: Without these the controller's state cannot be made.
-NEEDED = frozenset({"pods", "nodes", "instaslices"})
+#: Kinds without which the controller's state cannot be made.
+REQUIRED_KINDS = frozenset({"pods", "nodes", "instaslices"})
 
-#: Times the Lease's duration that it may be old: two clocks are compared, and the holder may be slow.
+#: A Lease may be this many of its durations old: two clocks are compared, and the holder may be slow.
 _LEASE_SLACK = 2.0
 _LEASE_SECONDS = 15
-#: Seconds by which clocks that are set at all may differ; a renewal that lies further ahead is forged.
+#: Seconds by which two clocks that are set at all may differ; a renewal further in the future is forged.
 _CLOCKS_APART = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sight:
-    """What was read.
+class Snapshot:
+    """Objects of the cluster, read once.
 
     Attributes:
-        now: when, seconds since 1970.
-        pods: of the cluster, or of the namespace if only that is allowed.
+        now: when they were read, seconds since 1970.
+        pods: pods of the cluster, or of the namespace if the user may read no others.
         nodes: all nodes.
-        instaslices: the nodes' objects.
-        leases: those named like the controller's.
-        events: of the namespace, or of the pod that is asked about.
-        quotas: of the namespace.
-        history: records of nodes that came up, for what is to be expected of one that is on its way.
-        unseen: plural names of what may not be read.
+        instaslices: the Instaslice objects of nodes.
+        leases: Leases with the name of the controller's.
+        events: events of the namespace, or of the pod in question.
+        quotas: ResourceQuotas of the namespace.
+        history: records of nodes that came up; they predict how long another node takes.
+        forbidden: plural names of the kinds that the user may not read.
     """
 
     now: float
@@ -59,25 +59,25 @@ class Sight:
     events: Sequence[CoreEvent] = ()
     quotas: Sequence[ResourceQuota] = ()
     history: Sequence[Record] = ()
-    unseen: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
 
 
-class View:
-    """What follows from a sight, for all rooms that answer.
+class ClusterView:
+    """Look-ups in a snapshot, and the controller's state that follows from it.
 
     Attributes:
-        sight: what was read.
-        slicer: the controller's state, with everything that waits planned once; None if too little may be read.
+        snapshot: the objects as they were read.
+        slicer: the controller's state after one plan for all waiting pods; None if the user may read too little.
     """
 
-    def __init__(self, sight: Sight) -> None:
-        self.sight = sight
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
         self.slicer: Slicer | None = None
-        if not sight.unseen & NEEDED:
-            self.slicer = state_of(sight.pods, sight.nodes, sight.instaslices)
+        if not snapshot.forbidden & REQUIRED_KINDS:
+            self.slicer = state_of(snapshot.pods, snapshot.nodes, snapshot.instaslices)
         self._indexes = {
             gpu.gpu_uuid: index
-            for item in sight.instaslices
+            for item in snapshot.instaslices
             for index, gpu in enumerate(item.status.node_resources.node_gpus)
         }
 
@@ -88,28 +88,28 @@ class View:
         return f"{profile or 'a slice'} on {card}, memory {slots}"
 
     def slices(self, slices: Iterable[Slice]) -> str:
-        """Positions of a pod's slices."""
+        """The positions of a pod's slices, as text."""
         return "; ".join(self.position(each.profile, each.gpu_uuid, each.start, each.size) for each in slices)
 
     def node(self, name: str) -> Node | None:
-        """A node, if it is there and may be seen."""
-        return next((each for each in self.sight.nodes if each.metadata.name == name), None)
+        """The node of this name; None if there is none or the user may not read it."""
+        return next((each for each in self.snapshot.nodes if each.metadata.name == name), None)
 
     def pod(self, key: str) -> Pod | None:
-        """A pod by ``namespace/name``."""
+        """The pod of this ``namespace/name``; None if there is none or the user may not read it."""
         namespace, _, name = key.partition("/")
-        found = (each for each in self.sight.pods if each.metadata.name == name)
+        found = (each for each in self.snapshot.pods if each.metadata.name == name)
         return next((each for each in found if each.metadata.namespace == namespace), None)
 
     # Tessera's own processes
 
     def controller_fault(self) -> str:
-        """Why no controller seems to run; empty if one does, or if that cannot be seen."""
-        if "leases" in self.sight.unseen:
+        """Why no controller seems to run; empty if one does, or if the user may not read Leases."""
+        if "leases" in self.snapshot.forbidden:
             return ""
-        if not self.sight.leases:
+        if not self.snapshot.leases:
             return f"there is no Lease {LEASE}, which a running controller holds"
-        faults = [self._lease_fault(lease) for lease in self.sight.leases]
+        faults = [self._lease_fault(lease) for lease in self.snapshot.leases]
         return "" if not all(faults) else faults[0]
 
     def _lease_fault(self, lease: Lease) -> str:
@@ -117,7 +117,7 @@ class View:
         if not lease.spec.holder_identity:
             return f"nobody holds {where}"
         try:
-            since = self.sight.now - parse_rfc3339(lease.spec.renew_time or "")
+            since = self.snapshot.now - parse_rfc3339(lease.spec.renew_time or "")
         except ValueError:
             return f"{where} was never renewed"
         if since < -_CLOCKS_APART:
@@ -131,8 +131,8 @@ class View:
         return f"{where} was last renewed {age(since)} ago by {lease.spec.holder_identity}"
 
     def agent_fault(self, node: NodeName | str) -> str:
-        """What is wrong with a node's agent as far as its pod shows; empty if it is ready or cannot be seen."""
-        if "pods" in self.sight.unseen:
+        """Why a node's agent does not work, judged by its pod; empty if it is ready or the user may not read pods."""
+        if "pods" in self.snapshot.forbidden:
             return ""
         agent = self.agent(node)
         if agent is None:
@@ -140,26 +140,26 @@ class View:
         return "" if is_ready(agent) else f"the agent's pod {_state(agent)}"
 
     def agent(self, node: NodeName | str) -> Pod | None:
-        """A node's agent, if its pod is there and may be seen; of several, as in an upgrade, one that is ready."""
-        agents = (pod for pod in self.sight.pods if pod.spec.node_name == node and is_agent(pod))
+        """The pod of a node's agent, or None; of several, as in an upgrade, one that is ready."""
+        agents = (pod for pod in self.snapshot.pods if pod.spec.node_name == node and is_agent(pod))
         return max(agents, key=is_ready, default=None)
 
     # Events
 
-    def events_about(self, uid: str, *, warnings: bool = False) -> list[CoreEvent]:
-        """An object's events, newest last."""
-        found = (event for event in self.sight.events if event.involved_object.uid == uid)
-        return sorted((each for each in found if not warnings or each.type == "Warning"), key=when)
+    def events_of(self, uid: str, *, warnings: bool = False) -> list[CoreEvent]:
+        """Events of the object with this UID, newest last."""
+        found = (event for event in self.snapshot.events if event.involved_object.uid == uid)
+        return sorted((each for each in found if not warnings or each.type == "Warning"), key=event_time)
 
     def events_on(self, kind: str, name: str, *, warnings: bool = False) -> list[CoreEvent]:
-        """Events about an object by its name, newest last: kubelet names the Node without the UID that others see."""
-        about = [(event, event.involved_object) for event in self.sight.events]
+        """Events of an object by its name, newest last: kubelet's events carry another UID for the Node."""
+        about = [(event, event.involved_object) for event in self.snapshot.events]
         found = (event for event, item in about if (item.kind, item.name) == (kind, name))
-        return sorted((each for each in found if not warnings or each.type == "Warning"), key=when)
+        return sorted((each for each in found if not warnings or each.type == "Warning"), key=event_time)
 
-    def told(self, event: CoreEvent) -> str:
-        """An event in a line."""
-        ago = f" {age(self.sight.now - when(event))} ago" if when(event) else ""
+    def describe_event(self, event: CoreEvent) -> str:
+        """An event as one line: reason, age, message."""
+        ago = f" {age(self.snapshot.now - event_time(event))} ago" if event_time(event) else ""
         return f"event {event.reason}{ago}: {textwrap.shorten(event.message, EVENT_SHOWN, placeholder=' ...')}"
 
 
@@ -170,8 +170,8 @@ def _state(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name} is not ready ({why or 'unknown'})"
 
 
-def when(event: CoreEvent) -> float:
-    """When an event was seen last, seconds since 1970; 0 if it does not say."""
+def event_time(event: CoreEvent) -> float:
+    """When an event was seen last, seconds since 1970; 0 if the event does not say."""
     last = event.series.last_observed_time if event.series is not None else None
     for text in (last, event.last_timestamp, event.event_time, event.metadata.creation_timestamp):
         if text:

@@ -16,11 +16,12 @@ from tessera.api.names import (
     MIG_RESOURCE_PREFIX,
     QUOTA_RESOURCE,
 )
-from tessera.explain.explanation import Answer, Report, counted
-from tessera.explain.pods import answer_about
-from tessera.explain.snapshot import View
+from tessera.explain.explanation import Explanation, ExplanationReport
+from tessera.explain.pods import explain_pod
+from tessera.explain.snapshot import ClusterView
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
+from tessera.phrasing import count_noun
 
 #: A ReplicaSet's condition while the API server refuses its pods.
 _FAILURE = "ReplicaFailure"
@@ -29,7 +30,7 @@ _FINE = frozenset({"runs", "finished", "leaving"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class WorkloadState:
     """What was asked about.
 
     Attributes:
@@ -45,16 +46,16 @@ class Workload:
     kind: str
     namespace: str
     name: str
-    makers: frozenset[str]
+    controller_uids: frozenset[str]
     desired: int
     suspended: bool = False
     conditions: tuple[Condition, ...] = ()
 
 
-def report_about(view: View, workload: Workload) -> Report:
+def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationReport:
     """Every reason why pods of a workload do not run."""
-    pods = [pod for pod in view.sight.pods if _made_by(pod, workload.makers)]
-    answers = [answer_about(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
+    pods = [pod for pod in view.snapshot.pods if _made_by(pod, workload.controller_uids)]
+    answers = [explain_pod(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
     living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)
     missing = max(0, workload.desired - living)
     # In a rolling update there may be as many pods as there should be, and none of the new template.
@@ -63,7 +64,7 @@ def report_about(view: View, workload: Workload) -> Report:
     shown = [answer for answer in answers if answer.case not in _FINE]
     if not shown and uncreated is None:
         shown = answers
-    return Report(
+    return ExplanationReport(
         kind=workload.kind,
         namespace=workload.namespace,
         name=workload.name,
@@ -76,9 +77,9 @@ def _made_by(pod: Pod, makers: frozenset[str]) -> bool:
     return any(owner.controller and owner.uid in makers for owner in pod.metadata.owner_references)
 
 
-def _together(answers: Iterable[Answer]) -> Iterator[Answer]:
+def _together(answers: Iterable[Explanation]) -> Iterator[Explanation]:
     """Answers of one verdict as one, with all their pods."""
-    found: dict[tuple[str, str], list[Answer]] = {}
+    found: dict[tuple[str, str], list[Explanation]] = {}
     for answer in answers:
         found.setdefault((answer.case, answer.verdict), []).append(answer)
     for same in found.values():
@@ -87,7 +88,9 @@ def _together(answers: Iterable[Answer]) -> Iterator[Answer]:
         yield msgspec.structs.replace(same[0], pods=names, facts=facts)
 
 
-def _summary(workload: Workload, answers: Sequence[Answer], missing: int, uncreated: Answer | None) -> str:
+def _summary(
+    workload: WorkloadState, answers: Sequence[Explanation], missing: int, uncreated: Explanation | None
+) -> str:
     if workload.suspended:
         return "it is suspended (spec.suspend), so it has no pods; Kueue suspends a job until it admits it"
     if not workload.desired and not answers:
@@ -100,29 +103,29 @@ def _summary(workload: Workload, answers: Sequence[Answer], missing: int, uncrea
     parts += [f"{waits} {'does' if waits == 1 else 'do'} not run"] * bool(waits)
     parts += [f"{ended} finished"] * bool(ended) + [f"{missing} {verb}"] * bool(missing)
     parts += ["pods of its new template cannot be created"] * bool(uncreated is not None and not missing)
-    return f"it wants {counted(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
+    return f"it wants {count_noun(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
 
 
 # Pods that do not exist
 
 
-def _uncreated(view: View, workload: Workload) -> Answer | None:
+def _uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None:
     message = next(_failures(view, workload), None)
     if message is None:
         return None
     if "exceeded quota" in message:
-        named = [quota for quota in view.sight.quotas if f"exceeded quota: {quota.metadata.name}," in message]
-        return Answer(
+        named = [quota for quota in view.snapshot.quotas if f"exceeded quota: {quota.metadata.name}," in message]
+        return Explanation(
             case="quota",
             verdict="cannot be created; a quota of the namespace is used up",
-            facts=(message, *_quotas(named or view.sight.quotas)),
+            facts=(message, *_quotas(named or view.snapshot.quotas)),
             help=(
                 f"end pods of namespace {workload.namespace} that hold slices",
                 *(f"raise it: kubectl edit resourcequota -n {workload.namespace} {q.metadata.name}" for q in named),
             ),
         )
     if "failed calling webhook" in message:
-        return Answer(
+        return Explanation(
             case="webhook-down",
             verdict="cannot be created; an admission webhook does not answer",
             facts=(message,),
@@ -133,7 +136,7 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
         )
     if f"'{DEVICE_ACCESS_POLICY}'" in message:
         allowed = f"{DEVICE_ACCESS_LABEL}={DEVICE_ACCESS_ALLOWED}"
-        return Answer(
+        return Explanation(
             case="device-access",
             verdict="cannot be created; they would use GPUs that they do not request",
             facts=(message.partition("denied request: ")[2] or message,),
@@ -142,7 +145,7 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
                 f"or an administrator allows it: kubectl label namespace {workload.namespace} {allowed}",
             ),
         )
-    return Answer(
+    return Explanation(
         case="refused",
         verdict="cannot be created; the API server refuses them",
         facts=(message,),
@@ -150,17 +153,17 @@ def _uncreated(view: View, workload: Workload) -> Answer | None:
     )
 
 
-def _failures(view: View, workload: Workload) -> Iterator[str]:
+def _failures(view: ClusterView, workload: WorkloadState) -> Iterator[str]:
     for condition in workload.conditions:
         if condition.type == _FAILURE and condition.status == "True" and condition.message:
             yield condition.message
-    events = [each for uid in sorted(workload.makers) for each in view.events_about(uid)]
+    events = [each for uid in sorted(workload.controller_uids) for each in view.events_of(uid)]
     for event in reversed(events):
         if event.reason == "FailedCreate":
             yield event.message
 
 
-def slice_quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
+def exhausted_quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
     """Lines about the quotas of a namespace that bound slices and have nothing left."""
     return (line for line in _quotas(quotas) if line.endswith("nothing is left"))
 
