@@ -28,8 +28,8 @@ from tessera.api.values import settings_from
 from tessera.driver.coverage.kernels import listed
 from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.upgrade_record import record_of, references
-from tessera.driver.policies.followed_policies import followed_in
 from tessera.driver.policies.policy_selection import Objects, govern
+from tessera.driver.policies.policy_watcher import followed_in
 from tessera.kube.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, Book

@@ -17,7 +17,7 @@ from tessera.controller.base.options import ControllerOptions
 from tessera.driver.coverage.kernels import CONFIG_MAP as NEXT_KERNELS
 from tessera.driver.images.persistent_resolver import CONFIG_MAP as IMAGES_CONFIG_MAP
 from tessera.driver.manifests.proxy import CLUSTER_PROXY
-from tessera.driver.policies.followed_policies import CONFIG_MAP as POLICIES_CONFIG_MAP
+from tessera.driver.policies.policy_watcher import CONFIG_MAP as POLICIES_CONFIG_MAP
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.provisioning.recording.history_store import RECORDS_NAME
 from tessera.webhook.base.options import REVIEW_PATH, WebhookOptions

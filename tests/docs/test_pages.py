@@ -16,9 +16,9 @@ from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
 from tessera.cli.agent import command
 from tessera.cli.main import tessera
 from tessera.controller.base.metrics import Metrics as Controller
-from tessera.driver.coverage.metrics import CoverageMetrics
+from tessera.driver.coverage.next_kernels import CoverageMetrics
 from tessera.driver.nodes import upgrade_record
-from tessera.driver.rollout.metrics import RolloutMetrics
+from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import Milestone
 from tessera.provisioning.options import STARTUP_TAINT

@@ -13,9 +13,8 @@ from tessera.api.driver.status import DRIVER_ANNOTATION, DRIVER_SET_LABEL, Strat
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
-from tessera.driver.options import DriverOptions
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
-from tessera.driver.run import Drivers
+from tessera.driver.run import DriverOptions, Drivers
 from tessera.kube.client import Client
 from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer

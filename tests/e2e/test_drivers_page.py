@@ -13,8 +13,7 @@ from tests.driver.registry.programs import Image, registry
 from tests.e2e.pages import ROOT, Page
 
 from tessera.driver.coverage.kernels import listed
-from tessera.provisioning.experiments.published import RED_HAT
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET
+from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, RED_HAT
 
 PAGE = ROOT / "docs" / "drivers.md"
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"

@@ -52,7 +52,7 @@ def command(kubeconfig: Path | None, context: str | None, log_level: str, **opti
 def options_from(values: Mapping[str, Any]) -> Any:
     """The controller's options from the command line's."""
     from tessera.controller.base.options import ControllerOptions, RegistryOptions
-    from tessera.driver.options import DriverOptions
+    from tessera.driver.run import DriverOptions
     from tessera.provisioning.options import ProvisioningOptions
 
     given = dict(values)

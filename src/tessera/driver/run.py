@@ -11,23 +11,22 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock, until_set
 from tessera.driver.build.builds import Builds
 from tessera.driver.build.families import toolkit_image
+from tessera.driver.build.settings import BuildSettings
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.cluster_cache import Observed
-from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.coverage.next_kernels import NextKernels
-from tessera.driver.coverage.use import Use, use_of
+from tessera.driver.coverage.next_kernels import CoverageMetrics, NextKernels, Use, use_of
 from tessera.driver.executor import Acting
 from tessera.driver.images.image_lookups import Asking
 from tessera.driver.images.image_pull_failures import Unpullable
 from tessera.driver.manifests.names import NAMESPACE, PART_OF
 from tessera.driver.nodes.pod_facts import NodePods, Progress
-from tessera.driver.options import DriverOptions
 from tessera.driver.planning.build_requests import Building
 from tessera.driver.planning.cluster_plan import decide
 from tessera.driver.planning.cluster_snapshot import Decision, World
@@ -38,8 +37,7 @@ from tessera.driver.policies.policy_watcher import Policies
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.driver.rollout.executor import Hands
-from tessera.driver.rollout.metrics import RolloutMetrics
-from tessera.driver.rollout.rollout import Rollout
+from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.driver.rollout_link import Rolling
 from tessera.kube.backoff import Backoff
 from tessera.kube.client import Client
@@ -47,6 +45,21 @@ from tessera.kube.errors import ApiError
 from tessera.kube.events import EventRecorder
 from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, Node, Pod
+
+
+class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of :class:`tessera.driver.run.Drivers`.
+
+    Attributes:
+        identity: the pod that this process runs in, from which Tessera's own image is known.
+        image: Tessera's own image, for init containers and validations; empty: that of the process's own pod.
+        builds: how images are built in the cluster.
+    """
+
+    identity: str = ""
+    image: str = ""
+    builds: BuildSettings = BuildSettings()
+
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 import msgspec
 
-from tessera.driver.build.forms import KERNEL
+from tessera.driver.build.settings import KERNEL
 from tessera.limits import ECHOED
 
 

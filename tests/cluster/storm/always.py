@@ -41,7 +41,7 @@ from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, VALIDATION_A
 from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
 from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, record_of
-from tessera.driver.rollout.limits import unavailable_limit
+from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.kube.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.storage.store import Change

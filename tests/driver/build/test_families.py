@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from tessera.driver.build.families import Family
-from tessera.driver.build.forms import UnbuildableError
 from tessera.driver.build.orders import BuildOrder, order
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey
 
 Ordered = Callable[..., BuildOrder]

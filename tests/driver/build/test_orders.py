@@ -7,9 +7,8 @@ import msgspec
 import pytest
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.driver.build.forms import UnbuildableError
 from tessera.driver.build.orders import BuildOrder, order, order_for
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey
 
 Ordered = Callable[..., BuildOrder]

@@ -15,8 +15,7 @@ from tessera.clock import LoopClock
 from tessera.driver.build.builds import NAMESPACE, Builds
 from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.coverage.kernels import CONFIG_MAP
-from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION, NextKernels
+from tessera.driver.coverage.next_kernels import CONDITION, COVERAGE_ANNOTATION, CoverageMetrics, NextKernels
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS

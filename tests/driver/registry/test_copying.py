@@ -10,8 +10,7 @@ from tests.kube.certificates import Authority
 
 from tessera.clock import SystemClock
 from tessera.driver.registry.client import RegistryClient
-from tessera.driver.registry.copies import Copy, Skopeo, Standing, due
-from tessera.driver.registry.copying import CopyError, run, skopeo_path, standing
+from tessera.driver.registry.copying import Copy, CopyError, Skopeo, Standing, due, run, skopeo_path, standing
 from tessera.driver.registry.errors import Unreachable
 from tessera.driver.registry.keyring import parse_docker_config
 from tessera.driver.registry.reference import parse

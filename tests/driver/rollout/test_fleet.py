@@ -24,10 +24,10 @@ from tests.driver.rollout.conftest import (
 from tessera.api.driver.policy import Drain, PodDeletion, UpgradePolicy
 from tessera.api.driver.status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import State
+from tessera.driver.rollout.candidates import unavailable_limit
 from tessera.driver.rollout.failure_history import Failure, Failures, SetFailures
 from tessera.driver.rollout.fleet import Decision, decide
 from tessera.driver.rollout.instructions import DeletePull, Forget, PatchNode, PullImage, Remember
-from tessera.driver.rollout.limits import unavailable_limit
 from tessera.driver.rollout.node_view import DriverPod, NodeView, PodView, Pull, PullPod, Wanted
 
 WIDE = UpgradePolicy(max_parallel=0, max_unavailable="100%", canary=0)

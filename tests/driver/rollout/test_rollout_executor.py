@@ -13,7 +13,7 @@ from tessera.api.driver.policy import UpgradePolicy
 from tessera.api.driver.status import DRIVER_SET_LABEL, UPGRADE_STATE_LABEL
 from tessera.clock import SystemClock
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION
-from tessera.driver.rollout.executor import Hands
+from tessera.driver.rollout.executor import Hands, pull_name
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP
 from tessera.driver.rollout.instructions import (
     Answer,
@@ -24,10 +24,8 @@ from tessera.driver.rollout.instructions import (
     PullImage,
     Remember,
 )
-from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.driver.rollout.node_view_reader import node_view
-from tessera.driver.rollout.pulling import pull_name
-from tessera.driver.rollout.rollout import Rollout
+from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.kube.client import Client
 from tessera.kube.errors import NotFound
 from tessera.kube.events import EventRecorder

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import CHANGING, CORDONED_ANNOTATION, State, state_of
+from tessera.driver.rollout.executor import pull_name
 from tessera.driver.rollout.failure_history import SetFailures, read_failures, with_failure, written
 from tessera.driver.rollout.instructions import (
     Answer,
@@ -22,7 +23,6 @@ from tessera.driver.rollout.instructions import (
     Remember,
 )
 from tessera.driver.rollout.node_view_reader import MOST_RESTARTS, PULL_APP, PULL_SET_LABEL
-from tessera.driver.rollout.pulling import pull_name
 from tessera.kube.meta import Uid
 from tessera.kube.pods import ContainerState, ContainerStateTerminated, ContainerStateWaiting
 from tessera.kube.resources import (

@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 from tests.lab.experiments.conftest import MAKE
 
-from tessera.provisioning.experiments.published import RED_HAT
-from tessera.provisioning.experiments.results import Samples
+from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments.attribution import PERIOD, REST, attribute
 from tessera_lab.experiments.runs import UPSTREAM, autoscale, policy_reset
 from tessera_lab.experiments.scenarios import BUILT, INTERNAL, PUBLIC, Scenario

@@ -14,8 +14,7 @@ from tests.lab.experiments.conftest import MAKE
 from tests.lab.experiments.test_means import FIVE
 
 from tessera.cli.main import main
-from tessera.provisioning.experiments.published import RED_HAT
-from tessera.provisioning.experiments.results import Samples, read_results
+from tessera.provisioning.experiments.results import RED_HAT, Samples, read_results
 from tessera_lab.experiments.runs import OURS, UPSTREAM
 from tessera_lab.experiments.scenarios import Scenario
 

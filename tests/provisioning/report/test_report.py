@@ -13,8 +13,7 @@ from tessera.provisioning.history import encode_record
 from tessera.provisioning.milestones import Milestone, Record, Step, WorkloadRecord
 from tessera.provisioning.phases import ORDER, Span
 from tessera.provisioning.report.charts import NARROW, PHASES, bars, stacked
-from tessera.provisioning.report.differences import differences
-from tessera.provisioning.report.page import page
+from tessera.provisioning.report.page import differences, page
 from tessera.provisioning.report.reading import read_experiments, read_records, read_workloads
 from tessera.provisioning.report.summary import By, Numbers, numbers, part_text, summaries, workload_summaries
 from tessera.provisioning.report.svg import cut, elided, legend, ticks, width_of, wrapped

@@ -7,8 +7,7 @@ from tessera.cli.bench.live import saved
 from tessera.cli.bench.options import Trial
 from tessera.cli.bench.tables import attribution_lines, lines
 from tessera.cli.console import say
-from tessera.provisioning.experiments.published import RED_HAT
-from tessera.provisioning.experiments.results import Samples
+from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
 from tessera_lab.experiments.attribution import attribute
 from tessera_lab.experiments.scenarios import SCENARIOS

@@ -10,8 +10,7 @@ from tessera.cli.driver.access import Registries
 from tessera.cli.driver.answers import size
 from tessera.cli.driver.needs import needs
 from tessera.cli.driver.subject import Subject
-from tessera.driver.registry.copies import Copy, Skopeo, due, plan
-from tessera.driver.registry.copying import CopyError, run, skopeo_path, standing
+from tessera.driver.registry.copying import Copy, CopyError, Skopeo, due, plan, run, skopeo_path, standing
 from tessera.driver.registry.errors import RegistryError
 
 

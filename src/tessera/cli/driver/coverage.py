@@ -269,8 +269,7 @@ async def _report(
     lab: "LabRegistries | None" = None,
 ) -> "Report":
     from tessera.cli.driver.subject import NAMESPACE
-    from tessera.driver.coverage.looking import looked
-    from tessera.driver.coverage.report import Report
+    from tessera.driver.coverage.report import Report, looked
     from tessera.driver.registry.pull_secrets import PullSecrets
 
     async with registries(access, None if client is None else PullSecrets(client, NAMESPACE), lab=lab) as there:

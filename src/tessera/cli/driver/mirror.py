@@ -74,7 +74,7 @@ def command(
       tessera driver mirror --cluster --to registry.local/nvidia --next-kernels kernels.txt --dry-run
     """
     from tessera.cli.driver.copying import Order
-    from tessera.driver.registry.copies import Skopeo
+    from tessera.driver.registry.copying import Skopeo
 
     skopeo = Skopeo(authfile=str(access.auth or ""), authority=str(access.ca or ""), plain=access.plain)
     order = Order(skopeo=skopeo, target=target, builder=builder, whole=whole, dry_run=dry_run)

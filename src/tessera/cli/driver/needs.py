@@ -9,7 +9,7 @@ from tessera.api.driver.policy import ImageSource
 from tessera.cli.driver.access import Registries
 from tessera.cli.driver.subject import Subject
 from tessera.driver.planning.strategy import queries
-from tessera.driver.registry.copies import Needed
+from tessera.driver.registry.copying import Needed
 from tessera.driver.registry.errors import RegistryError
 from tessera.driver.registry.reference import parse
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.rollout.metrics import RolloutMetrics
+from tessera.driver.coverage.next_kernels import CoverageMetrics
+from tessera.driver.rollout.rollout import RolloutMetrics
 from tessera.provisioning.metrics import ProvisioningMetrics
 
 #: Seconds; a decision takes from tens of microseconds (one pod) to a second (a burst of thousands).

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tessera.driver.options import DriverOptions
+from tessera.driver.run import DriverOptions
 from tessera.provisioning.options import ProvisioningOptions
 
 #: Receives (address, port) of a server once it listens.

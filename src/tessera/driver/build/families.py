@@ -8,8 +8,7 @@ Driver Toolkit. Other systems are refused.
 import re
 from enum import Enum
 
-from tessera.driver.build.forms import UnbuildableError
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.pool import PoolKey
 
 #: OpenShift's own registry has a Driver Toolkit for each version of RHCOS that the cluster's release knows.

@@ -7,8 +7,16 @@ import msgspec
 from tessera.api.driver.policy import DriverPolicy
 from tessera.driver.build import families
 from tessera.driver.build.families import Family, family_of
-from tessera.driver.build.forms import ARCHITECTURES, IMAGE, TARGET, VERSION, UnbuildableError, require_pool
-from tessera.driver.build.settings import BuildSettings, checked
+from tessera.driver.build.settings import (
+    ARCHITECTURES,
+    IMAGE,
+    TARGET,
+    VERSION,
+    BuildSettings,
+    UnbuildableError,
+    checked,
+    require_pool,
+)
 from tessera.driver.image_tags import tags
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import ImageKind

@@ -1,29 +1,29 @@
-"""Follows which kernels are to come, looks whether each has a driver image, and has those built that lack one.
+"""Follows the list of next kernels, looks up a driver image for each, and orders builds for those without one.
 
-What is to come stands in the ConfigMap :data:`~tessera.driver.coverage.kernels.CONFIG_MAP`; who runs what is told by
-whoever knows the nodes. Registries are asked through the resolver that everybody uses, so what is remembered there
-costs nothing here. What came of it stands in the ConfigMap's annotation. It is looked again when the list, the nodes or
-a build changes, and after a while by itself: soon while something is missing, since somebody else may push it.
+The list is the ConfigMap :data:`~tessera.driver.coverage.kernels.CONFIG_MAP`. Lookups go through the shared resolver,
+so remembered answers cost no request. The result is written to an annotation of the ConfigMap. A lookup runs when the
+list, the nodes or a build changes, and on a timer: every :data:`SOON` while an image is missing, since somebody else
+may push it, else every :data:`LATE`.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock, until_set
 from tessera.driver.build.builds import NAMESPACE, Builds
-from tessera.driver.build.forms import UnbuildableError
 from tessera.driver.build.orders import BuildOrder, order_for
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.coverage.kernels import CONFIG_MAP, listed
-from tessera.driver.coverage.looking import looked
-from tessera.driver.coverage.metrics import CoverageMetrics
-from tessera.driver.coverage.report import Expected, KernelCoverage, Report, expected
+from tessera.driver.coverage.report import Expected, KernelCoverage, Report, expected, looked
+from tessera.driver.nodes.node_facts import NodeFacts
+from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
 from tessera.kube.client import Client
@@ -31,6 +31,36 @@ from tessera.kube.errors import ApiError
 from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
 from tessera.limits import COVERAGE_TEXT
+
+
+class CoverageMetrics:
+    """What ``/metrics`` shows of kernels that are to come.
+
+    Args:
+        registry: of the process.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._covered = Gauge(
+            "tessera_driver_next_kernel_covered",
+            "1 if nodes of a pool get a driver image for a kernel that is to come.",
+            ["pool", "kernel"],
+            registry=registry,
+        )
+        self._shown: set[tuple[str, str]] = set()
+
+    def show(self, report: Report) -> None:
+        """Shows this report and nothing of the one before. Of two policies for one kernel, both must be covered."""
+        values: dict[tuple[str, str], bool] = {}
+        for row in report.rows:
+            labels = (row.group, row.pool.kernel)
+            values[labels] = values.get(labels, True) and row.covered
+        for labels in self._shown - values.keys():
+            self._covered.remove(*labels)
+        for labels, covered in values.items():
+            self._covered.labels(*labels).set(int(covered))
+        self._shown = set(values)
+
 
 _log = logging.getLogger(__name__)
 
@@ -230,3 +260,29 @@ class NextKernels:
         if phase is BuildPhase.DONE:
             self._built.add(target)
         self._stirred.set()
+
+
+class Use(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in use.
+
+    Attributes:
+        pools: of nodes whose driver Tessera brings, each with the policy that governs them.
+        everywhere: policies that also govern nodes of systems that are not there yet.
+    """
+
+    pools: tuple[tuple[PoolKey, DriverPolicy], ...] = ()
+    everywhere: tuple[DriverPolicy, ...] = ()
+
+
+def use_of(governance: Governance, nodes: Mapping[str, NodeFacts]) -> Use:
+    """What follows from the nodes and who governs them."""
+    found: dict[tuple[PoolKey, str], tuple[PoolKey, DriverPolicy]] = {}
+    for name, policy in governance.nodes.items():
+        facts = nodes.get(name)
+        if facts is not None and facts.pool is not None and not facts.preinstalled and not facts.opted_out:
+            found[facts.pool, f"{policy.kind}/{policy.name}"] = (facts.pool, policy)
+    cluster = governance.cluster
+    return Use(
+        pools=tuple(found[key] for key in sorted(found)),
+        everywhere=() if cluster is None or cluster.use_driver_crd else (cluster,),
+    )

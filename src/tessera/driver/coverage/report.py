@@ -1,9 +1,9 @@
-"""Which of the kernels that are to come have a driver image, and what follows from it. Pure.
+"""Which of the next kernels have a driver image, and whether nodes may take them.
 
-The gate is open for nodes of one kind (system and architecture) while every kernel that is to come for them is covered.
-A kernel counts as covered if a node that boots into it gets its driver the way its policy wants: an image with finished
-modules where the policy uses those, else one that builds on the node. A registry that does not answer covers nothing,
-but what it said last does.
+The gate of one kind of node (system and architecture) is open while every next kernel of that kind is covered. A kernel
+is covered if a node that boots into it gets its driver in the way its policy asks for: from a precompiled image where
+the policy uses those, else from an image that builds on the node. An unreachable registry covers nothing, except
+through its last answer.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.driver.coverage.kernels import NextKernel
 from tessera.driver.planning.strategy import queries
 from tessera.driver.pool import PoolKey
-from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
+from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution, Resolver
 
 #: Who runs what: the pools of the nodes that there are, and the policy of each.
 InUse = Iterable[tuple[PoolKey, DriverPolicy]]
@@ -194,3 +194,19 @@ def _why(answers: Sequence[Resolution]) -> str:
             last = resolution.tried[0]
             return f"{last.reference}: {last.text or last.outcome.value}"
     return answers[0].outcome.value if answers else "no image can be named for it"
+
+
+async def looked(each: Expected, resolver: Resolver, *, fresh: bool = False) -> KernelCoverage:
+    """Whether a kernel is covered; asks only until something covers it.
+
+    Args:
+        each: the kernel, and the policy of the nodes that will run it.
+        resolver: asks.
+        fresh: ask registries whatever is remembered, since something was just pushed.
+    """
+    answers: list[Resolution] = []
+    for query in ways(each):
+        answers.append(await resolver.resolve(query, fresh=fresh))
+        if answers[-1].outcome is Outcome.FOUND:
+            break
+    return covered_by(each, answers)

@@ -6,10 +6,9 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import BUILD_PATIENCE
 from tessera.clock import Clock
 from tessera.driver.build.builds import Builds
-from tessera.driver.build.forms import UnbuildableError
 from tessera.driver.build.job import job_name
 from tessera.driver.build.orders import BuildOrder, order_for
-from tessera.driver.build.settings import BuildSettings
+from tessera.driver.build.settings import BuildSettings, UnbuildableError
 from tessera.driver.build.states import BuildPhase
 from tessera.driver.build.states import BuildState as Found
 from tessera.driver.manifests.names import NAMESPACE

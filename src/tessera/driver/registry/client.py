@@ -10,12 +10,11 @@ import msgspec
 from yarl import URL
 
 from tessera.clock import Clock
-from tessera.driver.registry.challenge import challenges, chosen
 from tessera.driver.registry.errors import NotThere, Refused, Unreachable
 from tessera.driver.registry.keyring import ANONYMOUS, Keyring, Login
 from tessera.driver.registry.manifests import ACCEPT, Manifest, Platform, check, choose, read_manifest
 from tessera.driver.registry.reference import Reference
-from tessera.driver.registry.tokens import Tokens
+from tessera.driver.registry.tokens import Tokens, challenges, chosen
 from tessera.driver.registry.wire import Answer, Wire
 from tessera.limits import ECHOED, REGISTRY_ANSWER, REPOSITORY_TAGS, TAG_PAGES
 

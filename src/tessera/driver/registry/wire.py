@@ -1,23 +1,78 @@
-"""One HTTP request to a registry or its token server, bounded in time, size and redirects.
+"""One HTTP request to a registry or its token server, bounded in time, size and redirects, through the right proxy.
 
-Redirects are followed by hand: credentials go to nobody but whom they were meant for, and none leads from TLS to plain
-HTTP. Certificates are judged as Go's programs do it, for which registries make theirs; a private authority is trusted
-beside the system's.
+Redirects are followed by hand: credentials stay with the host they were meant for, and no redirect leads from TLS to
+plain HTTP. Certificates are checked as Go programs check them, since registries issue theirs for those. A private
+authority is trusted beside the system's.
+
+``HTTPS_PROXY``, ``HTTP_PROXY`` and ``NO_PROXY`` count in either case. ``NO_PROXY`` is read as Go programs read it,
+since clusters write it for those: domains with all their subdomains, addresses, address ranges (``10.0.0.0/8``) and
+``*``, each with or without a port. Loopback is never reached through a proxy. Hand-written because ``urllib`` and
+aiohttp do not support address ranges.
 """
 
+import ipaddress
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
 from tessera.driver.registry.errors import Unreachable
-from tessera.driver.registry.proxies import proxy_for
 from tessera.limits import REGISTRY_ANSWER, REGISTRY_REDIRECTS, Limit
+
+
+def proxy_for(url: str, environment: Mapping[str, str]) -> str:
+    """URL of the proxy; empty for none."""
+    parts = urlsplit(url)
+    host = (parts.hostname or "").lower()
+    port = parts.port or {"https": 443, "http": 80}.get(parts.scheme, 0)
+    proxy = _variable(environment, f"{parts.scheme}_proxy")
+    if not proxy or _loopback(host) or _excepted(host, port, _variable(environment, "no_proxy")):
+        return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _variable(environment: Mapping[str, str], name: str) -> str:
+    return (environment.get(name.upper()) or environment.get(name) or "").strip()
+
+
+def _excepted(host: str, port: int, exceptions: str) -> bool:
+    return any(_matches(host, port, each.strip().lower()) for each in exceptions.split(",") if each.strip())
+
+
+def _matches(host: str, port: int, exception: str) -> bool:
+    if exception == "*":
+        return True
+    address = _address(host)
+    try:
+        if address is not None:
+            return address in ipaddress.ip_network(exception.strip("[]"), strict=False)
+    except ValueError:
+        pass  # no address and no range: a name, perhaps with a port
+    name, _, only = exception.rpartition(":") if exception.rpartition(":")[2].isdigit() else (exception, "", "")
+    if only and int(only) != port:
+        return False
+    if address is not None:
+        return _address(name.strip("[]")) == address
+    name = name.removeprefix("*")
+    return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
+
+
+def _loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
 
 #: Seconds to a connection, and to the end of an answer.
 CONNECT_TIMEOUT = 5.0

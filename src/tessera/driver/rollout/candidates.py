@@ -1,14 +1,103 @@
-"""Which nodes want another driver, and why one that does is not begun. Pure.
+"""Which nodes may begin an upgrade: nodes that want another driver set, their order, and the budget of one round. Pure.
 
-A node that has the set that it should have may want it *anew*: where pods hold cards that their driver left, it cannot
-come back under them. Such a node is begun as others are, but what was learnt of the set elsewhere does not hold it up.
+A node can want its current set *again*: its driver was unloaded while pods hold cards and cannot load under them. Such
+a node begins like the others, but failures of the set on other nodes do not hold it up.
 """
+
+import math
+from collections.abc import Iterable
 
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import CHANGING, State
-from tessera.driver.rollout.limits import in_progress
+from tessera.driver.rollout.drain import obstacle
 from tessera.driver.rollout.node_view import NodeView, Pull
-from tessera.driver.rollout.pods import obstacle
+
+
+def in_progress(view: NodeView) -> bool:
+    """Whether a node is under way, or on its way back."""
+    record = view.record
+    failed = view.state is State.FAILED and record is not None and not record.restored
+    return view.state.active or failed or view.current == CHANGING
+
+
+def unavailable(view: NodeView) -> bool:
+    """Whether a node is out of service by us or by itself.
+
+    One that a person keeps out of service is not counted: it is not lost to the rollout, and would hold it up for as
+    long as the person likes.
+    """
+    if view.foreign_cordon:
+        return False
+    return in_progress(view) or view.cordoned_by_us or not view.ready
+
+
+def proven(view: NodeView, set_: str) -> bool:
+    """Whether a node serves with a set and shows that it works."""
+    return view.current == set_ and view.works and view.ready and not in_progress(view)
+
+
+def unavailable_limit(policy: UpgradePolicy, total: int) -> int:
+    """Nodes that may be unavailable: ``maxUnavailable``, where a percentage is rounded up; what is neither is 1."""
+    limit = policy.max_unavailable
+    if isinstance(limit, int):
+        return max(0, limit)
+    text = limit.strip()
+    if text.endswith("%") and text[:-1].isdecimal() and len(text) <= 6:
+        return math.ceil(total * int(text[:-1]) / 100)
+    return int(text) if text.isdecimal() and len(text) <= 6 else 1
+
+
+class Room:
+    """What room is left in one round.
+
+    Args:
+        policy: the limits.
+        views: all nodes of the policy.
+        busy: names of nodes with a write whose outcome was not seen yet; they count as under way.
+    """
+
+    def __init__(self, policy: UpgradePolicy, views: Iterable[NodeView], busy: frozenset[str]) -> None:
+        nodes = list(views)
+        under_way = [view for view in nodes if view.state.active or view.name in busy]
+        out = [view for view in nodes if unavailable(view) or (view.name in busy and not view.foreign_cordon)]
+        self._parallel = policy.max_parallel - len(under_way) if policy.max_parallel > 0 else len(nodes)
+        self._unavailable = unavailable_limit(policy, len(nodes)) - len(out)
+        self._ahead = policy.max_parallel if policy.max_parallel > 0 else len(nodes)
+        self._canary: dict[str, int] = {}
+        for wanted in {view.wanted.set for view in nodes}:
+            good = sum(proven(view, wanted) for view in nodes)
+            if good < policy.canary:
+                begun = sum(_heads_for(view, wanted) for view in under_way)
+                self._canary[wanted] = policy.canary - good - begun
+
+    def waits_for_canary(self, view: NodeView) -> bool:
+        """Whether the first nodes with the set have to be proven before this one."""
+        return self._canary.get(view.wanted.set, 1) <= 0
+
+    def has_place(self, view: NodeView) -> bool:
+        """Whether the node may be taken out of service. One that a person keeps out of service loses nothing."""
+        return self._parallel > 0 and (view.foreign_cordon or self._unavailable > 0)
+
+    def take(self, view: NodeView) -> None:
+        """The node has a place from now on."""
+        self._parallel -= 1
+        self._unavailable -= not view.foreign_cordon
+        if view.wanted.set in self._canary:
+            self._canary[view.wanted.set] -= 1
+
+    def prepare(self, view: NodeView) -> bool:
+        """Whether the node is one of the next and should have the image; only once the first ones were proven."""
+        if self._ahead <= 0 or view.wanted.set in self._canary:
+            return False
+        self._ahead -= 1
+        return True
+
+
+def _heads_for(view: NodeView, set_: str) -> bool:
+    record = view.record
+    if record is None or not view.state.active:
+        return view.wanted.set == set_
+    return record.target == set_ and not record.returning
 
 
 def content(view: NodeView) -> bool:

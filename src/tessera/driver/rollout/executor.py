@@ -1,13 +1,21 @@
-"""The hands of the rollout: each instruction is one request, and may be cut off before or after it.
+"""Carries out the rollout's instructions: one request each, which a crash may cut off before or after it is sent.
 
-Nothing is repeated here. What came of a request is answered in one of three words, and the next round of decisions
-starts from what is then seen.
+The executor does not retry. Each request has one of three outcomes (:class:`~.instructions.Answer`), and the next
+decision starts from the cluster's new state.
+
+Pull pods bring a driver's image to a node while the old driver serves. A pull pod requests no resources, so it fits on
+a full node. It names its node, so a cordon does not keep it off. It ends at once, after kubelet has pulled the image.
+It lacks the label that the set's DaemonSet selects, so the DaemonSet does not adopt it. Its name follows from node and
+set, so a controller that restarts finds the existing pod.
 """
 
+import hashlib
 import logging
 from collections.abc import Callable, Collection
+from typing import Any
 
 from tessera.clock import Clock
+from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.rollout.failure_history import (
     FAILURES_CONFIG_MAP,
     SetFailures,
@@ -25,12 +33,48 @@ from tessera.driver.rollout.instructions import (
     PullImage,
     Remember,
 )
-from tessera.driver.rollout.node_view_reader import live_pods
-from tessera.driver.rollout.pulling import pull_pod
+from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL, live_pods
 from tessera.kube.client import Client
 from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
 from tessera.kube.events import EventRecorder, reference_to
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
+
+
+def pull_pod(wish: PullImage) -> dict[str, Any]:
+    """The pod's manifest, without its namespace."""
+    return {
+        "metadata": {
+            "name": pull_name(wish.node, wish.set),
+            "labels": {APP_LABEL: PULL_APP, PULL_SET_LABEL: wish.set},
+            # Goes with its node, also where nobody collects pods of nodes that are gone.
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": wish.node, "uid": wish.node_uid}],
+        },
+        "spec": {
+            "nodeName": wish.node,
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 0,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "priorityClassName": "system-node-critical",
+            "tolerations": [{"operator": "Exists"}],
+            "imagePullSecrets": [{"name": name} for name in wish.secrets],
+            "containers": [
+                {
+                    "name": "pull",
+                    "image": wish.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["true"],
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }
+            ],
+        },
+    }
+
+
+def pull_name(node: str, set_: str) -> str:
+    """The pod's name: at most 63 characters, whatever the node's has."""
+    return f"tessera-pull-{set_[:20]}-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+
 
 _log = logging.getLogger(__name__)
 

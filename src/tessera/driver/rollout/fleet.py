@@ -25,17 +25,15 @@ import msgspec
 
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.driver.nodes.upgrade_record import State
-from tessera.driver.rollout.candidates import content, order, refusal, wants
-from tessera.driver.rollout.failure_history import Failures
+from tessera.driver.rollout.candidates import Room, content, in_progress, order, proven, refusal, wants
+from tessera.driver.rollout.failure_history import Failures, lesson, stalled
 from tessera.driver.rollout.instructions import DeletePull, Instruction, PullImage
-from tessera.driver.rollout.learning import lesson, stalled
-from tessera.driver.rollout.limits import Room, in_progress, proven
 from tessera.driver.rollout.node_view import NodeView, Pull
 from tessera.driver.rollout.state_machine import Step, begin, refuse, require, settle, step
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes of a policy by what the upgrade is for them; see :mod:`tessera.driver.rollout.metrics`."""
+    """Nodes of a policy by what the upgrade is for them; see :mod:`tessera.driver.rollout.rollout`."""
 
     in_progress: int = 0
     done: int = 0

@@ -1,10 +1,14 @@
-"""The rollout as the controller composes it: views in, writes out, and a note for every node that waits."""
+"""The rollout as the controller uses it: node views in, writes out, and a note for every node that waits.
+
+Its metrics are the five counts of NVIDIA's operator under our prefix.
+"""
 
 import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from prometheus_client import CollectorRegistry, Gauge
 
 from tessera.api.driver.policy import UpgradePolicy
 from tessera.clock import Clock
@@ -12,8 +16,40 @@ from tessera.driver.rollout.executor import Hands
 from tessera.driver.rollout.fleet import Decision, decide
 from tessera.driver.rollout.in_flight import UnderWay
 from tessera.driver.rollout.instructions import Instruction
-from tessera.driver.rollout.metrics import RolloutMetrics
 from tessera.driver.rollout.node_view import NodeView
+
+
+class RolloutMetrics:
+    """Gauges that follow the latest decision.
+
+    Args:
+        registry: what ``/metrics`` shows.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._nodes = Gauge(
+            "tessera_driver_upgrades",
+            "Nodes by state of their driver's upgrade: in_progress, done, failed, pending, and available: another "
+            "driver is there, and somebody has to allow it.",
+            ["policy", "state"],
+            registry=registry,
+        )
+        self._stopped = Gauge(
+            "tessera_driver_rollout_stopped",
+            "1 while the failure budget is used up and no node is begun.",
+            ["policy"],
+            registry=registry,
+        )
+
+    def show(self, decision: Decision) -> None:
+        """Shows these numbers from now on; policies that are gone are no longer shown."""
+        self._nodes.clear()
+        self._stopped.clear()
+        for policy, counts in decision.counts.items():
+            for state in counts.__struct_fields__:
+                self._nodes.labels(policy, state).set(getattr(counts, state))
+            self._stopped.labels(policy).set(policy in decision.stopped)
+
 
 __all__ = ["Decision", "Rollout"]
 

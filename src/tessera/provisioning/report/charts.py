@@ -7,8 +7,7 @@ drawing goes.
 from collections.abc import Sequence
 
 from tessera.limits import REPORT_BARS
-from tessera.provisioning.experiments.published import red_hats
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
+from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, red_hats
 from tessera.provisioning.phases import ORDER
 from tessera.provisioning.report.summary import Stack, Summary, part_text
 from tessera.provisioning.report.svg import (

@@ -1,18 +1,69 @@
-"""The report as one HTML file: no scripts, nothing from elsewhere, light or dark as the reader has it. Pure.
+"""The report as one HTML file: no scripts, no external content, light or dark as the reader's system asks. Pure.
 
-Of many groups the tables of the largest are open and the others folded, and beyond a number they are left out: a page
-is for reading, ``-o json`` has everything.
+The tables of the largest groups are open and the others folded. Groups beyond :data:`REPORT_TABLES` are left out of the
+page; ``-o json`` has all of them. The page also compares the scenarios of an experiment that differ in one thing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from tessera.limits import REPORT_TABLES
-from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
+from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples, contrast
 from tessera.provisioning.report.charts import NARROW, PHASES, TITLES, bars, stacked
-from tessera.provisioning.report.differences import differences
 from tessera.provisioning.report.summary import Numbers, Summary, WorkloadSummary
 from tessera.provisioning.report.table import NOTHING, WHERE, nodes_text, pods_text, seconds
 from tessera.text import html as escape
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """Two scenarios, as texts.
+
+    Attributes:
+        what: from which to which.
+        change: of the mean, seconds; below zero where the second is faster.
+        share: the same in parts of the first.
+        interval: of the change, at 95 % confidence.
+        effect: Hedges' g.
+        simulated: one of both is.
+    """
+
+    what: str
+    change: str
+    share: str
+    interval: str
+    effect: str
+    simulated: bool
+
+
+def differences(results: Sequence[Samples]) -> Iterator[Difference]:
+    """Of each two scenarios of an experiment that have the same order of steps, or the same name."""
+    counted = [each for each in results if each.samples]
+    for place, first in enumerate(counted):
+        for second in counted[place + 1 :]:
+            alike = first.operator == second.operator or first.scenario == second.scenario
+            if first.experiment == second.experiment and alike:
+                yield _difference(first, second)
+
+
+def _difference(first: Samples, second: Samples) -> Difference:
+    told = contrast(first, second)
+    found = told.comparison
+    known = found.low is not None and found.high is not None
+    return Difference(
+        what=f"{told.slower} → {told.faster}",
+        change=_signed(-found.difference),
+        share="-" if found.ratio is None else f"{found.ratio - 1:+.0%}",
+        interval=f"{_signed(-(found.high or 0.0))} to {_signed(-(found.low or 0.0))}" if known else "-",
+        effect="-" if found.effect is None else f"{found.effect:.1f}",
+        simulated=first.simulated or second.simulated,
+    )
+
+
+def _signed(value: float) -> str:
+    sign = "-" if value < 0 else "+"
+    return f"{sign}{seconds(abs(value))}"
+
 
 #: Tables that are open, where there are more than that.
 _OPEN = 12

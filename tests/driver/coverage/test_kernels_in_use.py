@@ -3,7 +3,7 @@
 import msgspec
 
 from tessera.api.driver.policy import DriverPolicy, ImageSource
-from tessera.driver.coverage.use import Use, use_of
+from tessera.driver.coverage.next_kernels import Use, use_of
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey

@@ -6,7 +6,7 @@ import pytest
 from tessera.api.driver.policy import ImageSource
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.client import Found
-from tessera.driver.registry.copies import Needed, Skopeo, Standing, due, plan
+from tessera.driver.registry.copying import Needed, Skopeo, Standing, due, plan
 from tessera.driver.registry.manifests import Platform
 from tessera.driver.resolution import ImageKind, ImageQuery
 

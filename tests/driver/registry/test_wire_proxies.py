@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera.driver.registry.proxies import proxy_for
+from tessera.driver.registry.wire import proxy_for
 
 PROXY = "http://proxy.test:3128"
 

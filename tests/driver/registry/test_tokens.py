@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.driver.registry.challenge import challenges, chosen, may_be_told
+from tessera.driver.registry.tokens import challenges, chosen, may_be_told
 
 
 def test_docker_hubs_challenge_is_read() -> None:
