@@ -7,9 +7,10 @@ import click
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tessera.agent.base.metrics import MemoryUse, Metrics
 from tessera.agent.base.node_conditions import TYPES
-from tessera.agent.main.metrics import MemoryUse, Metrics
 from tessera.agent.slices.events import Journal
+from tessera.agent.slices.metrics import SlicesCollector
 from tessera.agent.slices.state_machine import Book
 from tessera.api.driver import policy, policy_status, status
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED
@@ -68,7 +69,7 @@ def test_the_user_guide_has_every_option_of_the_agent() -> None:
 
 def test_the_user_guide_has_every_metric_of_the_agent() -> None:
     metrics = Metrics()
-    metrics.show(Book(Journal()))
+    metrics.registry.register(SlicesCollector(Book(Journal())))
     metrics.show_health(lambda: {"GPU-1": 0})
     metrics.show_memory(lambda: [MemoryUse(namespace="a", pod="b", gpu="c", used=1, limit=2)], lambda: {"c": 1})
     shown = set(re.findall(r"^# TYPE (\w+)", generate_latest(metrics.registry).decode(), re.MULTILINE))

@@ -150,9 +150,7 @@ def options_from(values: Mapping[str, Any], environment: Mapping[str, str]) -> A
     Raises:
         click.BadParameter: a value is not of its form.
     """
-    from tessera.agent.base.options import AgentOptions
-    from tessera.agent.driver.driver_state import Validation
-    from tessera.agent.memory.policy import EnforcementMode
+    from tessera.agent.base.options import AgentOptions, EnforcementMode, Validation
     from tessera.api.sharing.config import MigStrategy
 
     given = {name: value for name, value in values.items() if value is not None}

@@ -5,9 +5,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tessera.agent.base.options import AgentOptions, ConfigMapName
-from tessera.agent.driver.driver_state import Validation
-from tessera.agent.memory.policy import EnforcementMode
+from tessera.agent.base.options import AgentOptions, ConfigMapName, EnforcementMode, Validation
 from tessera.api.sharing.config import MigStrategy
 from tessera.cli.agent import parsed
 

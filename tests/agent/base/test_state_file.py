@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 
 from tessera.agent.base.state_file import KeptFile
-from tessera.agent.health.faults import DeviceScope, Fault
+from tessera.agent.health.faults import Fault
 from tessera.agent.health.monitor import StoredFaults as Marks
-from tessera.agent.health.policy import Reaction
 from tessera.agent.inventory.card_ownership import Role
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.agent.memory.grants import Shares
 from tessera.agent.mig_config.events import InstancePlace
 from tessera.agent.mig_config.journal import LayoutRecord as LayoutJournal

@@ -13,7 +13,7 @@ import pytest
 from tests.agent.conftest import NODE, Scene
 
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.driver.driver_state import Validation
+from tessera.agent.base.options import Validation
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.api.driver.status import ADVERTISED_CONDITION as ADVERTISED

@@ -3,11 +3,11 @@
 import pytest
 
 from tessera.agent.base.marker_files import MarkerFile
+from tessera.agent.base.options import Validation
 from tessera.agent.driver.driver_state import (
     DriverFacts,
     DriverFound,
     DriverHome,
-    Validation,
     WaitReason,
     check_validation,
     find_driver,

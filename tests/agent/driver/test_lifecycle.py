@@ -9,7 +9,7 @@ import msgspec
 from tests.agent.conftest import NODE
 from tests.agent.driver.conftest import VERSION
 
-from tessera.agent.driver.driver_state import Validation
+from tessera.agent.base.options import Validation
 from tessera.agent.driver.gate import HOST_RECHECK
 from tessera.api.driver.status import CUDA_READY, DRIVER_READY, PAUSE_LABEL, PLUGIN_READY, TOOLKIT_READY
 from tessera.kube.resources import EVENTS, NODES

@@ -8,10 +8,10 @@ from typing import TypeVar
 import pytest
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.executor import CardResetter
 from tessera.agent.health.monitor import HealthMonitor
 from tessera.agent.health.policy import HealthPolicy, RecoveryAction
-from tessera.agent.main.metrics import Metrics
 from tessera.clock import Clock
 from tessera.nvml.attributes import CardAttributes
 from tessera.nvml.errors import NvmlError

@@ -16,8 +16,9 @@ from tessera.agent.health.events import (
     NodeRebooted,
     ProbeResult,
 )
-from tessera.agent.health.faults import DeviceScope, Fault, HealthStateMachine
-from tessera.agent.health.policy import HealthPolicy, Reaction, RecoveryAction
+from tessera.agent.health.faults import Fault, HealthStateMachine
+from tessera.agent.health.policy import HealthPolicy, RecoveryAction
+from tessera.agent.inventory.device_health import DeviceScope, Reaction
 from tessera.nvml.interface import Event, EventKind, GpuUuid
 
 ONE, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")

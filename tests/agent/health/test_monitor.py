@@ -9,12 +9,11 @@ import pytest
 from tests.agent.health.conftest import EPOCH, Agent, Node, play
 
 from tessera.agent.base.change_notifier import Changes
-from tessera.agent.health.device_health import entry_health
-from tessera.agent.health.faults import DeviceScope
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.health.monitor import HealthMonitor
-from tessera.agent.health.policy import Reaction, RecoveryAction
+from tessera.agent.health.policy import RecoveryAction
+from tessera.agent.inventory.device_health import DeviceScope, Reaction, entry_health
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
-from tessera.agent.main.metrics import Metrics
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device
 from tessera.clock import LoopClock

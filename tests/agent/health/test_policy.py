@@ -2,15 +2,8 @@
 
 import pytest
 
-from tessera.agent.health.policy import (
-    APPLICATION_XIDS,
-    CATALOGUE,
-    HealthPolicy,
-    Reaction,
-    XidList,
-    parse_xids,
-    unknown_words,
-)
+from tessera.agent.health.policy import APPLICATION_XIDS, CATALOGUE, HealthPolicy, XidList, parse_xids, unknown_words
+from tessera.agent.inventory.device_health import Reaction
 
 
 @pytest.mark.parametrize(

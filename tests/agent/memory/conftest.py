@@ -16,12 +16,13 @@ import pytest
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.inventory.device_users import Holder
 from tessera.agent.inventory.gpu_inventory import gpus_of, read_stock
-from tessera.agent.main.metrics import Metrics
 from tessera.agent.memory.monitor import MemoryMonitor
-from tessera.agent.memory.policy import EnforcementMode, MemoryRules
+from tessera.agent.memory.policy import MemoryRules
 from tessera.api.names import PodUid
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Offer

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, Node, hog_and_neighbour, play
 
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable, parse_cgroup
-from tessera.agent.memory.policy import EnforcementMode
 from tessera.api.names import PodUid
 from tessera.kube.resources import PODS
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -7,8 +7,8 @@ import signal
 import pytest
 from tests.agent.memory.conftest import CONTAINER, GIB, STRANGER, Node, hog_and_neighbour, play
 
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.memory.grants import ENFORCEMENT_ANNOTATION, LIMIT_ANNOTATION
-from tessera.agent.memory.policy import EnforcementMode
 from tessera.nvml.errors import GpuLost
 
 

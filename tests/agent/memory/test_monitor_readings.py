@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.memory.enforcement import EnforcementOutcome, signal_process
 from tessera.agent.memory.monitor import CardReader
 from tessera.agent.memory.policy import (
-    EnforcementMode,
     MemoryAction,
     MemoryGrant,
     MemoryPolicy,

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.memory.policy import (
     CardUse,
-    EnforcementMode,
     MemoryAction,
     MemoryDecision,
     MemoryGrant,

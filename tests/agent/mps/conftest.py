@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonLauncher
-from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.mps.simulated import SimulatedDaemon, SimulatedLauncher
 from tessera.api.sharing.mps import client_share
 from tessera.clock import LoopClock

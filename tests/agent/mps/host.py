@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.base.processes import ProcessId
 from tessera.agent.mps.daemons import MpsDaemons
 from tessera.agent.mps.interfaces import DaemonId, DaemonSpec
-from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.mps.process_launcher import BINARY, ProcessLauncher
 from tessera.agent.mps.state import MpsState
 from tessera.api.sharing.mps import client_share

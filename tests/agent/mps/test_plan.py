@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tessera.agent.mps.plan import MpsPaths, MpsPlan, PlanImpossible, container_edits, plan_daemons
+from tessera.agent.base.mps_plan import MpsPlan
+from tessera.agent.mps.plan import MpsPaths, container_edits
+from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.sharing.config import MigStrategy, SharingKind
 from tessera.api.sharing.devices import Device, Gpu, Offer, Offered
 from tessera.api.sharing.grammar import parse_profile

@@ -1,16 +1,33 @@
 """What an agent is told when it starts: values only. Whoever starts it makes client, cards and kubelet from them."""
 
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
 
 import msgspec
 
-from tessera.agent.driver.driver_state import Validation
-from tessera.agent.memory.policy import EnforcementMode
 from tessera.api.driver.status import MARKER_FOLDER
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.sharing.config import MigStrategy
 from tessera.kubelet.sockets import PLUGIN_DIR
+
+
+class Validation(Enum):
+    """Whether the agent advertises cards only after a program has run on them."""
+
+    AUTO = "auto"  # with drivers in containers
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class EnforcementMode(Enum):
+    """What the memory watch does about a pod that takes more than its share."""
+
+    OFF = "off"
+    OBSERVE = "observe"
+    WARN = "warn"
+    EVICT = "evict"
+    KILL = "kill"
 
 
 class ConfigMapName(msgspec.Struct, frozen=True):

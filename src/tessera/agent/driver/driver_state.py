@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from tessera.agent.base.marker_files import MarkerFile, MarkerId
+from tessera.agent.base.options import Validation
 
 
 class DriverHome(Enum):
@@ -23,14 +24,6 @@ class DriverHome(Enum):
 
     HOST = "host"
     CONTAINER = "container"
-
-
-class Validation(Enum):
-    """Whether cards are advertised only after a program was run on them."""
-
-    AUTO = "auto"  # with drivers in containers
-    ALWAYS = "always"
-    NEVER = "never"
 
 
 Reason = Literal["WaitingForDriver", "WaitingForToolkit", "WaitingForValidation", "PausedForDriver", "NvmlFailed"]

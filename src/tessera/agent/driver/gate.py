@@ -16,12 +16,11 @@ import msgspec
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.marker_files import MarkerFiles
-from tessera.agent.base.options import AgentOptions
+from tessera.agent.base.options import AgentOptions, Validation
 from tessera.agent.driver.driver_state import (
     DriverFacts,
     DriverFound,
     DriverHome,
-    Validation,
     WaitReason,
     check_validation,
     find_driver,

@@ -29,20 +29,9 @@ from tessera.agent.health.events import (
     NodeRebooted,
     ProbeResult,
 )
-from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, Reaction, RecoveryAction
+from tessera.agent.health.policy import DRIVER_REACTIONS, ECC_REACTIONS, HealthPolicy, RecoveryAction
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.interface import Event, EventKind
-
-
-class DeviceScope(msgspec.Struct, frozen=True, order=True):
-    """A card, or a GPU instance or compute instance on it. The ids are -1 for "all"."""
-
-    gpu: str
-    gi_id: int = -1
-    ci_id: int = -1
-
-    def covers(self, other: "DeviceScope") -> bool:
-        """Whether what is here is there too."""
-        return self.gpu == other.gpu and self.gi_id in {-1, other.gi_id} and self.ci_id in {-1, other.ci_id}
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,19 +60,6 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     returns: int = 0
     clean: int = 0
     reset: bool = False
-
-
-class DeviceHealth(msgspec.Struct, frozen=True):
-    """What is thought of a device: the worst reaction asked for, why, and since when (``None``: nothing is wrong)."""
-
-    reaction: Reaction = Reaction.IGNORE
-    text: str = ""
-    since: float | None = None
-
-    @property
-    def healthy(self) -> bool:
-        """Whether it may be given out."""
-        return self.reaction < Reaction.DRAIN
 
 
 #: The source of the marks that a broken event watch leaves; they are of the watch, not of the cards.

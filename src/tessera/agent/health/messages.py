@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from tessera.agent.health.faults import DeviceHealth, DeviceScope, HealthStateMachine
-from tessera.agent.health.policy import Reaction
+from tessera.agent.health.faults import HealthStateMachine
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.nvml.interface import GpuInfo
 
 #: What a reaction means to people.

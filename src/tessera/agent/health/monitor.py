@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.state_file import KeptFile
 from tessera.agent.health.events import (
     CardProbed,
@@ -34,18 +35,10 @@ from tessera.agent.health.events import (
     ProbeResult,
 )
 from tessera.agent.health.executor import PROBE_TIMEOUT, CardProber, CardResetter
-from tessera.agent.health.faults import (
-    EVENT_WATCH,
-    DeviceHealth,
-    DeviceScope,
-    Fault,
-    HealthChange,
-    HealthStateMachine,
-    Hysteresis,
-)
+from tessera.agent.health.faults import EVENT_WATCH, Fault, HealthChange, HealthStateMachine, Hysteresis
 from tessera.agent.health.messages import HealthCondition, describe_health, health_condition, name_scope
-from tessera.agent.health.policy import HealthPolicy, Reaction
-from tessera.agent.main.metrics import Metrics
+from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, Reaction
 from tessera.clock import Clock
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.interface import Event, GpuInfo, GpuUuid

@@ -17,22 +17,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from tessera.agent.inventory.device_health import Reaction
 from tessera.nvml.interface import EventKind
-
-
-class Reaction(IntEnum):
-    """What an error asks for. From ``DRAIN`` on no new container gets the device."""
-
-    #: Nothing: the program's fault.
-    IGNORE = 0
-    #: It is shown; the device is still given out.
-    DEGRADE = 1
-    #: The device is not given out until it has proven itself.
-    DRAIN = 2
-    #: Not before the card was reset.
-    RESET = 3
-    #: Not before the node was booted.
-    REBOOT = 4
 
 
 class RecoveryAction(IntEnum):

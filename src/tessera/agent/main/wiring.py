@@ -13,6 +13,7 @@ from typing import Literal
 from tessera.agent.base.api_mirror import Mirror
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.config.config_watcher import ConfigWatcher
@@ -22,7 +23,6 @@ from tessera.agent.health.policy import HealthPolicy
 from tessera.agent.inventory.card_ownership import Roles
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.inventory.gpu_inventory import StockCard, StockTaker, fixed_gib
-from tessera.agent.main.metrics import Metrics
 from tessera.agent.memory.monitor import MemoryMonitor
 from tessera.agent.memory.policy import MemoryRules
 from tessera.agent.mig_config.reconciler import LayoutReconciler

@@ -10,9 +10,10 @@ from enum import Enum
 from typing import Literal
 
 from tessera.agent.base.evictions import Blocked, Evicted, Evictor
+from tessera.agent.base.metrics import Metrics
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId, ProcessTable
-from tessera.agent.main.metrics import Metrics
-from tessera.agent.memory.policy import CardUse, EnforcementMode, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
+from tessera.agent.memory.policy import CardUse, MemoryAction, MemoryDecision, is_plausible, sum_by_pod
 from tessera.api.names import PodUid
 from tessera.kube.resources import Pod
 

@@ -22,15 +22,15 @@ from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.evictions import Evictor
+from tessera.agent.base.metrics import MemoryUse, Metrics
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessTable
 from tessera.agent.base.state_file import KeptFile
 from tessera.agent.inventory.device_users import Holder
-from tessera.agent.main.metrics import MemoryUse, Metrics
 from tessera.agent.memory.enforcement import MemoryEnforcement, RecordPodEvent
 from tessera.agent.memory.grants import MemoryGrants, Shares, cgroup_uid, shared_devices
 from tessera.agent.memory.policy import (
     CardUse,
-    EnforcementMode,
     MemoryAction,
     MemoryGrant,
     MemoryPolicy,

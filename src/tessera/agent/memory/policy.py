@@ -19,6 +19,7 @@ from enum import Enum
 
 import msgspec
 
+from tessera.agent.base.options import EnforcementMode
 from tessera.agent.base.processes import ProcessId
 from tessera.api.names import PodUid
 
@@ -28,16 +29,6 @@ SYSTEM_NAMESPACES = frozenset({"kube-system", "kube-public", "kube-node-lease"})
 _PLAUSIBLE = 1.02
 #: Bytes that no card has; what NVML says where it knows no number lies far above (2 to the 64th less one).
 _NO_CARD = 2**44
-
-
-class EnforcementMode(Enum):
-    """How far the watch goes."""
-
-    OFF = "off"
-    OBSERVE = "observe"
-    WARN = "warn"
-    EVICT = "evict"
-    KILL = "kill"
 
 
 class MemoryRules(msgspec.Struct, frozen=True, kw_only=True):

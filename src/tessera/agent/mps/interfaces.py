@@ -11,7 +11,7 @@ from typing import NewType, Protocol
 
 import msgspec
 
-from tessera.agent.mps.plan import MpsPlan
+from tessera.agent.base.mps_plan import MpsPlan
 from tessera.api.sharing.mps import ClientShare
 
 #: Tells one daemon from every other one, over restarts of the agent and of the machine.

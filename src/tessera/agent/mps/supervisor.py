@@ -18,6 +18,7 @@ import random
 from collections.abc import Mapping
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.mps.interfaces import (
     ControlFailed,
     DaemonId,
@@ -29,7 +30,6 @@ from tessera.agent.mps.interfaces import (
     list_servers,
     set_limits,
 )
-from tessera.agent.mps.plan import MpsPlan
 from tessera.agent.mps.state import DaemonRecord, ExclusiveCards, MpsState
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff

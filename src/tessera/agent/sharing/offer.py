@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import msgspec
 
 from tessera.agent.base.desired_config import DesiredSharing
+from tessera.agent.base.mps_plan import MpsPlan
 from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
-from tessera.agent.mps.plan import MpsPlan, PlanImpossible, plan_daemons
+from tessera.agent.sharing.mps_plans import PlanImpossible, plan_daemons
 from tessera.api.names import profile_of
 from tessera.api.sharing.config import MigStrategy, SharingProfile
 from tessera.api.sharing.devices import Offer

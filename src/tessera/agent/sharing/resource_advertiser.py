@@ -16,11 +16,10 @@ from pathlib import Path
 
 from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.desired_config import DesiredSharing
-from tessera.agent.health.device_health import entry_health
-from tessera.agent.health.faults import DeviceHealth, DeviceScope
+from tessera.agent.base.mps_plan import drop_cards
+from tessera.agent.inventory.device_health import DeviceHealth, DeviceScope, entry_health
 from tessera.agent.inventory.device_users import Holders
 from tessera.agent.inventory.gpu_inventory import StockCard, gpus_of
-from tessera.agent.mps.plan import drop_cards
 from tessera.agent.sharing.allocate_response import AnswerOptions, unique
 from tessera.agent.sharing.cdi_specs import CdiDevice, CdiSpecs
 from tessera.agent.sharing.cdi_writer import Definitions

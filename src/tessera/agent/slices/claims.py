@@ -10,8 +10,8 @@ the end: kubelet starts the container again after a while and asks again.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.inventory.positions import Position
-from tessera.agent.main.metrics import Metrics
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claimants import Claimant, Claimants, PodDirectory, unclaimed
 from tessera.agent.slices.device_binding import TooManyDevices, bind

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.inventory.mig_cards import Card
 from tessera.agent.inventory.positions import Position, spelled
-from tessera.agent.main.metrics import Metrics
 from tessera.agent.slices.events import (
     Call,
     CallFailed,

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tessera.agent.base.api_mirror import Mirror, is_over
 from tessera.agent.base.change_notifier import Changes
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.base.options import AgentOptions
 from tessera.agent.inventory.card_ownership import Role, Roles
 from tessera.agent.inventory.mig_cards import Inventory, enable_mig, read_inventory
-from tessera.agent.main.metrics import Metrics
 from tessera.agent.slices.cdi import CdiFolder
 from tessera.agent.slices.claims import Claims
 from tessera.agent.slices.device_plugin import MigPlugin
@@ -27,6 +27,7 @@ from tessera.agent.slices.events import CardGone, PodGone, PodSeen, Started
 from tessera.agent.slices.executor import CardWorker
 from tessera.agent.slices.instaslice_status import Description, RecordWriter, facts_of
 from tessera.agent.slices.journal import JournalFile
+from tessera.agent.slices.metrics import SlicesCollector
 from tessera.agent.slices.node_capacity import NodeObjects
 from tessera.agent.slices.state_machine import Book
 from tessera.api.instaslice import Instaslice, NodeResources
@@ -104,7 +105,7 @@ class OnDemand:
         self._book = Book(self._journal.load())
         roles.begin({position.gpu: Role.ON_DEMAND for _, position in self._book.owned()})
         self._cdi = CdiFolder(options.cdi_dir)
-        metrics.show(self._book)
+        metrics.registry.register(SlicesCollector(self._book))
         self._take_stock(Inventory())
         self.ready = False
         self._next_look = -math.inf

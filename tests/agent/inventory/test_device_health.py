@@ -1,9 +1,9 @@
 """Errors of cards and instances as kubelet sees them: which entries are out, and that they come back."""
 
-from tessera.agent.health.device_health import entry_health
 from tessera.agent.health.events import CardProbed, CardsListed, HardwareEventReported, ProbeResult
 from tessera.agent.health.faults import HealthStateMachine
 from tessera.agent.health.policy import HealthPolicy
+from tessera.agent.inventory.device_health import entry_health
 from tessera.api.sharing.config import SharingKind
 from tessera.api.sharing.devices import Device, Gpu, MigDevice
 from tessera.nvml.interface import Event, EventKind, GpuUuid

@@ -1,15 +1,11 @@
 """What an agent counts. One registry an agent, so that many can live in one process."""
 
-from collections import Counter as Tally
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
-
-from tessera.agent.slices.events import State
-from tessera.agent.slices.state_machine import Book
 
 #: Seconds; a MIG call takes from some tens of milliseconds to a few seconds.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -68,10 +64,6 @@ class Metrics:
             registry=self.registry,
         )
 
-    def show(self, book: Book) -> None:
-        """Shows the slices of a book by state from now on."""
-        self.registry.register(_Slices(book))
-
     def show_health(self, reactions: Callable[[], Mapping[str, int]]) -> None:
         """Shows from now on what each card asks for, 0 to 4."""
         self.registry.register(_Health(reactions))
@@ -107,30 +99,6 @@ class Metrics:
     def claimed(self, outcome: str, seconds: float) -> None:
         """A container got its slices (``ready``) or did not (``refused``)."""
         self._claims.labels(outcome).observe(seconds)
-
-
-class _Slices(Collector):
-    """Counts slices when asked, so that nothing has to be kept up to date."""
-
-    def __init__(self, book: Book) -> None:
-        self._book = book
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        tally = Tally(dict.fromkeys(State, 0))
-        foreign = 0
-        for made, pod in self._book.instances():
-            if pod is None:
-                foreign += 1
-            else:
-                tally[self._book.state(made.position, pod)] += 1
-        for pod, promise in self._book.promises.items():
-            states = [self._book.state(wanted.position, pod) for wanted in promise.slices]
-            tally[State.PROMISED] += states.count(State.PROMISED)
-        family = GaugeMetricFamily("tessera_slices", "Slices of this node by state.", labels=["state"])
-        for state, count in tally.items():
-            family.add_metric([state.value], count)
-        family.add_metric(["foreign"], foreign)
-        yield family
 
 
 class _Health(Collector):

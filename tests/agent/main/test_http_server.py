@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from tessera.agent.base.http_server import serve_http
+from tessera.agent.base.metrics import Metrics
 from tessera.agent.inventory.positions import Position
-from tessera.agent.main.metrics import Metrics
 from tessera.agent.slices.events import CardRead, Journal, Made, Started
+from tessera.agent.slices.metrics import SlicesCollector
 from tessera.agent.slices.state_machine import Book
 from tessera.api.names import PodUid
 
@@ -60,7 +61,7 @@ async def test_slices_are_counted_by_state_when_they_are_asked_for() -> None:
     book.apply(CardRead("GPU-a", {"3g.20gb": (0, 4)}, (whole, other)))
     book.apply(Started())
     metrics = Metrics()
-    metrics.show(book)
+    metrics.registry.register(SlicesCollector(book))
     metrics.call_done("CreateGpuInstance", 0.2)
     ((status, text),) = await answers(metrics, lambda: "", "/metrics")
     assert status == 200

@@ -1,0 +1,75 @@
+"""The health of GPUs and MIG instances as values, and which device-plugin entries it withholds. Pure.
+
+A bad GPU withholds all its shares and MIG devices, a bad instance all the shares of that instance and nothing else.
+An entry whose GPU or instance no longer exists counts as unhealthy. Faults and probes decide the health itself
+(:mod:`tessera.agent.health`).
+"""
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+
+import msgspec
+
+from tessera.api.sharing.devices import Device, Gpu
+
+
+class Reaction(IntEnum):
+    """What an error asks for. From ``DRAIN`` on no new container gets the device."""
+
+    #: Nothing: the program's fault.
+    IGNORE = 0
+    #: It is shown; the device is still given out.
+    DEGRADE = 1
+    #: The device is not given out until it has proven itself.
+    DRAIN = 2
+    #: Not before the card was reset.
+    RESET = 3
+    #: Not before the node was booted.
+    REBOOT = 4
+
+
+class DeviceScope(msgspec.Struct, frozen=True, order=True):
+    """A card, or a GPU instance or compute instance on it. The ids are -1 for "all"."""
+
+    gpu: str
+    gi_id: int = -1
+    ci_id: int = -1
+
+    def covers(self, other: "DeviceScope") -> bool:
+        """Whether this scope contains ``other``."""
+        return self.gpu == other.gpu and self.gi_id in {-1, other.gi_id} and self.ci_id in {-1, other.ci_id}
+
+
+class DeviceHealth(msgspec.Struct, frozen=True):
+    """What is thought of a device: the worst reaction asked for, why, and since when (``None``: nothing is wrong)."""
+
+    reaction: Reaction = Reaction.IGNORE
+    text: str = ""
+    since: float | None = None
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it may be given out."""
+        return self.reaction < Reaction.DRAIN
+
+
+_GONE = DeviceHealth(Reaction.DRAIN, "the device is no longer there")
+
+
+def entry_health(
+    devices: Iterable[Device], gpus: Iterable[Gpu], verdict: Callable[[DeviceScope], DeviceHealth]
+) -> dict[str, DeviceHealth]:
+    """The verdict on each entry, by its id.
+
+    Args:
+        devices: the entries of one or more resources.
+        gpus: the node's cards as they are now.
+        verdict: what is thought of a card or an instance.
+    """
+    scopes: dict[str, DeviceScope] = {}
+    for gpu in gpus:
+        scopes[gpu.uuid] = DeviceScope(gpu.uuid)
+        for mig in gpu.mig_devices:
+            scopes[mig.uuid] = DeviceScope(gpu.uuid, mig.gi_id, mig.ci_id)
+    judged = {uuid: verdict(scope) for uuid, scope in scopes.items()}
+    return {device.id: judged.get(device.uuid, _GONE) for device in devices}
