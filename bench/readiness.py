@@ -23,7 +23,7 @@ from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.api.driver.status import CUDA_READY, DRIVER_CONTAINER_READY, DRIVER_READY, PLUGIN_READY
 from tessera.clock import SystemClock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginOptions

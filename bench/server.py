@@ -41,14 +41,14 @@ from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent
 from tessera.clock import Clock, SystemClock
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.config import load_config
-from tessera.kube.errors import AlreadyExists, NotFound
-from tessera.kube.informer import Informer
-from tessera.kube.meta import Resource, resource_for
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS, Pod
-from tessera.kube.until import Watched
+from tessera.kube.resources.meta import Resource, resource_for
+from tessera.kube.transport.kubeconfig import load_config
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera.mig.names import resource_spelling
 from tessera_lab.cluster.remote_nodes import Access, run_nodes

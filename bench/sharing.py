@@ -30,13 +30,13 @@ from typing import Any
 import yaml
 
 from tessera.clock import SystemClock
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.config import load_config
-from tessera.kube.http import HttpTransport
-from tessera.kube.informer import Informer
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES, Node
+from tessera.kube.resources.meta import Resource
+from tessera.kube.transport.http import HttpTransport
+from tessera.kube.transport.kubeconfig import load_config
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera_lab.daemon import lab_folder
 

@@ -44,10 +44,10 @@ from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.cli import agent, controller, webhook
 from tessera.cli.process import collect_seldom
 from tessera.clock import Clock, SystemClock
-from tessera.kube.cache import Event
-from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, SERVICE_ACCOUNTS, Pod
-from tessera.kube.until import Watched
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.authz.certificates import Authority
 from tessera_lab.apiserver.main.http_server import HttpFront
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions

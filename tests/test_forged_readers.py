@@ -23,9 +23,9 @@ from tessera.driver.planning.cluster_snapshot import World
 from tessera.driver.policies.policy_selection import Objects, govern
 from tessera.driver.rollout.node_view import Wanted
 from tessera.driver.rollout.node_view_reader import node_view
-from tessera.kube.cache import Event, EventKind
+from tessera.kube.client.codec import Change, Codec
 from tessera.kube.resources import Node, Pod
-from tessera.kube.wire import Change, Codec
+from tessera.kube.watch.cache import Event, EventKind
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION
 from tessera.provisioning.startup.deadline import Patience, judge
 from tessera.provisioning.tracking.timestamps import node_sighting, pod_sighting

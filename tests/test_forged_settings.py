@@ -30,7 +30,7 @@ from tessera.driver.manifests.names import SET_ANNOTATION, set_of
 from tessera.driver.nodes.upgrade_record import record_of, references
 from tessera.driver.policies.policy_selection import Objects, govern
 from tessera.driver.policies.policy_watcher import followed_in
-from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources.meta import ObjectMeta
 from tessera.limits import CONDITION_MESSAGE, SETTINGS_MISTAKES
 from tessera.provisioning.history import RECORDS_KEY, WORKLOADS_KEY, Book
 from tessera.text import one_line

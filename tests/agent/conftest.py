@@ -19,8 +19,8 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.main.run import run
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.clock import Clock, LoopClock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NAMESPACES, NODES, PODS
 from tessera.kubelet.interfaces import Kubelet, PluginError
 from tessera.mig.models import model_by_short_name

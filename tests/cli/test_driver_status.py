@@ -8,9 +8,9 @@ from tessera.cli.driver.labs import leaps
 from tessera.cli.driver.nodestatus import NodeDriver, is_stuck, lines, node_drivers
 from tessera.clock import SystemClock
 from tessera.driver.nodes.node_status import status_text
-from tessera.kube.client import Client
-from tessera.kube.meta import ObjectMeta
+from tessera.kube.client.client import Client
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
+from tessera.kube.resources.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -11,7 +11,7 @@ from tests.cluster.conftest import COMMANDS, Lab
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.explain.query import explain, parse_query
-from tessera.kube.errors import NotFound
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, PODS
 from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record

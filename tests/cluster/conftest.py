@@ -21,9 +21,9 @@ from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.cli import agent, controller, webhook
 from tessera.clock import LoopClock
-from tessera.kube.informer import Informer
 from tessera.kube.resources import CONFIGMAPS, EVENTS, MUTATING_WEBHOOKS, NODES, PODS, REPLICASETS, CoreEvent, Pod
-from tessera.kube.until import Watched
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera.nvml.interface import GpuUuid
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
 from tessera_lab.cluster.node_spec import parse_nodes

@@ -14,8 +14,8 @@ from tessera.api.driver.status import DriverStatus, Phase, Strategy
 from tessera.clock import LoopClock
 from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
-from tessera.kube.informer import Informer
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
+from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
 from tessera_lab.cluster.node_spec import NodeSpec
 from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image

@@ -15,9 +15,9 @@ from tessera.clock import LoopClock
 from tessera.driver.manifests.names import APP_LABEL
 from tessera.driver.nodes.upgrade_record import RECORD_ANNOTATION, Record, record_of
 from tessera.driver.rollout.node_view_reader import PULL_APP
-from tessera.kube.informer import Informer
 from tessera.kube.resources import PODS, REPLICASETS, Node
-from tessera.kube.until import Watched
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
 from tessera_lab.cluster.node_spec import parse_nodes
 from tessera_lab.drivers.driver_catalogue import catalogue, driver_image

@@ -15,9 +15,9 @@ from tessera.api.driver.status import PAUSE_LABEL, PAUSED, UPGRADE_STATE_LABEL, 
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
 from tessera.driver.resolution import Outcome
 from tessera.driver.rollout.failure_history import FAILURES_CONFIG_MAP, read_failures
-from tessera.kube.errors import NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, Node
+from tessera.kube.resources.meta import Resource
 
 CARD = {"nvidia.com/gpu": 1}
 BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, dict[str, Any])

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tessera.kube.client import Client
-from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.kube.client.client import Client
+from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera.nvml.interface import Nvml
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.cluster.cluster import Cluster

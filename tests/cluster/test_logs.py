@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.kube.errors import ApiError, BadRequest
+from tessera.kube.client.errors import ApiError, BadRequest
 
 
 async def logs(lab: Any, pod: str, **query: str) -> list[str]:

@@ -7,7 +7,6 @@ import pytest
 import yaml
 
 from tessera.cli.main import main
-from tessera.kube.meta import Resource
 from tessera.kube.resources import (
     DEPLOYMENTS,
     NODES,
@@ -17,6 +16,7 @@ from tessera.kube.resources import (
     STATEFULSETS,
     STORAGE_CLASSES,
 )
+from tessera.kube.resources.meta import Resource
 from tessera_lab.workloads.storage.provisioner import PROVISIONER
 
 PRIORITIES: Resource[dict[str, Any]] = Resource(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tessera.kube.errors import ApiError
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS
 
 CASES = [

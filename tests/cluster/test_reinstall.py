@@ -8,9 +8,9 @@ import pytest
 from tests.cluster.test_kills import Fate, mortal
 
 from tessera.cli.cards import cards_of
-from tessera.kube.errors import NotFound
-from tessera.kube.meta import resource_for
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
+from tessera.kube.resources.meta import resource_for
 from tessera.manifests import install_manifests
 from tessera_lab.installation.install import install
 

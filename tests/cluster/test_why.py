@@ -6,8 +6,8 @@ from typing import Any
 from tessera.api.names import DEVICE_ACCESS_LABEL
 from tessera.explain.explanation import ExplanationReport
 from tessera.explain.query import explain, parse_query
-from tessera.kube.meta import Resource
 from tessera.kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, NODES, RESOURCE_QUOTAS
+from tessera.kube.resources.meta import Resource
 from tessera.nvml.errors import Unknown
 from tessera_lab.apiserver.interfaces import UserInfo
 

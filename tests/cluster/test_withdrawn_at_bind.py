@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.cluster.test_neighbours import replicas, run, template, unjudged
 
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS
-from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera_lab.cluster.cluster import Cluster
 from tessera_lab.kubelet.context import ContainerContext
 

@@ -20,11 +20,11 @@ import msgspec
 import pytest
 
 from tessera.clock import SystemClock
-from tessera.kube.client import Client
-from tessera.kube.config import load_config
-from tessera.kube.credentials import Credential, StaticCredentials
-from tessera.kube.http import HttpTransport
-from tessera.kube.transport import Request, Response
+from tessera.kube.client.client import Client
+from tessera.kube.transport.credentials import Credential, StaticCredentials
+from tessera.kube.transport.http import HttpTransport
+from tessera.kube.transport.interface import Request, Response
+from tessera.kube.transport.kubeconfig import load_config
 from tessera_lab.apiserver.authz.certificates import Authority
 from tessera_lab.apiserver.main.http_server import HttpFront
 from tessera_lab.cluster.cluster import Cluster

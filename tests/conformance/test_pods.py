@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from tests.conformance.conftest import MERGE, PATIENCE, Api, causes, configmap, gated_pod, limited
 
-from tessera.kube.client import Client
-from tessera.kube.errors import Conflict
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict
 from tessera.kube.resources import PODS
 
 HOST = "kubernetes.io/hostname"

@@ -8,10 +8,10 @@ import pytest
 from tests.conformance.conftest import MERGE, Api, configmap
 
 from tessera.clock import SystemClock
-from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, Conflict, NotFound
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.lease import LeaderElector
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.leader_election import LeaderElector
 from tessera.kube.resources import CONFIGMAPS, LEASES, NODES
 
 

@@ -16,9 +16,9 @@ from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.policy_status import of_nodes, status_patch
 from tessera.api.operator.keys import NVIDIA_DRIVER, POLICY, Leaf, Shape
 from tessera.clock import SystemClock
-from tessera.kube.client import Client
-from tessera.kube.errors import Invalid
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Invalid
+from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -21,14 +21,14 @@ SOURCE = Path(tessera.__file__).parent
 ROOMS = (resources, instaslice, objects)
 #: What each process is made of, as far as it talks to the API server.
 MADE_OF = {
-    "tessera-agent": ("agent", "kube/events.py"),
+    "tessera-agent": ("agent", "kube/event_recorder.py"),
     "tessera-controller": (
         "controller",
         *(f"driver/{room}" for room in ("acting.py", "policies.py", "run.py", "registry/pullsecrets.py")),
         *(f"driver/{room}" for room in ("rollout", "build", "coverage")),
         *(f"provisioning/{room}.py" for room in ("run", "annotating", "workloads", "gate", "store")),
-        "kube/events.py",
-        "kube/lease.py",
+        "kube/event_recorder.py",
+        "kube/leader_election.py",
     ),
     "tessera-webhook": ("webhook",),
 }
@@ -36,7 +36,7 @@ MADE_OF = {
 EVICTS_BY_OPTION = ("tessera-agent",)
 #: What needs the rights of deploy/options/replace.yaml.
 REPLACES_BY_OPTION = "provisioning/startup/replacer.py"
-#: Methods of :class:`tessera.kube.client.Client`, and the informer, to the verbs that they need.
+#: Methods of :class:`tessera.kube.client.client.Client`, and the informer, to the verbs that they need.
 VERBS = {
     "get": ("get",),
     "list": ("list",),

@@ -15,11 +15,11 @@ from tessera.driver.manifests.names import set_of
 from tessera.driver.nodes.node_status import read_status
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome, Resolution
 from tessera.driver.run import DriverOptions, Drivers
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CRDS, DAEMONSETS, NAMESPACES, NODES, PODS
-from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.watch.informer import Informer
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

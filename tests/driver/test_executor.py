@@ -22,10 +22,10 @@ from tessera.driver.executor import SEEN_SECONDS, Acting
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.planning.instructions import CreateSet, Instruction, Label, Show, Tell
 from tessera.driver.pool import PoolKey
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, NAMESPACES, NODES, OPENSHIFT_PROXIES, Node
-from tessera.kube.transport import Request, Response
+from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import pytest
 
-from tessera.kube.client import Client
-from tessera.kube.config import ClusterConfig
-from tessera.kube.credentials import StaticCredentials
-from tessera.kube.http import HttpTransport
+from tessera.kube.client.client import Client
+from tessera.kube.transport.credentials import StaticCredentials
+from tessera.kube.transport.http import HttpTransport
+from tessera.kube.transport.kubeconfig import ClusterConfig
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.lease import LeaderElector
-from tessera.kube.transport import Request, Response, Stream
+from tessera.kube.client.client import Client
+from tessera.kube.leader_election import LeaderElector
+from tessera.kube.transport.interface import Request, Response, Stream
 
 EPOCH = 1_700_000_000.0
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.kube.conftest import cancelled, pod, run_virtual
 
 from tessera.clock import LoopClock
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.client import Client
-from tessera.kube.reflector import Reflector
+from tessera.kube.client.client import Client
 from tessera.kube.resources import PODS, Pod
-from tessera.kube.transport import Request, Response, Stream
+from tessera.kube.transport.interface import Request, Response, Stream
+from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.reflector import Reflector
 
 Fault = Literal["", "end", "reset", "expire", "error", "refuse", "compact", "bookmark"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import EVENTS, PODS
+from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 from tests.provisioning.conftest import GPU_TAINT, condition, offering
 
 from tessera.clock import LoopClock, rfc3339
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.events import EventRecorder
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, CRDS, EVENTS, NAMESPACES, NODECLAIMS, NODES, PODS, Node, Taint
-from tessera.kube.until import Watched
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera.provisioning.history import BROKEN_KEY, RECORDS_KEY, WORKLOADS_KEY, decode_record, decode_workload
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, PROVISIONING_ANNOTATION, Milestone, Record

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import Webhook

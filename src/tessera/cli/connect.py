@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from tessera.clock import SystemClock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.limits import LINE_SHOWN
 from tessera.text import one_line
 
@@ -25,8 +25,8 @@ async def connected(
 
     Inside a pod without any of these, the pod's own service account is used.
     """
-    from tessera.kube.config import load_config
-    from tessera.kube.http import HttpTransport
+    from tessera.kube.transport.http import HttpTransport
+    from tessera.kube.transport.kubeconfig import load_config
 
     clock = SystemClock()
     config = load_config(clock=clock, kubeconfig=None if kubeconfig is None else str(kubeconfig), context=context)
@@ -87,8 +87,8 @@ class Failure(click.ClickException):
 
 def _said(error: BaseException) -> str | None:
     """The line for an error that a user can do something about; None for our own faults."""
-    from tessera.kube.config import ConfigError
-    from tessera.kube.errors import ApiError, Forbidden
+    from tessera.kube.client.errors import ApiError, Forbidden
+    from tessera.kube.transport.kubeconfig import ConfigError
     from tessera.nvml.errors import NvmlError
     from tessera.nvml.statefile import StateFileError
     from tessera_lab.daemon.lab_folder import LabError

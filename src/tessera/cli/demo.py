@@ -24,11 +24,11 @@ from tessera.cli.console import say, say_coloured, say_document, say_json_text
 from tessera.cli.progress import Progress
 from tessera.cli.tiles import draw
 from tessera.clock import Clock, SystemClock
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS, Node, Pod
-from tessera.kube.until import Watched
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera_lab.daemon import control_socket, lab_folder
 
 NODE = "node-1"

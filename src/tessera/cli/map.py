@@ -47,7 +47,7 @@ def command(
 async def _read(kubeconfig: Path | None, context: str | None) -> tuple[list[NodeCards], list[PendingNode]]:
     from tessera.api.instaslice import INSTASLICES
     from tessera.api.names import INSTASLICE_NAMESPACE, MIG_CONFIG_LABEL
-    from tessera.kube.errors import Forbidden, NotFound
+    from tessera.kube.client.errors import Forbidden, NotFound
     from tessera.kube.resources import NODES
 
     async with connected("tessera-map", kubeconfig, context) as client:

@@ -148,7 +148,7 @@ def _svg(found: "Sequence[Summary]", results: "Sequence[Samples]") -> str:
 async def _kept(
     kubeconfig: Path | None, context: str | None, namespace: str
 ) -> "tuple[Sequence[Record], Sequence[WorkloadRecord]]":
-    from tessera.kube.errors import NotFound
+    from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
     from tessera.provisioning.history import Book
     from tessera.provisioning.recording.history_store import RECORDS_NAME

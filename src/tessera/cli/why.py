@@ -49,8 +49,8 @@ async def _report(
 ) -> "ExplanationReport":
     from tessera.clock import SystemClock
     from tessera.explain.query import explain, parse_query
-    from tessera.kube.config import load_config
-    from tessera.kube.errors import NotFound
+    from tessera.kube.client.errors import NotFound
+    from tessera.kube.transport.kubeconfig import load_config
 
     wanted, clock = parse_query(what), SystemClock()
     if namespace is None:

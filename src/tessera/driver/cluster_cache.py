@@ -14,9 +14,9 @@ from tessera.driver.nodes.upgrade_record import State, state_of
 from tessera.driver.planning.cluster_snapshot import Existing
 from tessera.driver.rollout.node_view import NodeView, Wanted
 from tessera.driver.rollout.node_view_reader import live_pods, node_view, pod_view
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.informer import Informer
 from tessera.kube.resources import DaemonSet, Node, Pod
+from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.informer import Informer
 
 #: Label ``app.kubernetes.io/name`` of pods that run this process's image.
 _OWN_APP = "tessera-controller"

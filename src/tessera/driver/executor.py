@@ -40,8 +40,8 @@ from tessera.driver.planning.instructions import (
     key_of,
 )
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NODES, OPENSHIFT_PROXIES, PODS, RUNTIME_CLASSES
 
 _log = logging.getLogger(__name__)

@@ -40,11 +40,11 @@ from tessera.driver.rollout.executor import Hands
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
 from tessera.driver.rollout_link import Rolling
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.events import EventRecorder
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import DAEMONSETS, Node, Pod
+from tessera.kube.watch.informer import Informer
 
 
 class DriverOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,9 +18,8 @@ from tessera.explain.nodes import explain_node
 from tessera.explain.pods import explain_pod
 from tessera.explain.snapshot import LEASE, ClusterView, Snapshot
 from tessera.explain.workloads import WorkloadState, exhausted_quotas, explain_workload
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden, NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import (
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -38,6 +37,7 @@ from tessera.kube.resources import (
     Pod,
     ReplicaSet,
 )
+from tessera.kube.resources.meta import Resource
 from tessera.limits import NAMES_COMPARED
 from tessera.provisioning.history import RECORDS_KEY, Book
 from tessera.provisioning.milestones import Record

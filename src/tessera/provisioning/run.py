@@ -11,9 +11,8 @@ from collections.abc import Callable
 from functools import partial
 
 from tessera.clock import Clock, until_set
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import (
     CAPI_MACHINES,
     EVENTS,
@@ -25,6 +24,7 @@ from tessera.kube.resources import (
     Pod,
     Resource,
 )
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.options import ProvisioningOptions
 from tessera.provisioning.recording.history_store import BookStore

@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.credentials import Credentials
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES
-from tessera.kube.transport import Transport
+from tessera.kube.transport.credentials import Credentials
+from tessera.kube.transport.interface import Transport
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_to_pod, service_account

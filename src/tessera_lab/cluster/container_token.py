@@ -9,9 +9,9 @@ import asyncio
 import msgspec
 
 from tessera.clock import Clock, parse_rfc3339
-from tessera.kube.client import Client
-from tessera.kube.credentials import Credential
+from tessera.kube.client.client import Client
 from tessera.kube.resources import SERVICE_ACCOUNTS
+from tessera.kube.transport.credentials import Credential
 from tessera_lab.kubelet.context import ContainerContext
 
 #: Part of a token's life after which kubelet renews it.

@@ -7,8 +7,8 @@ after each boot, since another kernel may run. Names of labels: NFD's sources ``
 from typing import Any
 
 from tessera.driver.nodes.os_image import parse_os_image
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES
 from tessera_lab.kubelet.node.node import SimulatedNode
 

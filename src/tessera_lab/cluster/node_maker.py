@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.clock import Clock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.nvml.hardware import DRIVER_VERSION
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo

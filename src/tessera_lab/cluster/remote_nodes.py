@@ -16,10 +16,10 @@ from tessera.agent.base.options import AgentOptions
 from tessera.agent.driver.hardware import SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.clock import Clock, SystemClock
-from tessera.kube.client import Client
-from tessera.kube.config import load_config
-from tessera.kube.http import HttpTransport
-from tessera.kube.transport import Request, Response, Transport
+from tessera.kube.client.client import Client
+from tessera.kube.transport.http import HttpTransport
+from tessera.kube.transport.interface import Request, Response, Transport
+from tessera.kube.transport.kubeconfig import load_config
 from tessera_lab.apiserver.authz.identity import service_account
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN

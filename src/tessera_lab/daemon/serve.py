@@ -17,13 +17,13 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.api.node_offers import OFFERS_ANNOTATION
 from tessera.clock import Clock, LoopClock, SystemClock, rfc3339
 from tessera.driver.resolution import ImageQuery
-from tessera.kube.config import ClusterConfig
-from tessera.kube.credentials import Credentials
-from tessera.kube.http import HttpTransport
-from tessera.kube.informer import Informer
 from tessera.kube.resources import MUTATING_WEBHOOKS, NODES, STORAGE_CLASSES, Node
-from tessera.kube.transport import Transport
-from tessera.kube.until import Watched
+from tessera.kube.transport.credentials import Credentials
+from tessera.kube.transport.http import HttpTransport
+from tessera.kube.transport.interface import Transport
+from tessera.kube.transport.kubeconfig import ClusterConfig
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera.manifests import images, install_manifests
 from tessera_lab.apiserver.admission.plugins import DEFAULT_CLASS
 from tessera_lab.apiserver.authz.certificates import Authority

@@ -12,9 +12,9 @@ import msgspec
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import Clock
-from tessera.kube.informer import Event, EventKind, Informer
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.until import Watched
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import Kind, Timers

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.manifests import install_manifests
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cloud.autoscaler.process import GPU_LABEL, ClusterAutoscaler

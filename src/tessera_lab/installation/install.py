@@ -17,8 +17,8 @@ from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run as run_controller
-from tessera.kube.client import Client
-from tessera.kube.meta import resource_for
+from tessera.kube.client.client import Client
+from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests

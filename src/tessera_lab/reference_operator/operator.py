@@ -15,10 +15,10 @@ from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.nodes.os_image import parse_os_image
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NAMESPACES, NODES
+from tessera.kube.watch.informer import Informer
 from tessera_lab.drivers.driver_containers import Draw, exact
 from tessera_lab.reference_operator.manifests import NAMESPACE, PRESENT, driver, operands
 from tessera_lab.reference_operator.waits import REFERENCE, Waits

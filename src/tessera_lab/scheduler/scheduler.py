@@ -15,12 +15,12 @@ import msgspec
 
 from tessera.clock import Clock, parse_rfc3339, rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, NotFound
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Event, EventKind
-from tessera.kube.meta import key_of, split_key, uid_of
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NAMESPACES, NODES, PODS
+from tessera.kube.resources.meta import key_of, split_key, uid_of
+from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.scheduler.decision import Placed, Unschedulable, decide
 from tessera_lab.scheduler.preemption import Preemption, preempt
 from tessera_lab.scheduler.queue import SchedulingQueue

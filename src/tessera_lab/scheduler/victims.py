@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.clock import Clock, rfc3339
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Informer
-from tessera.kube.meta import split_key
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import POD_DISRUPTION_BUDGETS, PODS
+from tessera.kube.resources.meta import split_key
+from tessera.kube.watch.informer import Informer
 from tessera_lab.scheduler.state.node_cache import PodNeeds
 from tessera_lab.simulation.supervision import LabInformer
 

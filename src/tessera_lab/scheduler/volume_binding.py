@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.informer import Event, EventKind, Informer
-from tessera.kube.meta import Resource, key_of, split_key
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CSI_NODES, PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES
+from tessera.kube.resources.meta import Resource, key_of, split_key
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera_lab.scheduler.decision import Placed
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, Storage
 from tessera_lab.simulation.supervision import LabInformer

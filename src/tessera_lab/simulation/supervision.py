@@ -12,8 +12,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Never, TypeVar
 
 from tessera.clock import Clock
-from tessera.kube.informer import Event, EventKind, Informer
-from tessera.kube.meta import key_of
+from tessera.kube.resources.meta import key_of
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera_lab.simulation.restart_backoff import FIRST, LONGEST, CrashBackoff
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from tessera.agent.mig_config.card_reconciler import EVICTION_DELAY_LIMIT
 from tessera.agent.mig_config.status import LayoutState
 from tessera.api.names import PodUid
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

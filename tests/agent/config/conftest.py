@@ -12,9 +12,9 @@ from tessera.agent.base.change_notifier import Changes
 from tessera.agent.base.options import ConfigMapName
 from tessera.agent.config.config_watcher import ConfigWatcher
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES, NODES, Node, Resource
+from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

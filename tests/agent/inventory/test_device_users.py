@@ -7,8 +7,8 @@ import pytest
 
 from tessera.agent.inventory.device_users import Holder, Holders, is_static
 from tessera.api.names import PodUid
-from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, PluginOptions, PodResources
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
 from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient

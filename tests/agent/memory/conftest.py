@@ -29,7 +29,7 @@ from tessera.api.sharing.devices import Offer
 from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import make_offer
 from tessera.clock import Clock, LoopClock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, PODS, Pod
 from tessera.nvml.interface import Memory, Nvml
 from tessera.nvml.simulated import SimulatedMachine

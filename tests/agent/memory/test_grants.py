@@ -20,8 +20,8 @@ from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.devices import Gpu, MigDevice, Offer
 from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import make_offer
-from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Pod, Uid
+from tessera.kube.resources.meta import ObjectMeta
 
 GIB = 2**30
 GPU, OTHER, MIG = "GPU-1", "GPU-2", "MIG-1"

@@ -19,8 +19,8 @@ from tessera.agent.mig_config.reconciler import LayoutReconciler
 from tessera.agent.mig_config.status import LayoutState, LayoutStatus
 from tessera.api.mig_layouts import parse_layouts
 from tessera.clock import LoopClock
-from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import ObjectMeta, Uid
 from tessera.kubelet.interfaces import ContainerDevices, ContainerResources, DevicePlugin, PodResources
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Nvml

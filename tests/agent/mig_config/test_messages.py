@@ -14,8 +14,8 @@ from tessera.agent.mig_config.journal import LayoutJournal, LayoutRecord, digest
 from tessera.agent.mig_config.status import CardStatus, LayoutState, LayoutStatus, summarize_cards
 from tessera.api.mig_layouts import LayoutEntry
 from tessera.api.names import PodUid
-from tessera.kube.meta import ObjectMeta, Uid
 from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import ObjectMeta, Uid
 
 GOOD = CardStatus(LayoutState.SUCCESS, "LayoutApplied")
 BUSY = CardStatus(LayoutState.PENDING, "CardsInUse", "GPU 0: pod a/b")

@@ -17,10 +17,10 @@ from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.grammar import parse_profile
 from tessera.api.sharing.offer import make_offer
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import EVENTS, NODES, Node
+from tessera.kube.watch.informer import Informer
 from tessera.mig.names import ci_profile_index
 from tessera.nvml.simulated import SimulatedMachine
 from tessera.nvml.worker import InlineNvml

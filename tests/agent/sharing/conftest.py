@@ -25,8 +25,8 @@ from tessera.agent.sharing.withdrawn_resources import forget_patch
 from tessera.api.sharing.config import MigStrategy
 from tessera.api.sharing.grammar import parse_profile
 from tessera.clock import Clock, LoopClock
-from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Node, NodeStatus, Pod
+from tessera.kube.resources.meta import ObjectMeta
 from tessera.kubelet.interfaces import Kubelet
 from tessera.mig.models import model_by_short_name
 from tessera.nvml.interface import Event, EventKind

@@ -9,9 +9,9 @@ from tessera.cli.autoscaling.facts import NODE_POOLS, ClusterFacts, look
 from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS
 from tessera.cli.autoscaling.sets import SETS
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, DEPLOYMENTS, NAMESPACES, NODES, PODS
+from tessera.kube.resources.meta import Resource
 from tessera.provisioning.advise.samples import GroupTimes
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

@@ -13,10 +13,10 @@ import pytest
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import SystemClock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.http_server import HttpFront, kubeconfig

@@ -15,7 +15,7 @@ from tessera.cli.driver.covered import as_json, table, unknown
 from tessera.cli.main import main
 from tessera.clock import SystemClock
 from tessera.driver.coverage.kernels import CONFIG_MAP, NextKernel
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, CRDS, NAMESPACES, NODES
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo

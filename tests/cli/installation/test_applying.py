@@ -15,10 +15,10 @@ from tessera.cli.installation.applying import Done, apply_all
 from tessera.cli.installation.manifests import Choices, Manifest, manifests
 from tessera.cli.installation.surroundings import missing_namespace, warnings
 from tessera.driver.build.settings import BuildSettings
-from tessera.kube.client import Client
-from tessera.kube.errors import Forbidden, Invalid, NotFound
-from tessera.kube.meta import resource_for
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden, Invalid, NotFound
 from tessera.kube.resources import CONFIGMAPS, CRDS, DAEMONSETS, DEPLOYMENTS, NAMESPACES
+from tessera.kube.resources.meta import resource_for
 from tessera.manifests import deploy_folder, install_manifests
 from tessera_lab.apiserver.authz.identity import service_account
 

@@ -13,8 +13,8 @@ from tessera.api.values import settings_from
 from tessera.cli.installation.applying import Done, apply_all
 from tessera.cli.installation.manifests import Choices, manifests
 from tessera.cli.installation.surroundings import warnings
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CRDS
 from tessera.manifests import install_manifests
 

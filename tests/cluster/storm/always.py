@@ -42,7 +42,7 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.manifests.names import APP_LABEL, NAMESPACE, set_of
 from tessera.driver.nodes.upgrade_record import CHANGING, RECORD_ANNOTATION, Record, State, record_of
 from tessera.driver.rollout.candidates import unavailable_limit
-from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources.meta import ObjectMeta
 from tessera_lab.apiserver.interfaces import GroupResource
 from tessera_lab.apiserver.storage.store import Change
 

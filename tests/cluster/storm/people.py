@@ -8,8 +8,8 @@ from tests.cluster.storm.world import BUILT, VERSIONS, branch
 
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.driver.nodes.upgrade_record import REQUESTED_ANNOTATION
-from tessera.kube.meta import Resource
 from tessera.kube.resources import CONFIGMAPS, REPLICASETS
+from tessera.kube.resources.meta import Resource
 
 POLICY, SECOND = "cluster-policy", "another"
 DEFAULT_DRIVER = "rest"

@@ -13,9 +13,9 @@ from tests.cluster.storm.world import Machines, Registries, images
 
 from tessera.api.driver.status import UPGRADE_STATE_LABEL
 from tessera.driver.nodes.upgrade_record import state_of
-from tessera.kube.errors import ApiError, NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import NODES
+from tessera.kube.resources.meta import Resource
 
 
 class Scene:

@@ -14,9 +14,9 @@ from tessera.clock import LoopClock
 from tessera.controller.base.metrics import Metrics
 from tessera.controller.execution.slice_executor import Actor
 from tessera.controller.slicing.instructions import DeleteObject, Instruction, PatchRequests, ReportObject, Ungate
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder
-from tessera.kube.transport import Request, Response, Stream
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
+from tessera.kube.transport.interface import Request, Response, Stream
 from tessera_lab.simulation.virtual_time import run_virtual
 
 World = Any  # the class lives in conftest.py, which tests cannot import

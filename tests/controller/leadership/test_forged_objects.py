@@ -16,9 +16,9 @@ from tessera.api.instaslice import Instaslice
 from tessera.controller.leadership.watching import Watching
 from tessera.controller.slicing.instructions import Tell, Ungate, Write
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.cache import Cache, Event
+from tessera.kube.client.codec import Change, Codec, Poison
 from tessera.kube.resources import Node, Pod
-from tessera.kube.wire import Change, Codec, Poison
+from tessera.kube.watch.cache import Cache, Event
 
 #: CPU seconds of one history on a slow machine; an honest one takes some hundredths.
 MOST_SECONDS = 5.0

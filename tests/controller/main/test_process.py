@@ -18,11 +18,11 @@ from tessera.api.names import GATE, INSTASLICE_NAMESPACE, resource_of
 from tessera.clock import Clock, LoopClock
 from tessera.controller.base.options import ControllerOptions
 from tessera.controller.main.run import run
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, EVENTS, NAMESPACES, NODES, PODS, Pod
-from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Request, Response, Stream, Transport
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.informer import Informer
 from tessera.mig.models import model_by_short_name
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

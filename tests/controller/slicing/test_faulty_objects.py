@@ -9,7 +9,7 @@ import pytest
 from tessera.api.instaslice import Instaslice
 from tessera.api.names import NodeName
 from tessera.controller.slicing.instructions import ReportObject
-from tessera.kube.wire import Codec, Poison
+from tessera.kube.client.codec import Codec, Poison
 
 World = Any  # the class lives in conftest.py, which tests cannot import
 CODEC = Codec(Instaslice)

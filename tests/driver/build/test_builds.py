@@ -18,9 +18,9 @@ from tessera.driver.build.job import SERVICE_ACCOUNT
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import BuildPhase, Retries
 from tessera.driver.pool import PoolKey
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS, SERVICE_ACCOUNTS, Pod
-from tessera.kube.transport import Request, Response, Stream, Transport
+from tessera.kube.transport.interface import Request, Response, Stream, Transport
 from tessera_lab.cluster.cluster import Cluster
 from tessera_lab.simulation.virtual_time import run_virtual
 

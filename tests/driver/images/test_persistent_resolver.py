@@ -12,7 +12,7 @@ from tests.driver.registry.shelf import Hand, Shelf, resolving
 from tessera.driver.images.persistent_resolver import CONFIG_MAP, KEY, ImageMemory
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CONFIGMAPS, NAMESPACES
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

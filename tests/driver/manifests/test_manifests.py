@@ -18,7 +18,7 @@ from tessera.driver.manifests.pods import validation_pod
 from tessera.driver.manifests.runtimes import CONTAINERD, CRIO
 from tessera.driver.manifests.toolkit import runtime_class, toolkit_daemonset
 from tessera.driver.pool import PoolKey
-from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources.meta import ObjectMeta
 
 UBUNTU = PoolKey(os_id="ubuntu", os_version="22.04", kernel="5.15.0-69-generic", architecture="amd64")
 RHCOS = PoolKey(

@@ -5,8 +5,8 @@ import pytest
 from tessera.driver.nodes.node_facts import node_facts, page_kib
 from tessera.driver.nodes.os_image import parse_os_image
 from tessera.driver.pool import PoolKey
-from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Node, NodeStatus, NodeSystemInfo
+from tessera.kube.resources.meta import ObjectMeta
 
 NFD = "feature.node.kubernetes.io/"
 GPU = {f"{NFD}pci-10de.present": "true"}

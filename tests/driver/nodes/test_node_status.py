@@ -7,8 +7,8 @@ from tessera.driver.manifests.names import APP_LABEL, SET_ANNOTATION, set_of
 from tessera.driver.nodes.node_status import condition_body, condition_of, dated, read_status, says, status_text
 from tessera.driver.nodes.upgrade_record import record_of
 from tessera.driver.rollout.failure_history import read_failures
-from tessera.kube.meta import ObjectMeta
 from tessera.kube.resources import Condition
+from tessera.kube.resources.meta import ObjectMeta
 
 STATUS = DriverStatus(
     strategy=Strategy.BUILT, phase=Phase.STARTING, since="", set="s1", boot="b0", reason="It is built."

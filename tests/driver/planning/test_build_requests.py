@@ -15,7 +15,7 @@ from tessera.driver.build.states import BuildPhase, BuildState
 from tessera.driver.planning.build_requests import PUSH_PATIENCE, Building, build_view
 from tessera.driver.planning.strategy import BuildState as Stands
 from tessera.driver.pool import PoolKey
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -9,7 +9,7 @@ from typing import Any
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import LoopClock
 from tessera.driver.policies.policy_watcher import Policies
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import CRDS, NAMESPACES
 from tessera.manifests import install_manifests
 from tessera_lab.apiserver.interfaces import UserInfo

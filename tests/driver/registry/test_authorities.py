@@ -18,7 +18,7 @@ from tessera.controller.main.image_resolver import registries
 from tessera.driver.pool import PoolKey
 from tessera.driver.registry.authorities import AuthoritiesError, read_authorities
 from tessera.driver.resolution import ImageKind, ImageQuery, Outcome
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.limits import REGISTRY_AUTHORITIES
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

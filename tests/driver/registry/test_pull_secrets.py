@@ -10,7 +10,7 @@ from tessera.clock import LoopClock
 from tessera.driver.registry.keyring import CredentialsError
 from tessera.driver.registry.pull_secrets import PullSecrets
 from tessera.driver.registry.reference import parse
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NAMESPACES, SECRETS
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport

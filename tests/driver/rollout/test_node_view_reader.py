@@ -10,8 +10,8 @@ from tessera.clock import parse_rfc3339
 from tessera.driver.nodes.upgrade_record import State, references
 from tessera.driver.rollout.node_view import DriverPod, NodeView, Pull
 from tessera.driver.rollout.node_view_reader import node_view, pod_view
+from tessera.kube.client.codec import Codec
 from tessera.kube.resources import NODES, PODS, Condition, Node, Pod
-from tessera.kube.wire import Codec
 
 CREATED = "2027-01-15T08:00:00Z"
 NOW = parse_rfc3339(CREATED) + 60

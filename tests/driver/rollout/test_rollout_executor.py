@@ -26,11 +26,11 @@ from tessera.driver.rollout.instructions import (
 )
 from tessera.driver.rollout.node_view_reader import node_view
 from tessera.driver.rollout.rollout import Rollout, RolloutMetrics
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.events import EventRecorder
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, NODES, PODS, Node
+from tessera.kube.resources.meta import Resource
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

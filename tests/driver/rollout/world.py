@@ -23,8 +23,6 @@ from tessera.driver.rollout.instructions import (
     Remember,
 )
 from tessera.driver.rollout.node_view_reader import MOST_RESTARTS, PULL_APP, PULL_SET_LABEL
-from tessera.kube.meta import Uid
-from tessera.kube.pods import ContainerState, ContainerStateTerminated, ContainerStateWaiting
 from tessera.kube.resources import (
     Condition,
     Container,
@@ -39,6 +37,8 @@ from tessera.kube.resources import (
     PodStatus,
     ResourceRequirements,
 )
+from tessera.kube.resources.meta import Uid
+from tessera.kube.resources.pods import ContainerState, ContainerStateTerminated, ContainerStateWaiting
 
 #: What becomes of a driver set: it works, its container ends again and again, its image is nowhere, nothing proves it.
 GOOD, CRASHES, NO_IMAGE, UNPROVEN = "good", "crashes", "no image", "unproven"

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tessera.kube.transport import Request, Response
+from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tessera.clock import LoopClock
 from tessera.kube.resources import PODS
-from tessera.kube.transport import Request
+from tessera.kube.transport.interface import Request
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
 from tessera_lab.cluster.node_spec import parse_nodes

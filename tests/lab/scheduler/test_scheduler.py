@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tessera.kube.meta import Resource
 from tessera.kube.resources import NODES, PODS
+from tessera.kube.resources.meta import Resource
 
 InLab = Callable[[Callable[[Any], Any]], None]
 

@@ -15,9 +15,9 @@ import pytest
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import LoopClock
-from tessera.kube.client import Client
-from tessera.kube.informer import EventKind, Informer
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES, PODS, Pod, Resource
+from tessera.kube.watch.informer import EventKind, Informer
 from tessera.manifests import install_manifests
 from tessera.provisioning.experiments.autoscale import NAME, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset

@@ -8,9 +8,9 @@ import pytest
 
 from tessera.api.instaslice import Instaslice
 from tessera.api.node_offers import NodeOffer, OfferKind, encode_offers
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.nodes import NodeSpec
 from tessera.kube.resources import Node, NodeStatus, ObjectMeta
+from tessera.kube.resources.nodes import NodeSpec
+from tessera.kube.watch.cache import Event, EventKind
 from tessera.webhook.nodes.capabilities import Capabilities
 from tessera.webhook.nodes.gpu_nodes import GpuNode, GpuNodes, dynamic_profiles, gpu_node
 

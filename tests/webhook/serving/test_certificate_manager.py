@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from tests.webhook.conftest import ADMIN, NAME, NAMESPACE, SECRET, Lab, in_lab
 
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificate_manager import Keeper

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import PodUid
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.watch.informer import Informer
 
 
 class Mirror:

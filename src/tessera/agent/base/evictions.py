@@ -7,8 +7,8 @@ once; whoever asked decides when to ask again.
 import msgspec
 
 from tessera.api.names import PodUid
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound, TooManyRequests
 
 
 class Evicted(msgspec.Struct, frozen=True):

@@ -31,11 +31,11 @@ from tessera.api.names import MIG_CONFIG_LABEL
 from tessera.api.sharing.config import SharingProfile
 from tessera.api.sharing.profiles import PROFILE_LABEL
 from tessera.clock import Clock
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.errors import Forbidden
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden
 from tessera.kube.resources import CONFIGMAPS, ConfigMap, Node
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.informer import Informer
 from tessera.limits import REMEMBERED_SETTINGS
 
 _log = logging.getLogger(__name__)

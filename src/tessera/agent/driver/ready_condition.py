@@ -17,9 +17,9 @@ from tessera.api.driver.status import ADVERTISED_CONDITION as CONDITION
 from tessera.api.driver.status import WAITING_FOR_KUBELET
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Condition, Node
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line

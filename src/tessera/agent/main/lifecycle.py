@@ -33,10 +33,10 @@ from tessera.agent.main.run import run_parts
 from tessera.agent.main.wiring import Parts
 from tessera.agent.mps.interfaces import ControlFailed
 from tessera.clock import Clock
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import Node
+from tessera.kube.watch.cache import Event, EventKind
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 

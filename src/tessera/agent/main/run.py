@@ -15,7 +15,7 @@ from tessera.agent.health.policy import APPLICATION_XIDS
 from tessera.agent.inventory.card_ownership import Role
 from tessera.agent.main.wiring import Parts
 from tessera.clock import Clock
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NotSupported, NvmlError
 from tessera.nvml.worker import AsyncNvml

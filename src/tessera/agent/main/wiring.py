@@ -39,11 +39,11 @@ from tessera.agent.sharing.resource_advertiser import Shelf
 from tessera.agent.sharing.withdrawn_resources import forget_patch
 from tessera.agent.slices.slice_manager import OnDemand
 from tessera.clock import Clock
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.informer import Informer
 from tessera.kubelet.interfaces import Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.library import program_environment

@@ -35,9 +35,9 @@ from tessera.api.names import MIG_CONFIG_STATE_LABEL
 from tessera.api.node_offers import OFFERS_ANNOTATION, encode_offers
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden
-from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Node
 
 _log = logging.getLogger(__name__)

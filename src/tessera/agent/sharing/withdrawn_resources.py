@@ -16,7 +16,7 @@ from typing import Any
 
 from tessera.agent.base.state_file import KeptFile
 from tessera.clock import Clock
-from tessera.kube.errors import ApiError
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node
 
 _log = logging.getLogger(__name__)

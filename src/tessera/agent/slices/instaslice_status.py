@@ -1,8 +1,8 @@
 """The node's Instaslice object: read as facts, written as the difference to what it should say.
 
 One writer per node with one write in flight. What changes meanwhile goes into the next write, so a burst of pods costs
-few writes; after a slow one it rests (:mod:`tessera.kube.pace`). Every write is a merge patch of the status that names
-only what differs:
+few writes; after a slow one it rests (:mod:`tessera.kube.write_pacing`). Every write is a merge patch of the status
+that names only what differs:
 
 * the result of a promise, once all slices of the pod exist; removed once the last one is destroyed and the controller
   has removed the promise. It is written when the pod is bound to the node, so that one write says both; a pod that is
@@ -36,10 +36,10 @@ from tessera.api.instaslice import (
 from tessera.api.names import PodUid
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.meta import version_number
-from tessera.kube.pace import STATE, rest_after
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.resources.meta import version_number
+from tessera.kube.write_pacing import STATE, rest_after
 
 _log = logging.getLogger(__name__)
 

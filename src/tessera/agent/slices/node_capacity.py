@@ -11,8 +11,8 @@ from typing import Any
 
 from tessera.api.instaslice import INSTASLICES, Instaslice
 from tessera.api.names import QUOTA_RESOURCE
-from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, Conflict, NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, Conflict, NotFound
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, Node
 

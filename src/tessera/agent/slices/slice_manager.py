@@ -34,11 +34,11 @@ from tessera.api.instaslice import Instaslice, NodeResources
 from tessera.api.names import PodUid
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.watch.cache import Event, EventKind
 from tessera.kubelet.interfaces import Device, Kubelet
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.worker import AsyncNvml

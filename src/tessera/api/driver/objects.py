@@ -15,8 +15,8 @@ import msgspec
 from tessera.api.driver import cluster_policy, nvidia_driver
 from tessera.api.driver.nvidia_driver import OWNER_LABEL
 from tessera.api.driver.policy import DriverPolicy
-from tessera.kube.meta import Resource
 from tessera.kube.resources import NodeAffinity, NodeSelectorRequirement
+from tessera.kube.resources.meta import Resource
 from tessera.kube.selectors import Requirement, operator
 
 #: Untyped: every field counts, also those that Tessera does not know.

@@ -17,10 +17,10 @@ from tessera.cli.autoscaling.durations import parse_duration
 from tessera.cli.autoscaling.offers import accelerator, labels_of_groups, sliced_groups, unmanaged
 from tessera.cli.autoscaling.scalers import CLUSTER_AUTOSCALERS, Settings, from_deployment, from_openshift
 from tessera.cli.autoscaling.sets import SETS, SetFacts, facts_of_sets
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound
 from tessera.kube.resources import CONFIGMAPS, DEPLOYMENTS, NODES, PODS, Pod
+from tessera.kube.resources.meta import Resource
 from tessera.limits import SAMPLE_ROWS
 from tessera.provisioning.advise.emit import CAPI_GROUP
 from tessera.provisioning.advise.findings import Labels

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from tessera.cli.autoscaling.durations import parse_duration
-from tessera.kube.meta import Resource
+from tessera.kube.resources.meta import Resource
 from tessera.provisioning.advise.timers import DEFAULTS, Timers
 from tessera.provisioning.advise.warm import CUTOFF
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from tessera.cli.autoscaling.scalers import over
-from tessera.kube.meta import Resource
+from tessera.kube.resources.meta import Resource
 from tessera.provisioning.advise.emit import CAPI_GROUP, CAPI_OPTIONS, OPENSHIFT_GROUP
 from tessera.provisioning.advise.timers import Timers
 

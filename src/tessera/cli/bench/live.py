@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tessera.cli.connect import Failure, connected
 from tessera.cli.console import say, say_json_text
 from tessera.cli.driver.labs import leaps
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
 from tessera.provisioning.experiments.results import Samples, write_results
 

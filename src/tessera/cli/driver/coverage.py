@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tessera.cli.driver.labs import LabRegistries
     from tessera.driver.coverage.kernels import NextKernel
     from tessera.driver.coverage.report import Expected, Report
-    from tessera.kube.client import Client
+    from tessera.kube.client.client import Client
 
 #: Exit codes: a kernel has no image; it is not known which kernel comes, and that was asked for.
 NOT_COVERED, NOT_KNOWN = 3, 4
@@ -232,7 +232,7 @@ async def _list(client: "Client") -> dict[str, str]:
     """The data of the ConfigMap; nothing if there is none."""
     from tessera.cli.driver.subject import NAMESPACE
     from tessera.driver.coverage.kernels import CONFIG_MAP
-    from tessera.kube.errors import NotFound
+    from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
 
     try:
@@ -245,7 +245,7 @@ async def announced(client: "Client", kernels: Sequence["NextKernel"]) -> None:
     """Adds kernels to the ConfigMap; what stands there stays as it is, remarks included."""
     from tessera.cli.driver.subject import NAMESPACE
     from tessera.driver.coverage.kernels import CONFIG_MAP, listed, with_kernels
-    from tessera.kube.errors import NotFound
+    from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
 
     data = await _list(client)

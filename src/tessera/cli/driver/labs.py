@@ -13,8 +13,8 @@ import msgspec
 
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.cli.console import say
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Node
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def lab_registries(kubeconfig: Path | None, context: str | None) -> LabRegistrie
     A lab is known by what stands in its own folder, not by what the cluster says of itself.
     """
     from tessera.clock import SystemClock
-    from tessera.kube.config import load_config
+    from tessera.kube.transport.kubeconfig import load_config
     from tessera_lab.daemon.lab_folder import running
 
     path = None if kubeconfig is None else str(kubeconfig)

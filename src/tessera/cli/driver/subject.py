@@ -15,7 +15,7 @@ from tessera.driver.coverage.kernels import kernel as kernel_line
 from tessera.driver.coverage.kernels import lines
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.pool import PoolKey
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 from tessera.limits import ECHOED
 
 Obj = Mapping[str, Any]
@@ -131,7 +131,7 @@ async def in_cluster(client: Client, *, coming: bool = False, lab: LabRegistries
 async def _policies(client: Client) -> tuple[Sequence[Obj] | None, Sequence[Obj] | None]:
     """ClusterPolicies and NVIDIADrivers; None for a kind that the API server does not have."""
     from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
-    from tessera.kube.errors import NotFound
+    from tessera.kube.client.errors import NotFound
 
     found: list[Sequence[Obj] | None] = []
     for kind in (CLUSTER_POLICIES, NVIDIA_DRIVERS):
@@ -160,7 +160,7 @@ def _grouped(nodes: list[NodeFacts], policies: Mapping[str, DriverPolicy], unass
 
 async def _with_coming(client: Client, seen: Seen) -> Seen:
     from tessera.driver.coverage.kernels import CONFIG_MAP, listed
-    from tessera.kube.errors import NotFound
+    from tessera.kube.client.errors import NotFound
     from tessera.kube.resources import CONFIGMAPS
 
     try:

@@ -28,10 +28,10 @@ from tessera.cli.installation.manifests import BINDING_KIND, CONFIG_ROLE, Manife
 from tessera.cli.installation.ownership import LAST_APPLIED, taken_over
 from tessera.cli.installation.trust import CONFIG_MAP, builds_mount_it
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import Conflict, NotFound
-from tessera.kube.meta import Resource, resource_for
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import CONFIGMAPS
+from tessera.kube.resources.meta import Resource, resource_for
 
 FIELD_MANAGER = "tessera-install"
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.cli.installation.applying import driver_objects, listed
 from tessera.cli.installation.manifests import Choices
-from tessera.kube.client import Client
-from tessera.kube.errors import Forbidden, NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Forbidden, NotFound
 from tessera.kube.resources import CONFIGMAPS, DAEMONSETS, NAMESPACES, DaemonSet
 
 #: Parts of image names of NVIDIA's programs that do what Tessera's agent does, and what they do.

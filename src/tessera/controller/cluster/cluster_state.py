@@ -15,7 +15,7 @@ from tessera.controller.cluster.pod_index import PodIndex
 from tessera.controller.cluster.storage import Storage
 from tessera.controller.objects.node_info import Agent, NodeFacts
 from tessera.controller.objects.pod_info import PodFacts
-from tessera.kube.meta import version_number
+from tessera.kube.resources.meta import version_number
 
 
 class Observed:

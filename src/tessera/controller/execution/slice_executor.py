@@ -1,9 +1,9 @@
 """Carries out the state machine's instructions at the API server and tells it what came of them.
 
 One task per write. The machine never asks for two writes of one key at a time, so order per node and per pod needs no
-queue here. A node's promises and states rest between two writes while the server is slow (:mod:`tessera.kube.pace`);
-pods never do. A write that failed is not repeated: after a pause the machine is asked again what is due, which by then
-may be something else.
+queue here. A node's promises and states rest between two writes while the server is slow
+(:mod:`tessera.kube.write_pacing`); pods never do. A write that failed is not repeated: after a pause the machine is
+asked again what is due, which by then may be something else.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from tessera.controller.slicing.instructions import (
 )
 from tessera.controller.slicing.slicer import Slicer
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.pace import STATE, WAITED_FOR, rest_after
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, PODS, Pod
+from tessera.kube.write_pacing import STATE, WAITED_FOR, rest_after
 from tessera.limits import CONDITION_MESSAGE
 from tessera.text import one_line
 

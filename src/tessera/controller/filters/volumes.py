@@ -25,8 +25,8 @@ from tessera.kube.resources import (
     PersistentVolume,
     PersistentVolumeClaim,
 )
+from tessera.kube.resources.storage import PersistentVolumeClaimSpec
 from tessera.kube.selectors import selector_from
-from tessera.kube.storage import PersistentVolumeClaimSpec
 from tessera.limits import VOLUME_STEPS
 
 UNBOUND = "pod has unbound immediate PersistentVolumeClaims"

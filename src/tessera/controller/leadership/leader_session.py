@@ -23,10 +23,10 @@ from tessera.controller.slicing.refused_pods import RefusedPods
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
 from tessera.driver.run import Drivers
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder
 from tessera.kube.resources import NODES, PODS
+from tessera.kube.watch.informer import Informer
 from tessera.provisioning.run import Provisioning
 
 

@@ -7,10 +7,10 @@ from tessera.api.names import NodeName, PodUid
 from tessera.controller.objects.node_info import node_facts
 from tessera.controller.objects.pod_info import pod_facts
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.informer import Informer
-from tessera.kube.meta import split_key
 from tessera.kube.resources import Node, Pod
+from tessera.kube.resources.meta import split_key
+from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.informer import Informer
 
 
 class Watching:

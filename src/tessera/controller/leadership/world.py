@@ -12,10 +12,7 @@ from typing import Any, TypeVar
 
 from tessera.clock import Clock
 from tessera.controller.cluster.cluster_state import Observed
-from tessera.kube.cache import Event, EventKind
-from tessera.kube.client import Client
-from tessera.kube.informer import Informer
-from tessera.kube.meta import key_of
+from tessera.kube.client.client import Client
 from tessera.kube.resources import (
     CSI_NODES,
     NAMESPACES,
@@ -25,6 +22,9 @@ from tessera.kube.resources import (
     Namespace,
     PersistentVolume,
 )
+from tessera.kube.resources.meta import key_of
+from tessera.kube.watch.cache import Event, EventKind
+from tessera.kube.watch.informer import Informer
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from tessera.driver.registry.client import RegistryClient
 from tessera.driver.registry.pull_secrets import PullSecrets
 from tessera.driver.registry.wire import Trust, Wire
 from tessera.driver.resolution import Resolver
-from tessera.kube.client import Client
+from tessera.kube.client.client import Client
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ from tessera.controller.main.http import serve_http
 from tessera.controller.main.image_resolver import registries
 from tessera.controller.slicing.slicer import Slicer
 from tessera.driver.resolution import Resolver
-from tessera.kube.client import Client
-from tessera.kube.lease import LeaderElector
+from tessera.kube.client.client import Client
+from tessera.kube.leader_election import LeaderElector
 
 
 async def run(

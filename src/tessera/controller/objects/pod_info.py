@@ -29,8 +29,8 @@ from tessera.controller.objects.pod_relations import (
     relations_of,
 )
 from tessera.controller.objects.resource_amounts import Amounts, pod_amounts
-from tessera.kube.meta import version_number
 from tessera.kube.resources import Pod
+from tessera.kube.resources.meta import version_number
 
 #: Phases after which no container of a pod runs again.
 FINISHED = frozenset({"Succeeded", "Failed"})

@@ -16,10 +16,10 @@ from tessera.driver.build.job import APP, APP_LABEL, config_map, job, job_name
 from tessera.driver.build.orders import BuildOrder
 from tessera.driver.build.states import Attempt, BuildPhase, BuildState, Retries, Start, attempt, decide, state
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, ApiError
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import CONFIGMAPS, JOBS, PODS, Job, Pod, key
+from tessera.kube.watch.informer import Event, EventKind, Informer
 
 _log = logging.getLogger(__name__)
 

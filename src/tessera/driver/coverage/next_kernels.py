@@ -26,10 +26,10 @@ from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.policies.policy_selection import Governance
 from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Resolver
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CONFIGMAPS, Condition, ConfigMap, key
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.limits import COVERAGE_TEXT
 
 

@@ -15,8 +15,8 @@ import msgspec
 from tessera.clock import Clock
 from tessera.driver.images.resolver import LastGood, RegistryResolver
 from tessera.driver.resolution import ImageQuery, Outcome, Resolution
-from tessera.kube.client import Client
-from tessera.kube.keptmap import KeptMap
+from tessera.kube.client.client import Client
+from tessera.kube.persistent_config_map import KeptMap
 from tessera.limits import DRIVER_MEMORY, REMEMBERED_IMAGES
 
 _log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.api.driver.status import DRIVER_APP, DRIVER_SET_LABEL, TOOLKIT_APP, VALIDATION_APP
 from tessera.driver.driver_sets import DriverSet
-from tessera.kube.meta import ObjectMeta
+from tessera.kube.resources.meta import ObjectMeta
 
 NAMESPACE = "tessera-system"
 APP_LABEL = "app.kubernetes.io/name"

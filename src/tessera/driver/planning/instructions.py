@@ -8,7 +8,7 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.status import DriverStatus
 from tessera.driver.driver_sets import DriverSet
 from tessera.driver.manifests.runtimes import Runtime
-from tessera.kube.meta import Resource
+from tessera.kube.resources.meta import Resource
 
 
 class CreateSet(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.api.driver.policy_status import Verdict, conflicting, disabled, ignored, of_nodes, refused, unmanaged
 from tessera.api.driver.status import DriverStatus
 from tessera.driver.nodes.node_facts import opted_out
-from tessera.kube.meta import Resource
+from tessera.kube.resources.meta import Resource
 
 Obj = Mapping[str, Any]
 Labels = Mapping[str, Mapping[str, str]]

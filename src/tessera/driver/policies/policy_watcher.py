@@ -21,12 +21,12 @@ from tessera.api.driver.policy import DriverPolicy
 from tessera.clock import Clock
 from tessera.driver.manifests.names import NAMESPACE
 from tessera.driver.policies.policy_selection import Governance, Labels, Objects, govern
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Informer
-from tessera.kube.keptmap import KeptMap
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
+from tessera.kube.persistent_config_map import KeptMap
+from tessera.kube.resources.meta import Resource
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.informer import Informer
 from tessera.limits import DRIVER_MEMORY
 
 _log = logging.getLogger(__name__)

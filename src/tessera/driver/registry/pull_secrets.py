@@ -5,8 +5,8 @@ list all Secrets of the namespace.
 """
 
 from tessera.driver.registry.keyring import CredentialsError, Keyring, parse_docker_config
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Forbidden, NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import SECRETS
 
 #: The key of a Secret of type kubernetes.io/dockerconfigjson.

@@ -34,9 +34,9 @@ from tessera.driver.rollout.instructions import (
     Remember,
 )
 from tessera.driver.rollout.node_view_reader import PULL_APP, PULL_SET_LABEL, live_pods
-from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
-from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict, NotFound, TooManyRequests
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS
 
 

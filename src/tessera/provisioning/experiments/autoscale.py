@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Event, EventKind, Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.until import Watched
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.provisioning.tracking.timestamps import node_sighting
 
 #: Seconds that one step may take: a node may be made, and a removal waits for the autoscaler's own timers.

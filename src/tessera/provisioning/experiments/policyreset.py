@@ -16,11 +16,11 @@ from typing import Any
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import NODES, PODS, Node, Pod
-from tessera.kube.until import Watched
+from tessera.kube.watch.conditions import Watched
+from tessera.kube.watch.informer import Informer
 from tessera.provisioning.tracking.timestamps import node_sighting
 
 #: Seconds that one step may take; kubelet forgets the devices of a plugin that is gone after 5 minutes.

@@ -9,9 +9,9 @@ import random
 from collections.abc import Callable
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.keptmap import KeptMap
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.persistent_config_map import KeptMap
 from tessera.kube.resources import CONFIGMAPS
 from tessera.provisioning.history import BROKEN_KEY, Book
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Conflict, NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources import NODES
 from tessera.provisioning.history import encode_record
 from tessera.provisioning.metrics import ProvisioningMetrics

@@ -10,8 +10,8 @@ from collections import deque
 
 import msgspec
 
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import EVENTS
 from tessera.limits import WAITING_RECORDS
 from tessera.provisioning.metrics import ProvisioningMetrics

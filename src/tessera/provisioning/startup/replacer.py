@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable
 from tessera.api.driver.objects import CLUSTER_POLICIES, NVIDIA_DRIVERS
 from tessera.api.driver.policy_status import ERROR
 from tessera.clock import Clock
-from tessera.kube.cache import Cache
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import CAPI_MACHINES, NODECLAIMS, NODES, OPENSHIFT_MACHINES, Machine, Node, Pod, Resource
+from tessera.kube.watch.cache import Cache
 from tessera.provisioning.recording.history_store import BookStore
 from tessera.provisioning.tracking.machines import Request
 from tessera.provisioning.tracking.timestamps import own_app

@@ -14,11 +14,11 @@ import msgspec
 
 from tessera.clock import Clock, rfc3339
 from tessera.kube.backoff import Backoff
-from tessera.kube.cache import Cache
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Conflict, Forbidden, NotFound
-from tessera.kube.events import EventRecorder, reference_to
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Conflict, Forbidden, NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import NODES, Node, ObjectReference
+from tessera.kube.watch.cache import Cache
 from tessera.limits import CONDITION_MESSAGE
 from tessera.provisioning.metrics import ProvisioningMetrics
 from tessera.provisioning.milestones import PROVISIONED_CONDITION, Record

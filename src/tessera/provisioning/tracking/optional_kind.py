@@ -13,10 +13,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError
-from tessera.kube.informer import Event, Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import Resource
+from tessera.kube.watch.informer import Event, Informer
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Followed(Generic[T]):
         resource: the kind; of its versions the one that the server prefers is read.
         clock: for pauses.
         rng: for jitter.
-        on_event: see :meth:`~tessera.kube.informer.Informer.add_handler`.
+        on_event: see :meth:`~tessera.kube.watch.informer.Informer.add_handler`.
 
     Attributes:
         resource: the kind at the version that is read.

@@ -6,9 +6,9 @@ import random
 from tessera.api.instaslice import INSTASLICES
 from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
 from tessera.kube.resources import NODES
+from tessera.kube.watch.informer import Informer
 from tessera.webhook.admission.review import Reviewer, ReviewError
 from tessera.webhook.base.metrics import Metrics
 from tessera.webhook.base.options import WebhookOptions

@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 
 from tessera.clock import Clock
 from tessera.kube.backoff import Backoff
-from tessera.kube.cache import Event
-from tessera.kube.client import Client
-from tessera.kube.errors import AlreadyExists, ApiError, Conflict
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, ApiError, Conflict
 from tessera.kube.resources import MUTATING_WEBHOOKS, SECRETS, Secret, WebhookConfiguration
+from tessera.kube.watch.cache import Event
+from tessera.kube.watch.informer import Informer
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.serving.certificates import Certificate, authorities, due, due_at, in_force, issue, joined, stored
 

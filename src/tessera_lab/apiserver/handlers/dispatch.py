@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tessera.kube.transport import Request, Response
+from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.identity import Identities
 from tessera_lab.apiserver.handlers import pod_logs
 from tessera_lab.apiserver.handlers.read_handler import Reading

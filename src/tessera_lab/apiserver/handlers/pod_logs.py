@@ -6,7 +6,7 @@ The whole log or its last lines. Following it, and choosing by time or bytes, is
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.kube.transport import Response
+from tessera.kube.transport.interface import Response
 from tessera_lab.apiserver.interfaces import Logs
 from tessera_lab.apiserver.request.server_state import Ask
 from tessera_lab.apiserver.status import bad_request, not_implemented

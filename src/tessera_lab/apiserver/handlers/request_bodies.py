@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tessera.kube.transport import Request
+from tessera.kube.transport.interface import Request
 from tessera.limits import LAB_NESTING, LAB_VALUES
 from tessera_lab.apiserver.interfaces import BodyDecoder, Cause, Obj
 from tessera_lab.apiserver.request.routing import Query

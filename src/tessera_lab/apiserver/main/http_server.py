@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from tessera.kube.transport import Request, Response
+from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.certificates import Authority, Pair
 from tessera_lab.apiserver.authz.identity import ANONYMOUS, AUTHENTICATED, from_certificate
 from tessera_lab.apiserver.interfaces import Attributes, UserInfo

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tessera.kube.transport import Request
+from tessera.kube.transport.interface import Request
 from tessera_lab.apiserver.status import bad_request, no_such_path
 
 #: Subresources of a namespace; any other word after a namespace's name is a resource inside it.

@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable, Mapping
 
 from tessera.clock import parse_rfc3339
-from tessera.kube.client import Client
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Informer
+from tessera.kube.client.client import Client
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import NODES, PODS, Node, Pod
+from tessera.kube.watch.informer import Informer
 from tessera_lab.cloud.autoscaler.rules import (
     Deed,
     GroupView,

@@ -13,11 +13,11 @@ from typing import Any, Never
 from uuid import UUID
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import NotFound
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.meta import uid_of
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import CONFIGMAPS, NODES, PODS, SECRETS
+from tessera.kube.resources.meta import uid_of
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.kubelet.containers.cdi import CdiRegistry
 from tessera_lab.kubelet.containers.launcher import Launcher

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from tessera.kube.informer import Event, EventKind
-from tessera.kube.meta import key_of, uid_of
+from tessera.kube.resources.meta import key_of, uid_of
+from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.kubelet.pods.pod_worker import NodeServices, PodWorker

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import ApiError, Conflict, NotFound
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.meta import key_of, uid_of
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import PODS
+from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import Allocation
 from tessera_lab.kubelet.after_reboot import gone_down
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers

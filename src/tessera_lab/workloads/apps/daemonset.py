@@ -9,8 +9,8 @@ only; there are no ControllerRevision objects.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.kube.meta import key_of
 from tessera.kube.resources import DAEMONSETS, PODS
+from tessera.kube.resources.meta import key_of
 from tessera_lab.scheduler.filters.node_affinity import pinned_names, selector_matches
 from tessera_lab.scheduler.filters.taints import untolerated
 from tessera_lab.workloads.apps.rollout import template_hash

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339, rfc3339
-from tessera.kube.errors import NotFound
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors

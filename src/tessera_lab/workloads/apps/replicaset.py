@@ -7,7 +7,7 @@ deletes first what is the smallest loss: unassigned, pending, not ready, young.
 from typing import Any
 
 from tessera.clock import rfc3339
-from tessera.kube.errors import ApiError
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS, REPLICASETS
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors

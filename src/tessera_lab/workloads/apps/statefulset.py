@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from tessera.kube.errors import AlreadyExists, ApiError
+from tessera.kube.client.errors import AlreadyExists, ApiError
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
 from tessera_lab.workloads.apps.rollout import replicas, template_hash
 from tessera_lab.workloads.base.expectations import Expectations

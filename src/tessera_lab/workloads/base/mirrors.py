@@ -11,11 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from tessera.clock import Clock
-from tessera.kube.client import Client
-from tessera.kube.errors import Conflict, NotFound
-from tessera.kube.events import EventRecorder, reference_to
-from tessera.kube.informer import Informer
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict, NotFound
+from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import (
     CONFIGMAPS,
     DAEMONSETS,
@@ -33,6 +31,8 @@ from tessera.kube.resources import (
     STATEFULSETS,
     STORAGE_CLASSES,
 )
+from tessera.kube.resources.meta import Resource
+from tessera.kube.watch.informer import Informer
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.ownership import Json, controller_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from tessera.kube.informer import Event, EventKind, Informer
-from tessera.kube.meta import Resource, key_of
+from tessera.kube.resources.meta import Resource, key_of
+from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.ownership import Json, controller_of, deleting, labels_of, selector_of
 from tessera_lab.workqueue import WorkQueue

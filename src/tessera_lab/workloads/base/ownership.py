@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 
-from tessera.kube.client import Client
-from tessera.kube.errors import Conflict, Invalid, NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import Conflict, Invalid, NotFound
 from tessera.kube.resources import LabelSelector
+from tessera.kube.resources.meta import Resource
 from tessera.kube.selectors import Selector, selector_from
 
 Json = Mapping[str, Any]

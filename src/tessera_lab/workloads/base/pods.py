@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.clock import parse_rfc3339
-from tessera.kube.errors import ApiError, Forbidden, NotFound
-from tessera.kube.meta import Resource
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
 from tessera.kube.resources import PODS
+from tessera.kube.resources.meta import Resource
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting, owner_reference

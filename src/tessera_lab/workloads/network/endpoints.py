@@ -7,10 +7,10 @@ condition Ready holds. One slice holds all addresses, since a lab's Services hav
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Event
-from tessera.kube.meta import Resource, key_of
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import SERVICES
+from tessera.kube.resources.meta import Resource, key_of
+from tessera.kube.watch.informer import Event
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting, labels_of, owner_reference
 from tessera_lab.workloads.base.pods import is_ready, phase

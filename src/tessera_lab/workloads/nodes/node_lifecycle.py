@@ -9,9 +9,9 @@ back. A node that never had a Lease is not watched. Left out: pods of such a nod
 from typing import Any
 
 from tessera.clock import rfc3339
-from tessera.kube.errors import Conflict, NotFound
-from tessera.kube.informer import EventKind
+from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import NODES, PODS
+from tessera.kube.watch.informer import EventKind
 from tessera_lab.scheduler.filters.taints import untolerated
 from tessera_lab.workloads.base.mirrors import NODE, Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting

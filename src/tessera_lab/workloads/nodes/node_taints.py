@@ -9,10 +9,10 @@ effects. Each goes as soon as the node is Ready.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.kube.errors import Conflict, NotFound
-from tessera.kube.informer import EventKind
-from tessera.kube.meta import key_of
+from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import NODES
+from tessera.kube.resources.meta import key_of
+from tessera.kube.watch.informer import EventKind
 from tessera_lab.kubelet.node.node_object import NOT_READY_TAINT
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json

@@ -6,10 +6,10 @@ finished pods is left out, since a lab never has that many.
 
 from typing import Any
 
-from tessera.kube.errors import Conflict, NotFound
-from tessera.kube.informer import EventKind
-from tessera.kube.meta import key_of
+from tessera.kube.client.errors import Conflict, NotFound
 from tessera.kube.resources import PODS
+from tessera.kube.resources.meta import key_of
+from tessera.kube.watch.informer import EventKind
 from tessera_lab.workloads.base.mirrors import NODE, Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting
 from tessera_lab.workloads.base.pods import phase

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tessera.kube.client import Propagation
-from tessera.kube.errors import ApiError, Conflict, NotFound
-from tessera.kube.informer import Event, EventKind
-from tessera.kube.meta import OwnerReference, PartialObject
+from tessera.kube.client.client import Propagation
+from tessera.kube.client.errors import ApiError, Conflict, NotFound
+from tessera.kube.resources.meta import OwnerReference, PartialObject
+from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
 from tessera_lab.workqueue import WorkQueue

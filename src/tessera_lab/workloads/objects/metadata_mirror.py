@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from tessera.kube.errors import ApiError
-from tessera.kube.informer import Event, Informer
-from tessera.kube.meta import PartialObject, Resource
+from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import CRDS
+from tessera.kube.resources.meta import PartialObject, Resource
+from tessera.kube.watch.informer import Event, Informer
 from tessera_lab.simulation.supervision import LabInformer
 from tessera_lab.workloads.base.mirrors import Mirrors
 

@@ -14,10 +14,10 @@ Beside it: the controller that makes the claims of generic ephemeral volumes.
 from contextlib import suppress
 from typing import Any
 
-from tessera.kube.errors import AlreadyExists
-from tessera.kube.informer import Event, EventKind
-from tessera.kube.meta import key_of
+from tessera.kube.client.errors import AlreadyExists
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
+from tessera.kube.resources.meta import key_of
+from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, annotations
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting, owner_reference

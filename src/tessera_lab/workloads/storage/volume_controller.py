@@ -8,10 +8,10 @@ not in use. Resizing and Recycle are not played.
 
 from typing import Any
 
-from tessera.kube.errors import NotFound
-from tessera.kube.informer import Event, EventKind
-from tessera.kube.meta import Resource, key_of
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES
+from tessera.kube.resources.meta import Resource, key_of
+from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.scheduler.filters.volumes import fitting_volume
 from tessera_lab.scheduler.state.storage_cache import BIND_COMPLETED, SELECTED_NODE, annotations, claims_of
 from tessera_lab.workloads.base.mirrors import Mirrors

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tessera.clock import LoopClock
-from tessera.kube.transport import Request
+from tessera.kube.transport.interface import Request
 from tessera_lab.apiserver.interfaces import GroupResource, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer

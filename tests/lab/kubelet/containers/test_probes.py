@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.kube.errors import NotFound
+from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import PODS
 from tessera_lab.kubelet.containers.probes import Probe
 from tessera_lab.kubelet.images.catalogue import Catalogue, ImageProgram, SimulatedImage

@@ -1,0 +1,431 @@
+"""The verbs of the Kubernetes API on typed resources.
+
+Rules:
+
+1. Structs are partial, so there is no PUT. Writes are create, server-side apply under one fixed field manager, merge
+   patch (with ``resource_version`` where a lost update matters, with ``uid`` where the object's life matters), delete
+   with preconditions, and the subresources' own forms.
+2. Only what may be sent twice is sent twice: a read, a patch or a delete that was answered 429 is repeated after the
+   server's Retry-After. A create and an eviction never are, and nothing is after a broken connection, since the
+   server may have acted.
+3. A refusal is an :class:`~tessera.kube.client.errors.ApiError`; no answer is a ``ConnectionError`` or
+   ``TimeoutError``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from tessera import __version__
+from tessera.clock import Clock
+from tessera.kube.client.codec import Codec, Page, Poison
+from tessera.kube.client.errors import (
+    BrokenAnswer,
+    Conflict,
+    Expired,
+    Invalid,
+    Status,
+    TooManyRequests,
+    error_from_response,
+)
+from tessera.kube.resources import PODS, Scale
+from tessera.kube.resources.meta import Resource, Wire, manifest
+from tessera.kube.transport.fenced import FencedTransport
+from tessera.kube.transport.interface import Request, Response, Stream, Transport
+
+T = TypeVar("T")
+
+Propagation = Literal["Orphan", "Background", "Foreground"]
+
+#: Objects per page of a list; client-go's default.
+PAGE_SIZE = 500
+
+#: How often a request that the server answered 429 is sent at most.
+_TRIES = 5
+
+#: Longest pause before another try, seconds, whatever the server asks.
+_LONGEST_PAUSE = 30.0
+
+_JSON = "application/json"
+_MERGE_PATCH = "application/merge-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"
+
+
+class Listing(msgspec.Struct, Generic[T], frozen=True):
+    """All objects that a list found.
+
+    Attributes:
+        items: decoded to the resource's type.
+        poison: those that break the type.
+        resource_version: where a watch may go on.
+    """
+
+    items: Sequence[T]
+    poison: Sequence[Poison]
+    resource_version: str
+
+
+class _Preconditions(Wire, frozen=True, kw_only=True):
+    uid: str | None = None
+    resource_version: str | None = None
+
+
+class _DeleteOptions(Wire, frozen=True, kw_only=True):
+    grace_period_seconds: int | None = None
+    preconditions: _Preconditions = _Preconditions()
+    propagation_policy: Propagation | None = None
+
+
+class Client:
+    """One identity at one API server.
+
+    Args:
+        transport: carries the requests; owned, :meth:`close` closes it.
+        field_manager: who owns what is applied or patched, e.g. ``tessera-controller``. Fixed for ever: fields of a
+            manager that is renamed are left behind.
+        clock: for pauses after 429.
+        component: shown in the user agent, ``tessera/<version> (<component>)``; the field manager if left out.
+    """
+
+    def __init__(self, transport: Transport, *, field_manager: str, clock: Clock, component: str | None = None) -> None:
+        self._transport = transport
+        self._field_manager = field_manager
+        self._clock = clock
+        self._agent = f"tessera/{__version__} ({component or field_manager})"
+        self._codecs: dict[type[Any], Codec[Any]] = {}
+
+    @property
+    def field_manager(self) -> str:
+        """Who owns what this client writes."""
+        return self._field_manager
+
+    def under(self, field_manager: str) -> "Client":
+        """The same connections, for fields that have an owner of their own. Closing one of the two closes both."""
+        return Client(self._transport, field_manager=field_manager, clock=self._clock, component=self._field_manager)
+
+    def fenced(self, may_act: Callable[[], bool]) -> "Client":
+        """The same connections, for writes that are sent only while ``may_act()``; asked before each is sent."""
+        fence = FencedTransport(self._transport, may_act)
+        return Client(fence, field_manager=self._field_manager, clock=self._clock)
+
+    async def close(self) -> None:
+        """Ends all streams and frees the connections."""
+        await self._transport.close()
+
+    def codec(self, resource: Resource[T]) -> Codec[T]:
+        """The decoders of a resource's type, made once."""
+        found = self._codecs.get(resource.type)
+        if found is None:
+            found = self._codecs[resource.type] = Codec(resource.type)
+        return found
+
+    # Reading
+
+    async def get(
+        self, resource: Resource[T], name: str, namespace: str | None = None, *, subresource: str | None = None
+    ) -> T:
+        """One object.
+
+        Raises:
+            NotFound: there is none of that name.
+        """
+        answer = await self.request("GET", resource.path(namespace, name, subresource))
+        return self._decoded(resource, answer)
+
+    async def list(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_SIZE,
+    ) -> Listing[T]:
+        """All objects of one namespace, or of all, read in pages of ``limit`` (0 for a single one).
+
+        A list that takes longer than the server keeps its snapshot is begun again, the second time in one page.
+        """
+        try:
+            return await self._list(resource, namespace, label_selector, field_selector, limit)
+        except Expired:
+            return await self._list(resource, namespace, label_selector, field_selector, 0)
+
+    async def page(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        *,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        limit: int = PAGE_SIZE,
+        token: str = "",
+    ) -> Page[T]:
+        """One page of a list; ``token`` is that of the page before.
+
+        Raises:
+            Expired: the token is too old; begin again.
+        """
+        query = selector_query(label_selector, field_selector)
+        if limit:
+            query.append(("limit", str(limit)))
+        if token:
+            query.append(("continue", token))
+        answer = await self.request("GET", resource.path(namespace), query=query)
+        return self.codec(resource).page(answer.body)
+
+    def watch(
+        self,
+        resource: Resource[T],
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        timeout_seconds: int,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+    ) -> AbstractAsyncContextManager[Stream]:
+        """The raw watch stream with bookmarks; :class:`~tessera.kube.watch.reflector.Reflector` makes sense of it."""
+        query = selector_query(label_selector, field_selector)
+        query += [
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", resource_version),
+            ("timeoutSeconds", str(timeout_seconds)),
+        ]
+        headers = {"accept": _JSON, "user-agent": self._agent}
+        return self._transport.stream(
+            Request(method="GET", path=resource.path(namespace), query=query, headers=headers)
+        )
+
+    # Writing
+
+    async def create(self, resource: Resource[T], item: T | Mapping[str, Any], namespace: str | None = None) -> T:
+        """Makes an object; ``apiVersion`` and ``kind`` are added.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            ValueError: the resource is namespaced and no namespace is given.
+        """
+        if resource.namespaced and not namespace:
+            raise ValueError(f"create {resource.label}: a namespace is needed, {resource.kind} objects live in one")
+        answer = await self.request(
+            "POST",
+            resource.path(namespace),
+            query=[("fieldManager", self._field_manager)],
+            body=manifest(resource, item),
+        )
+        return self._decoded(resource, answer)
+
+    async def apply(
+        self,
+        resource: Resource[T],
+        name: str,
+        item: T | Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        force: bool = True,
+    ) -> T:
+        """Server-side apply: afterwards this manager owns exactly the fields in ``item``.
+
+        Raises:
+            Conflict: another manager owns one of them, and ``force`` is off.
+        """
+        body = manifest(resource, item)
+        scope = {"namespace": namespace} if namespace else {}
+        body["metadata"] = {**body.get("metadata", {}), "name": name, **scope}
+        answer = await self.request(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query=[("fieldManager", self._field_manager), ("force", "true" if force else "false")],
+            body=body,
+            content_type=_APPLY_PATCH,
+        )
+        return self._decoded(resource, answer)
+
+    async def merge_patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        patch: Mapping[str, Any],
+        namespace: str | None = None,
+        *,
+        subresource: str | None = None,
+        resource_version: str | None = None,
+        uid: str | None = None,
+    ) -> T:
+        """JSON merge patch: named fields are set, ``None`` removes, lists are replaced whole.
+
+        Raises:
+            Conflict: the object is no longer at ``resource_version``, or has another ``uid`` (which kube-apiserver
+                calls Invalid, as it takes the patch for an attempt to change the uid).
+            NotFound: it is gone.
+        """
+        try:
+            answer = await self.request(
+                "PATCH",
+                resource.path(namespace, name, subresource),
+                query=[("fieldManager", self._field_manager)],
+                body=_with_preconditions(patch, resource_version, uid),
+                content_type=_MERGE_PATCH,
+            )
+        except Invalid as error:
+            if uid is not None and any(cause.field == "metadata.uid" for cause in error.causes):
+                raise Conflict(error.status) from error
+            raise
+        return self._decoded(resource, answer)
+
+    async def delete(
+        self,
+        resource: Resource[Any],
+        name: str,
+        namespace: str | None = None,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+        propagation: Propagation | None = None,
+    ) -> None:
+        """Asks for the object's deletion; finalizers and grace may keep it for a while.
+
+        Raises:
+            NotFound: it is gone already.
+            Conflict: it is another one than ``uid`` or ``resource_version`` say.
+        """
+        options = _DeleteOptions(
+            grace_period_seconds=grace_seconds,
+            preconditions=_Preconditions(uid=uid, resource_version=resource_version),
+            propagation_policy=propagation,
+        )
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **msgspec.to_builtins(options)}
+        await self.request("DELETE", resource.path(namespace, name), body=body)
+
+    # Subresources with a form of their own
+
+    async def evict(
+        self,
+        name: str,
+        namespace: str,
+        *,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        grace_seconds: int | None = None,
+    ) -> None:
+        """Asks for a pod's eviction.
+
+        Args:
+            name: the pod's.
+            namespace: the pod's.
+            uid: the life that is meant.
+            resource_version: the state that is meant; one that has changed since is left alone.
+            grace_seconds: seconds that it may take to end.
+
+        Raises:
+            Conflict: the pod is another one, or was changed.
+            TooManyRequests: a disruption budget forbids it now. Not repeated here.
+        """
+        wanted = _Preconditions(uid=uid, resource_version=resource_version)
+        options = _DeleteOptions(grace_period_seconds=grace_seconds, preconditions=wanted)
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": msgspec.to_builtins(options),
+        }
+        await self.request("POST", PODS.path(namespace, name, "eviction"), body=body)
+
+    async def bind(self, name: str, namespace: str, node: str, *, uid: str | None = None) -> None:
+        """Puts a pod on a node, as a scheduler does.
+
+        Raises:
+            Conflict: it is bound already, or has another ``uid``.
+        """
+        identity = {"name": name, "namespace": namespace, **({"uid": uid} if uid else {})}
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": identity, "target": target}
+        await self.request("POST", PODS.path(namespace, name, "binding"), body=body)
+
+    async def scale(self, resource: Resource[Any], name: str, namespace: str, replicas: int) -> Scale:
+        """Sets a workload's number of replicas through its ``scale`` subresource."""
+        answer = await self.request(
+            "PATCH",
+            resource.path(namespace, name, "scale"),
+            query=[("fieldManager", self._field_manager)],
+            body={"spec": {"replicas": replicas}},
+            content_type=_MERGE_PATCH,
+        )
+        return msgspec.json.decode(answer.body, type=Scale)
+
+    # Anything else
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: object = None,
+        content_type: str = _JSON,
+        accept: str = _JSON,
+    ) -> Response:
+        """Any request (TokenRequest, SelfSubjectAccessReview, ``/version``); ``body`` is encoded as JSON.
+
+        Raises:
+            ApiError: the server refused.
+            ConnectionError: no answer; whether the server acted is unknown.
+            TimeoutError: as above.
+        """
+        headers = {"accept": accept, "user-agent": self._agent}
+        encoded = b""
+        if body is not None:
+            headers["content-type"] = content_type
+            encoded = msgspec.json.encode(body)
+        return await self._send(Request(method=method, path=path, query=query, headers=headers, body=encoded))
+
+    async def _send(self, request: Request) -> Response:
+        tries = _TRIES if request.method in {"GET", "PATCH", "DELETE"} else 1
+        while True:
+            answer = await self._transport.request(request)
+            if answer.status < 400:
+                return answer
+            error = error_from_response(answer.status, answer.headers, answer.body)
+            tries -= 1
+            if tries == 0 or not isinstance(error, TooManyRequests) or error.retry_after is None:
+                raise error
+            await self._clock.sleep(min(error.retry_after, _LONGEST_PAUSE))
+
+    async def _list(
+        self, resource: Resource[T], namespace: str | None, labels: str | None, fields: str | None, limit: int
+    ) -> Listing[T]:
+        items: list[T] = []
+        poison: list[Poison] = []
+        token = ""
+        while True:
+            page = await self.page(
+                resource, namespace, label_selector=labels, field_selector=fields, limit=limit, token=token
+            )
+            items += page.items
+            poison += page.poison
+            token = page.token
+            if not token:
+                return Listing(items, poison, page.version)
+
+    def _decoded(self, resource: Resource[T], answer: Response) -> T:
+        try:
+            return self.codec(resource).object(answer.body)
+        except msgspec.DecodeError as error:
+            what = f"{resource.kind}: the server's answer does not fit {resource.type.__name__}: {error}"
+            raise BrokenAnswer(Status(code=answer.status, message=what)) from error
+
+
+def selector_query(labels: str | None, fields: str | None) -> list[tuple[str, str]]:
+    """Query parameters of the selectors that are set."""
+    pairs = (("labelSelector", labels), ("fieldSelector", fields))
+    return [(name, value) for name, value in pairs if value]
+
+
+def _with_preconditions(patch: Mapping[str, Any], version: str | None, uid: str | None) -> Mapping[str, Any]:
+    pairs = (("resourceVersion", version), ("uid", uid))
+    named = {name: value for name, value in pairs if value is not None}
+    return {**patch, "metadata": {**patch.get("metadata", {}), **named}} if named else patch

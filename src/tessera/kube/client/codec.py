@@ -1,0 +1,227 @@
+"""From the bytes of the API to typed objects, and how to go on when some of them do not fit.
+
+Pure. One :class:`Codec` per type. The common watch line is decoded in one pass; a line that the pass does not take
+(another field order, a bookmark, an error, an object that breaks its type) is decoded in two steps. An object that
+breaks its type becomes a :class:`Poison` and never an exception: one bad object must not blind us to the good ones.
+Bytes that are no UTF-8 read as replacement characters, and what nests too deep as a text that says so.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+from tessera.kube.client.decode_errors import located
+from tessera.kube.client.errors import Status
+from tessera.kube.resources.meta import ObjectMeta, PartialObject
+from tessera.limits import NESTING
+
+T = TypeVar("T")
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+_BOOKMARK = b'{"type":"BOOKMARK"'
+_ERROR = b'{"type":"ERROR"'
+#: A text as a whole, or what begins or ends a level.
+_LEVELS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
+_CUT = b'"nested too deep, %d levels are read"' % NESTING
+
+
+class Change(msgspec.Struct, Generic[T], frozen=True, gc=False):
+    """A watch line that carries an object."""
+
+    type: ChangeType
+    object: T
+
+
+class Bookmark(msgspec.Struct, frozen=True):
+    """A watch line that only says how far the stream is."""
+
+    version: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A watch line that ends the stream with a Status."""
+
+    status: Status
+
+
+class Poison(msgspec.Struct, frozen=True):
+    """An object that does not decode to its type.
+
+    Attributes:
+        type: what the watch said of it; ``""`` in a list.
+        metadata: its metadata if at least that could be read.
+        error: what is wrong, with the field's path and value.
+    """
+
+    type: str
+    metadata: ObjectMeta | None
+    error: str
+
+
+class Page(msgspec.Struct, Generic[T], frozen=True):
+    """One page of a list.
+
+    Attributes:
+        items: what decoded.
+        poison: what did not.
+        version: the resourceVersion of the list.
+        token: the continue token, ``""`` on the last page.
+    """
+
+    items: Sequence[T]
+    poison: Sequence[Poison]
+    version: str
+    token: str
+
+
+Line = Change[T] | Bookmark | Failure | Poison
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename={"resource_version": "resourceVersion", "token": "continue"}):
+    resource_version: str = ""
+    token: str = ""
+
+
+class _List(msgspec.Struct, Generic[T]):
+    metadata: _ListMeta = _ListMeta()
+    items: list[T] | None = None
+
+
+class _AnyEvent(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class Codec(Generic[T]):
+    """Decodes objects, list pages and watch lines of one type.
+
+    Args:
+        type_: a msgspec struct, or ``dict``.
+    """
+
+    def __init__(self, type_: type[T]) -> None:
+        self._object: msgspec.json.Decoder[T] = msgspec.json.Decoder(type_)
+        # A type checker cannot follow types that are made at run time.
+        self._change: msgspec.json.Decoder[Change[T]] = msgspec.json.Decoder(Change[type_])  # type: ignore[valid-type]
+        self._list: msgspec.json.Decoder[_List[T]] = msgspec.json.Decoder(_List[type_])  # type: ignore[valid-type]
+        self._raw_list = msgspec.json.Decoder(_List[msgspec.Raw])
+        self._event = msgspec.json.Decoder(_AnyEvent)
+        self._partial = msgspec.json.Decoder(PartialObject)
+        self._status = msgspec.json.Decoder(Status)
+
+    def object(self, body: bytes) -> T:
+        """One object.
+
+        Raises:
+            msgspec.DecodeError: the bytes are no JSON, or break the type (``ValidationError``, with the path).
+        """
+        return _decode(self._object, body)
+
+    def page(self, body: bytes) -> Page[T]:
+        """One page of a list, its bad objects set apart.
+
+        Raises:
+            msgspec.DecodeError: the answer as a whole is no list.
+        """
+        try:
+            whole = _decode(self._list, body)
+        except msgspec.ValidationError:
+            return self._page_piecewise(body)
+        return Page(whole.items or [], (), whole.metadata.resource_version, whole.metadata.token)
+
+    def line(self, line: bytes) -> Line[T]:
+        """One line of a watch.
+
+        Raises:
+            msgspec.DecodeError: the line is not a watch event at all.
+        """
+        if not line.startswith((_BOOKMARK, _ERROR)):
+            try:
+                return self._change.decode(line)
+            except (msgspec.ValidationError, UnicodeDecodeError, RecursionError):
+                pass
+        return self._line_in_two_steps(line)
+
+    def _line_in_two_steps(self, line: bytes) -> Line[T]:
+        event = _decode(self._event, line)
+        match event.type:
+            case "BOOKMARK":
+                return Bookmark(self._partial.decode(event.object).metadata.resource_version)
+            case "ERROR":
+                return Failure(self._status.decode(event.object))
+            case "ADDED" | "MODIFIED" | "DELETED":
+                found = self._object_or_poison(event.object, event.type)
+                return found if isinstance(found, Poison) else Change(event.type, found)
+            case _:
+                return Poison(event.type, self._metadata(event.object), f"unknown watch event type {event.type!r}")
+
+    def _page_piecewise(self, body: bytes) -> Page[T]:
+        raw = _decode(self._raw_list, body)
+        found = [self._object_or_poison(item, "") for item in raw.items or ()]
+        good = [item for item in found if not isinstance(item, Poison)]
+        bad = [item for item in found if isinstance(item, Poison)]
+        return Page(good, bad, raw.metadata.resource_version, raw.metadata.token)
+
+    def _object_or_poison(self, raw: msgspec.Raw, type_: str) -> T | Poison:
+        try:
+            return _decode(self._object, raw)
+        except msgspec.ValidationError as error:
+            text = located(raw, self._object.decode, str(error))
+            return Poison(type_, self._metadata(raw), text)
+
+    def _metadata(self, raw: msgspec.Raw) -> ObjectMeta | None:
+        try:
+            return _decode(self._partial, raw).metadata
+        except msgspec.ValidationError:
+            return None
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+    """Decodes; bytes that are no UTF-8 and levels beyond what the decoder takes are replaced first.
+
+    Raises:
+        msgspec.DecodeError: the bytes are no JSON, or break the type.
+    """
+    try:
+        return decoder.decode(body)
+    except (UnicodeDecodeError, RecursionError):
+        return decoder.decode(_shallow(bytes(body).decode(errors="replace").encode()))
+
+
+def _shallow(body: bytes) -> bytes:
+    """The same JSON with a text in the place of each object and array that lies too deep."""
+    pieces, depth, begin = [], 0, 0
+    for level in _LEVELS.finditer(body):
+        if level[0] in (b"{", b"["):
+            depth += 1
+            if depth == NESTING + 1:
+                pieces.append(body[begin : level.start()])
+                pieces.append(_CUT)
+        elif level[0] in (b"}", b"]"):
+            if depth == NESTING + 1:
+                begin = level.end()
+            depth -= 1
+    pieces.append(body[begin:] if depth <= NESTING else b"")
+    return b"".join(pieces)
+
+
+class Lines:
+    """Cuts a stream of chunks into lines without copying a long line again for every chunk of it."""
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The lines that this chunk completes, empty ones left out."""
+        pieces = chunk.split(b"\n")
+        last = pieces.pop()
+        if pieces and self._rest:
+            self._rest.append(pieces[0])
+            pieces[0] = b"".join(self._rest)
+            self._rest.clear()
+        if last:
+            self._rest.append(last)
+        return [piece for piece in pieces if piece]

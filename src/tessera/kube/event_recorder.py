@@ -1,0 +1,229 @@
+"""Kubernetes Events about what Tessera decided, told without ever holding up a decision.
+
+:meth:`EventRecorder.record` only puts a note into a bounded table; one task sends. A note that repeats raises the count
+of the event there is (merge patch) instead of making another, as ``kubectl describe`` shows it: ``x5 over 2m``. What
+does not fit or cannot be sent is dropped and counted: events are help for people, not state.
+
+Written as core/v1 Events: every API server takes them, and kubectl aggregates them with everybody else's.
+"""
+
+import asyncio
+import logging
+import random
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from tessera.clock import Clock, rfc3339
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, NotFound, TooManyRequests
+from tessera.kube.resources import EVENTS, ObjectReference, Uid
+from tessera.kube.resources.meta import Resource
+from tessera.limits import REMEMBERED_EVENTS
+from tessera.text import one_line
+
+_log = logging.getLogger(__name__)
+
+#: Longest note that events.k8s.io takes (NoteLengthLimit), bytes.
+NOTE_LIMIT = 1024
+
+#: How long a repeat raises the count of the old event, seconds; client-go's aggregation interval.
+_WINDOW = 600.0
+
+
+#: Times a note is sent when the API is in trouble.
+_TRIES = 3
+
+
+class _Note(NamedTuple):
+    """What makes two events the same."""
+
+    reference: ObjectReference
+    type: str
+    reason: str
+    action: str
+    note: str
+
+
+class _Count(msgspec.Struct):
+    """Occurrences not yet told: how many, the first and the last, seconds since 1970."""
+
+    number: int
+    first: float
+    last: float
+
+
+class _Sent(msgspec.Struct, frozen=True):
+    """An event on the server."""
+
+    name: str
+    count: int
+    last: float
+
+
+class EventRecorder:
+    """Records events of one component.
+
+    Args:
+        client: who writes.
+        component: shown as the source, e.g. ``tessera-controller``.
+        instance: which process of it, e.g. the pod or node name.
+        clock: for the times.
+        rng: for names and jitter.
+        capacity: different notes that may wait to be sent.
+
+    Attributes:
+        dropped: notes that found no room or could not be sent.
+        sent: writes that the server took.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        component: str,
+        instance: str = "",
+        clock: Clock,
+        rng: random.Random,
+        capacity: int = 1000,
+    ) -> None:
+        self.dropped = 0
+        self.sent = 0
+        self._client = client
+        self._component = component
+        self._instance = instance
+        self._clock = clock
+        self._rng = rng
+        self._capacity = capacity
+        self._waiting: dict[_Note, _Count] = {}
+        self._known: dict[_Note, _Sent] = {}
+        self._wake = asyncio.Event()
+
+    def record(
+        self,
+        about: ObjectReference,
+        reason: str,
+        note: str,
+        *,
+        type: Literal["Normal", "Warning"] = "Normal",  # noqa: A002 - the field's own name
+        action: str = "",
+    ) -> None:
+        """Notes an event; returns at once.
+
+        Args:
+            about: the object, see :func:`reference_to`.
+            reason: short, CamelCase, for machines.
+            note: a sentence for people; made one printable line and cut to 1024 bytes.
+            type: ``Warning`` if somebody should look.
+            action: what was done about it.
+        """
+        now = self._clock.now()
+        same = _Note(about, type, reason, action, _cut(note))
+        waiting = self._waiting.get(same)
+        if waiting is not None:
+            waiting.number += 1
+            waiting.last = now
+        elif len(self._waiting) < self._capacity:
+            self._waiting[same] = _Count(1, now, now)
+            self._wake.set()
+        else:
+            self.dropped += 1
+
+    @property
+    def waiting(self) -> int:
+        """Different notes not yet sent."""
+        return len(self._waiting)
+
+    async def run(self) -> None:
+        """Sends until cancelled."""
+        while True:
+            await self._wake.wait()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Sends all that waits; for a clean stop, under a timeout."""
+        while self._waiting:
+            note = next(iter(self._waiting))
+            await self._deliver(note, self._waiting.pop(note))
+        self._wake.clear()
+
+    async def _deliver(self, note: _Note, count: _Count) -> None:
+        backoff = Backoff(self._rng)
+        while True:
+            try:
+                await self._send(note, count)
+            except (TooManyRequests, ConnectionError, TimeoutError) as error:
+                if backoff.failures + 1 >= _TRIES:
+                    return self._drop(note, error)
+                await self._clock.sleep(backoff.next())
+            except ApiError as error:
+                return self._drop(note, error)
+            else:
+                self.sent += 1
+                return None
+
+    async def _send(self, note: _Note, count: _Count) -> None:
+        known = self._known.pop(note, None)
+        if known is not None and count.last - known.last < _WINDOW:
+            total = known.count + count.number
+            patch = {"count": total, "lastTimestamp": rfc3339(count.last)}
+            try:
+                await self._client.merge_patch(EVENTS, known.name, patch, _namespace(note))
+            except NotFound:
+                pass  # its time to live is over: make a new one
+            else:
+                self._remember(note, _Sent(known.name, total, count.last))
+                return
+        name = self._new_name(note)
+        await self._client.create(EVENTS, self._body(note, name, count), _namespace(note))
+        self._remember(note, _Sent(name, count.number, count.last))
+
+    def _body(self, note: _Note, name: str, count: _Count) -> dict[str, Any]:
+        return {
+            "metadata": {"name": name, "namespace": _namespace(note)},
+            "involvedObject": msgspec.to_builtins(note.reference),
+            "type": note.type,
+            "reason": note.reason,
+            "message": note.note,
+            "action": note.action,
+            "count": count.number,
+            "firstTimestamp": rfc3339(count.first),
+            "lastTimestamp": rfc3339(count.last),
+            "source": {"component": self._component},
+            "reportingComponent": self._component,
+            "reportingInstance": self._instance,
+        }
+
+    def _new_name(self, note: _Note) -> str:
+        # Names have at most 253 characters; the object's name is what people look for.
+        return f"{note.reference.name[:236]}.{self._rng.getrandbits(64):016x}"
+
+    def _remember(self, note: _Note, sent: _Sent) -> None:
+        self._known[note] = sent
+        if len(self._known) > REMEMBERED_EVENTS:
+            del self._known[next(iter(self._known))]
+
+    def _drop(self, note: _Note, error: Exception) -> None:
+        self.dropped += 1
+        _log.warning(
+            "event %s about %s %s is dropped: %s", note.reason, note.reference.kind, note.reference.name, error
+        )
+
+
+def reference_to(resource: Resource[Any], name: str, namespace: str = "", uid: str = "") -> ObjectReference:
+    """Names an object in an event."""
+    return ObjectReference(
+        api_version=resource.api_version, kind=resource.kind, name=name, namespace=namespace, uid=Uid(uid)
+    )
+
+
+def _namespace(note: _Note) -> str:
+    """Where the event lives: with its object, or in ``default`` where the object has no namespace."""
+    return note.reference.namespace or "default"
+
+
+def _cut(note: str) -> str:
+    """One printable line that the API takes: a note repeats text of others, and kubectl prints it as it is."""
+    encoded = one_line(note, NOTE_LIMIT).encode()
+    return encoded.decode() if len(encoded) <= NOTE_LIMIT else encoded[: NOTE_LIMIT - 3].decode(errors="ignore") + "..."

@@ -1,0 +1,355 @@
+"""One leader among several processes, by a Lease, with nobody acting after its lease may have run out.
+
+Rules:
+
+1. The lease changes hands by compare-and-swap only: every write carries the resourceVersion that was read.
+2. Another's lease has run out when it has not changed for its duration *as seen here*, by the monotonic clock. Times
+   written by others are never compared with ours, so skewed clocks do no harm.
+3. What we hold is counted from the moment *before* the last acknowledged write was sent; a write whose answer was lost
+   is acknowledged when it is read. The leader's task is cancelled and awaited when ``deadline`` has passed since then;
+   ``duration - deadline`` is the time it has to stop before another may begin. That needs no answer from the server, so
+   a hanging API makes no difference.
+4. A try to renew that has no answer yet goes on beside the next one: the server may be slow, or the connection dead.
+5. A Lease that was deleted may have a holder that acts until its next renewal. Who has seen it before waits for its
+   own duration until it makes the Lease anew; only a process that never saw it makes it at once.
+6. What stands in a Lease may come from anybody. Holders are told with the way out, durations have a limit
+   (:data:`~tessera.limits.LEASE_DURATION`), and numbers of ours stay within what the API takes.
+7. A clean stop first ends the leader's task, still renewing, and then gives the lease back, so that another takes
+   over at once.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock, rfc3339_micro
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import AlreadyExists, ApiError, BrokenAnswer, Conflict, NotFound
+from tessera.kube.resources import LEASES, Lease, LeaseSpec
+from tessera.limits import FACT_SHOWN, LEASE_DURATION
+from tessera.text import one_line
+
+_log = logging.getLogger(__name__)
+
+#: What the API may do to a request.
+_TROUBLE = (ApiError, ConnectionError, TimeoutError)
+
+#: Tries of a renewal without a pause while others change the Lease otherwise.
+_CONFLICTS = 5
+
+#: The largest leaseTransitions that the API server accepts, an int32.
+_TRANSITIONS = range(2**31)
+
+
+class LeaseTiming(msgspec.Struct, frozen=True):
+    """Seconds. Defaults are client-go's for kube-controller-manager and kube-scheduler, but for renewals that succeed.
+
+    client-go renews every ``retry`` seconds, 30 times a minute, also while every renewal succeeds. Here a renewal comes
+    late enough to make few writes, and early enough that it can be tried three times before ``deadline``.
+
+    Attributes:
+        duration: how long others leave an unchanged lease alone; whole seconds, as the API stores it.
+        deadline: how long we act after the last renewal that was sent and acknowledged.
+        retry: pause between tries, jittered by a fifth.
+        renew: pause after a renewal that succeeded, jittered by a fifth.
+    """
+
+    duration: int = 15
+    deadline: float = 10.0
+    retry: float = 2.0
+    renew: float = 4.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry < self.deadline < self.duration:
+            raise ValueError(f"lease timing {self}: 0 < retry < deadline < duration must hold")
+        if not 0 < 1.2 * (self.renew + 2 * self.retry) <= self.deadline:
+            raise ValueError(f"lease timing {self}: renew and two retries, jittered, must come before deadline")
+
+
+class LeaderElector:
+    """Takes part in the election for one lease.
+
+    Args:
+        client: who writes.
+        namespace: of the lease.
+        name: of the lease.
+        identity: must differ between any two processes, and between two runs of one; pod name and a random part.
+        clock: its monotonic time decides.
+        rng: for jitter.
+        timing: see :class:`LeaseTiming`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        clock: Clock,
+        rng: random.Random,
+        timing: LeaseTiming | None = None,
+    ) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._name = name
+        self._what = f"Lease {namespace}/{name}"
+        self._identity = identity
+        self._clock = clock
+        self._rng = rng
+        self._timing = timing or LeaseTiming()
+        self._held_until = float("-inf")
+        self._version = ""
+        self._unanswered: dict[str, float] = {}  # renewTime of writes without an answer, and when each was sent
+        self._spec = LeaseSpec()
+        self._unchanged_since = float("-inf")
+        self._missing_since = float("inf")
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether we may act at this very moment. Cheap: ask it before each write."""
+        return self._clock.monotonic() < self._held_until
+
+    async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Runs ``lead()`` whenever we are the leader, until it returns or raises by itself, or until cancelled.
+
+        When the lease is lost, ``lead()`` is cancelled and awaited, and the next election begins.
+        """
+        while True:
+            await self._acquire()
+            if not self.is_leader:
+                continue  # the answer came so late that what it grants may have run out
+            _log.info("%s: this process, %s, leads now", self._what, self._identity)
+            if await self._reign(lead):
+                return
+            _log.warning("%s: this process, %s, leads no more", self._what, self._identity)
+
+    async def _reign(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> bool:
+        """One time of leadership; whether it ended because ``lead()`` did."""
+        work = asyncio.create_task(lead())
+        renewals = asyncio.create_task(self._renew_until_lost())
+        try:
+            await asyncio.wait({work, renewals}, return_when=asyncio.FIRST_COMPLETED)
+            finished = work.done()
+        finally:
+            await _stop(work)
+            await _stop(renewals)
+            await self._release()
+        if not finished:
+            return False
+        work.result()
+        return True
+
+    # Getting it
+
+    async def _acquire(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._timing.deadline):
+                    if await self._try_to_acquire():
+                        return
+            except _TROUBLE as error:
+                self._tell_trouble(error)
+            await self._clock.sleep(self._pause())
+
+    async def _try_to_acquire(self) -> bool:
+        try:
+            self._observe(await self._client.get(LEASES, self._name, self._namespace))
+        except NotFound:
+            return self._may_be_made() and await self._create()
+        if self._is_taken():
+            return False
+        self._unanswered.clear()  # what was written without an answer has been read by now, or never will be
+        try:
+            await self._write(self._claim())
+        except Conflict:
+            return False
+        return True
+
+    async def _create(self) -> bool:
+        sent = self._clock.monotonic()
+        body = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": self._claim()}
+        try:
+            lease = await self._client.create(LEASES, body, self._namespace)
+        except AlreadyExists:
+            return False
+        self._acknowledge(lease, sent)
+        return True
+
+    def _may_be_made(self) -> bool:
+        """Tells if no other leader can still act under a Lease that was deleted."""
+        if not self._version:
+            return True
+        now = self._clock.monotonic()
+        self._missing_since = min(self._missing_since, now)
+        return now >= self._missing_since + self._timing.duration
+
+    def _is_taken(self) -> bool:
+        holder = self._spec.holder_identity
+        if not holder or holder == self._identity:
+            return False
+        duration = self._spec.lease_duration_seconds or 0
+        waited = min(duration, LEASE_DURATION) if duration > 0 else self._timing.duration
+        return self._clock.monotonic() < self._unchanged_since + waited
+
+    # Keeping it
+
+    async def _renew_until_lost(self) -> None:
+        try:
+            while True:
+                async with asyncio.timeout(self._held_until - self._clock.monotonic()):
+                    await self._clock.sleep(self._until_renewal())
+                    await self._renew()
+        except (_LostError, TimeoutError) as error:
+            _log.warning("%s: %s", self._what, str(error) or "not renewed in time")
+            self._held_until = float("-inf")
+
+    async def _renew(self) -> None:
+        """Tries until one try is acknowledged."""
+        tries: set[asyncio.Task[bool]] = set()
+        try:
+            while True:
+                tries.add(asyncio.create_task(self._try_to_renew()))
+                done, tries = await asyncio.wait(tries, timeout=self._pause(), return_when=asyncio.FIRST_COMPLETED)
+                if True in [each.result() for each in done]:
+                    return
+                if done:
+                    await self._clock.sleep(self._pause())
+        finally:
+            for each in tries:
+                await _stop(each)
+
+    async def _try_to_renew(self) -> bool:
+        """One try; ``False`` if it failed and another makes sense."""
+        for _ in range(_CONFLICTS):
+            try:
+                await self._write({"renewTime": self._now()})
+            except NotFound as error:
+                self._version = ""  # so nobody else has taken it meanwhile
+                raise _LostError("it was deleted") from error
+            except Conflict:
+                if await self._look_who_holds():
+                    return True
+                continue  # others changed something else: at once again, before they do it once more
+            except _TROUBLE as error:
+                self._tell_trouble(error)
+                return False
+            return True
+        return False
+
+    async def _look_who_holds(self) -> bool:
+        """After a conflict: whether a write of ours is there whose answer was lost; then that was the renewal."""
+        try:
+            self._observe(await self._client.get(LEASES, self._name, self._namespace))
+        except _TROUBLE as error:
+            self._tell_trouble(error)
+            return False
+        if self._spec.holder_identity != self._identity:
+            raise _LostError(f"{one_line(self._spec.holder_identity or 'nobody')} holds it")
+        sent = self._unanswered.get(self._spec.renew_time or "")
+        if sent is None:
+            return False
+        self._held_until = max(self._held_until, sent + self._timing.deadline)
+        return True
+
+    async def _release(self) -> None:
+        if not self.is_leader:
+            return
+        left = self._held_until - self._clock.monotonic()
+        self._held_until = float("-inf")
+        try:
+            async with asyncio.timeout(left):
+                # A duration of 1 s, because the API does not take 0; an empty holder counts as free anyway.
+                await self._write(
+                    {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": self._now()}, hold=False
+                )
+        except _TROUBLE as error:
+            _log.info("%s is left to run out: %s", self._what, error)
+
+    # Writing
+
+    async def _write(self, spec: dict[str, Any], *, hold: bool = True) -> None:
+        sent = self._clock.monotonic()
+        if hold:
+            self._unanswered[spec["renewTime"]] = sent
+        lease = await self._client.merge_patch(
+            LEASES, self._name, {"spec": spec}, self._namespace, resource_version=self._version
+        )
+        self._acknowledge(lease, sent if hold else float("-inf"))
+
+    def _claim(self) -> dict[str, Any]:
+        mine = self._spec.holder_identity == self._identity
+        now = self._now()
+        transitions = (self._spec.lease_transitions or 0) + (0 if mine or not self._version else 1)
+        return {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._timing.duration,
+            "acquireTime": (self._spec.acquire_time if mine else None) or now,
+            "renewTime": now,
+            "leaseTransitions": transitions if transitions in _TRANSITIONS else 0,
+        }
+
+    def _acknowledge(self, lease: Lease, sent: float) -> None:
+        self._observe(lease)
+        self._unanswered.clear()
+        self._held_until = sent + self._timing.deadline
+
+    def _observe(self, lease: Lease) -> None:
+        self._version = lease.metadata.resource_version
+        self._missing_since = float("inf")
+        if lease.spec != self._spec:
+            before, self._spec = self._spec, lease.spec
+            self._unchanged_since = self._clock.monotonic()
+            self._tell_of_others(before)
+
+    def _tell_of_others(self, before: LeaseSpec) -> None:
+        """Logs another holder, and a duration beyond the limit, when they change."""
+        holder, duration = self._spec.holder_identity, self._spec.lease_duration_seconds
+        if (
+            not holder
+            or holder == self._identity
+            or (holder, duration)
+            == (
+                before.holder_identity,
+                before.lease_duration_seconds,
+            )
+        ):
+            return
+        wait = "this process waits; if no such process is there, delete the Lease"
+        _log.info('%s: held by "%s"; %s', self._what, one_line(holder), wait)
+        if duration is not None and duration > LEASE_DURATION:
+            rule = f"a process waits for {LEASE_DURATION}"
+            _log.warning("%s: spec.leaseDurationSeconds is %d, and %s", self._what, duration, rule)
+
+    def _tell_trouble(self, error: Exception) -> None:
+        hint = (
+            f"; if this lasts, delete the {self._what}, and a new one is made"
+            if isinstance(error, BrokenAnswer)
+            else ""
+        )
+        _log.info("%s: %s%s", self._what, one_line(str(error) or "no answer in time", FACT_SHOWN), hint)
+
+    def _pause(self) -> float:
+        return self._timing.retry * self._rng.uniform(0.8, 1.2)
+
+    def _until_renewal(self) -> float:
+        """Counted from when the last renewal was sent, so that one which was read late does not delay the next."""
+        since = self._clock.monotonic() - (self._held_until - self._timing.deadline)
+        return max(self._pause() / 2, self._timing.renew * self._rng.uniform(0.8, 1.2) - since)
+
+    def _now(self) -> str:
+        return rfc3339_micro(self._clock.now())
+
+
+class _LostError(Exception):
+    """Another holds the lease, or nobody does."""
+
+
+async def _stop(task: asyncio.Task[Any]) -> None:
+    """Cancels a task and waits for its end; its own outcome is for its owner to look at."""
+    task.cancel()
+    await asyncio.wait({task})

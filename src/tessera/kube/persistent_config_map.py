@@ -1,0 +1,116 @@
+"""A ConfigMap that one process keeps, so that what it learnt outlives it: read once, written soon after it changed.
+
+What is written replaces what is there. Whoever uses it decides what the entries mean, bounds them, and passes over what
+others wrote there that cannot be read.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+from tessera.clock import Clock
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.client import Client
+from tessera.kube.client.errors import ApiError, Forbidden, NotFound
+from tessera.kube.resources import CONFIGMAPS
+
+_log = logging.getLogger(__name__)
+
+#: Seconds in which changes gather before they are written.
+SETTLE = 5.0
+
+
+class KeptMap:
+    """One such ConfigMap.
+
+    Args:
+        client: who reads and writes: get, create, and patch of this name.
+        clock: for pauses.
+        namespace: where it lives.
+        name: its name.
+        data: what it shall hold, asked for at each write.
+        rng: for jitter.
+        may_act: whether this process may still write; asked before each write.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        clock: Clock,
+        *,
+        namespace: str,
+        name: str,
+        data: Callable[[], Mapping[str, str]],
+        rng: random.Random,
+        may_act: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._namespace = namespace
+        self._name = name
+        self._data = data
+        self._may_act = may_act
+        self._backoff = Backoff(rng)
+        self._changed = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    async def load(self) -> Mapping[str, str]:
+        """What is kept; insists until the server answers. Empty without the right to read."""
+        while True:
+            try:
+                found = await self._client.get(CONFIGMAPS, self._name, self._namespace)
+            except NotFound:
+                return {}
+            except Forbidden as error:
+                _log.warning("%s is not kept, grant get, create and patch of it: %s", self._text, error)
+                return {}
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                await self._pause(error)
+            else:
+                self._backoff.reset()
+                return found.data
+
+    def changed(self) -> None:
+        """It is to be written."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        while True:
+            await self._changed.wait()
+            await self._clock.sleep(SETTLE)
+            try:
+                await self.flush()
+            except Forbidden:
+                continue  # said when it was read; the next change tries again
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                self._changed.set()
+                await self._pause(error)
+
+    async def flush(self) -> None:
+        """Writes now.
+
+        Raises:
+            ConnectionError: there was no answer, or this process must not write any more.
+            ApiError: the server refused.
+        """
+        async with self._writing:
+            if not self._may_act():
+                raise ConnectionError("this replica does not lead any more; nothing was sent")
+            self._changed.clear()
+            data = {"data": dict(self._data())}
+            try:
+                await self._client.merge_patch(CONFIGMAPS, self._name, data, self._namespace)
+            except NotFound:
+                await self._client.create(CONFIGMAPS, {"metadata": {"name": self._name}, **data}, self._namespace)
+            self._backoff.reset()
+
+    @property
+    def _text(self) -> str:
+        return f"ConfigMap {self._namespace}/{self._name}"
+
+    async def _pause(self, error: Exception) -> None:
+        pause = self._backoff.next()
+        _log.info("%s: %s; again in %.1f s", self._text, error, pause)
+        await self._clock.sleep(pause)

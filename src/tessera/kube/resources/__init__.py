@@ -1,0 +1,274 @@
+"""The kinds of objects that Tessera reads or writes, and where they live on the server.
+
+The one place to import structs and :class:`Resource` constants from. Structs are partial; see
+:mod:`tessera.kube.resources.meta` for what follows from that.
+"""
+
+from typing import Any
+
+from tessera.kube.resources.cluster import (
+    ConfigMap,
+    CoreEvent,
+    CustomResourceDefinition,
+    CustomResourceDefinitionStatus,
+    EventSeries,
+    EventSource,
+    Lease,
+    LeaseSpec,
+    Namespace,
+    NamespaceStatus,
+    ResourceQuota,
+    ResourceQuotaSpec,
+    ResourceQuotaStatus,
+    Secret,
+    Service,
+    ServiceAccount,
+    ServicePort,
+    ServiceSpec,
+    Webhook,
+    WebhookClientConfig,
+    WebhookConfiguration,
+)
+from tessera.kube.resources.meta import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    ObjectMeta,
+    ObjectReference,
+    OwnerReference,
+    PartialObject,
+    Resource,
+    Uid,
+    Wire,
+    key,
+    key_of,
+    manifest,
+    split_key,
+    uid_of,
+    version_of,
+)
+from tessera.kube.resources.nodes import (
+    Machine,
+    Node,
+    NodeAddress,
+    NodeSpec,
+    NodeStatus,
+    NodeSystemInfo,
+    Taint,
+)
+from tessera.kube.resources.pods import (
+    Affinity,
+    Condition,
+    Container,
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    EmptyDir,
+    EnvVar,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    PodStatus,
+    PreferredSchedulingTerm,
+    ResourceRequirements,
+    SchedulingGate,
+    Toleration,
+    TopologySpreadConstraint,
+    Volume,
+)
+from tessera.kube.resources.storage import (
+    CsiNode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from tessera.kube.resources.workloads import (
+    DaemonSet,
+    DaemonSetStatus,
+    Deployment,
+    Job,
+    JobSpec,
+    JobStatus,
+    PodTemplateSpec,
+    ReplicaSet,
+    Scale,
+    ScaleSpec,
+    ScaleStatus,
+    WorkloadSpec,
+    WorkloadStatus,
+)
+
+__all__ = [
+    "CAPI_MACHINES",
+    "CONFIGMAPS",
+    "CRDS",
+    "CSI_NODES",
+    "DAEMONSETS",
+    "DEPLOYMENTS",
+    "EVENTS",
+    "JOBS",
+    "LEASES",
+    "MUTATING_WEBHOOKS",
+    "NAMESPACES",
+    "NODECLAIMS",
+    "NODES",
+    "OPENSHIFT_MACHINES",
+    "OPENSHIFT_PROXIES",
+    "PERSISTENT_VOLUMES",
+    "PERSISTENT_VOLUME_CLAIMS",
+    "PODS",
+    "POD_DISRUPTION_BUDGETS",
+    "REPLICASETS",
+    "RESOURCE_QUOTAS",
+    "RUNTIME_CLASSES",
+    "SECRETS",
+    "SERVICES",
+    "SERVICE_ACCOUNTS",
+    "STATEFULSETS",
+    "STORAGE_CLASSES",
+    "VALIDATING_WEBHOOKS",
+    "Affinity",
+    "Condition",
+    "ConfigMap",
+    "Container",
+    "ContainerState",
+    "ContainerStateRunning",
+    "ContainerStateTerminated",
+    "ContainerStateWaiting",
+    "ContainerStatus",
+    "CoreEvent",
+    "CsiNode",
+    "CustomResourceDefinition",
+    "CustomResourceDefinitionStatus",
+    "DaemonSet",
+    "DaemonSetStatus",
+    "Deployment",
+    "EmptyDir",
+    "EnvVar",
+    "EventSeries",
+    "EventSource",
+    "Job",
+    "JobSpec",
+    "JobStatus",
+    "LabelSelector",
+    "LabelSelectorRequirement",
+    "Lease",
+    "LeaseSpec",
+    "Machine",
+    "Namespace",
+    "NamespaceStatus",
+    "Node",
+    "NodeAddress",
+    "NodeAffinity",
+    "NodeSelector",
+    "NodeSelectorRequirement",
+    "NodeSelectorTerm",
+    "NodeSpec",
+    "NodeStatus",
+    "NodeSystemInfo",
+    "ObjectMeta",
+    "ObjectReference",
+    "OwnerReference",
+    "PartialObject",
+    "PersistentVolume",
+    "PersistentVolumeClaim",
+    "Pod",
+    "PodAffinity",
+    "PodAffinityTerm",
+    "PodSpec",
+    "PodStatus",
+    "PodTemplateSpec",
+    "PreferredSchedulingTerm",
+    "ReplicaSet",
+    "Resource",
+    "ResourceQuota",
+    "ResourceQuotaSpec",
+    "ResourceQuotaStatus",
+    "ResourceRequirements",
+    "Scale",
+    "ScaleSpec",
+    "ScaleStatus",
+    "SchedulingGate",
+    "Secret",
+    "Service",
+    "ServiceAccount",
+    "ServicePort",
+    "ServiceSpec",
+    "StorageClass",
+    "Taint",
+    "Toleration",
+    "TopologySpreadConstraint",
+    "Uid",
+    "Volume",
+    "Webhook",
+    "WebhookClientConfig",
+    "WebhookConfiguration",
+    "Wire",
+    "WorkloadSpec",
+    "WorkloadStatus",
+    "key",
+    "key_of",
+    "manifest",
+    "split_key",
+    "uid_of",
+    "version_of",
+]
+
+PODS = Resource("", "v1", "pods", "Pod", True, Pod)
+NODES = Resource("", "v1", "nodes", "Node", False, Node)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, Namespace)
+EVENTS = Resource("", "v1", "events", "Event", True, CoreEvent)
+SECRETS = Resource("", "v1", "secrets", "Secret", True, Secret)
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ConfigMap)
+SERVICES = Resource("", "v1", "services", "Service", True, Service)
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ServiceAccount)
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ResourceQuota)
+PERSISTENT_VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", False, PersistentVolume)
+PERSISTENT_VOLUME_CLAIMS = Resource(
+    "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", True, PersistentVolumeClaim
+)
+STORAGE_CLASSES = Resource("storage.k8s.io", "v1", "storageclasses", "StorageClass", False, StorageClass)
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", False, CsiNode)
+POD_DISRUPTION_BUDGETS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, PartialObject)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True, Lease)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, Deployment)
+REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", True, ReplicaSet)
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, DaemonSet)
+STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", True, Deployment)
+JOBS = Resource("batch", "v1", "jobs", "Job", True, Job)
+MUTATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    False,
+    WebhookConfiguration,
+)
+VALIDATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    False,
+    WebhookConfiguration,
+)
+CRDS = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    False,
+    CustomResourceDefinition,
+)
+OPENSHIFT_PROXIES = Resource("config.openshift.io", "v1", "proxies", "Proxy", False, dict[str, Any])
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False, PartialObject)
+# Of autoscalers; newer versions of the same group are read as well where the server prefers them.
+CAPI_MACHINES = Resource("cluster.x-k8s.io", "v1beta1", "machines", "Machine", True, Machine)
+OPENSHIFT_MACHINES = Resource("machine.openshift.io", "v1beta1", "machines", "Machine", True, Machine)
+NODECLAIMS = Resource("karpenter.sh", "v1", "nodeclaims", "NodeClaim", False, Machine)

@@ -1,0 +1,175 @@
+"""Configuration, identity, bookkeeping: the small kinds, and how objects name and select each other."""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+import msgspec
+
+from tessera.kube.resources.meta import ObjectMeta, ObjectReference, Wire
+from tessera.kube.resources.pods import Condition
+
+
+class NamespaceStatus(Wire, frozen=True, kw_only=True):
+    """``phase``: Active or Terminating."""
+
+    phase: str = ""
+
+
+class Namespace(Wire, frozen=True, kw_only=True):
+    """A namespace."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: NamespaceStatus = NamespaceStatus()
+
+
+class Secret(Wire, frozen=True, kw_only=True):
+    """Values of ``data`` are base64 on the wire and bytes here."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    type: str = ""
+    data: dict[str, bytes] = {}
+
+
+class ConfigMap(Wire, frozen=True, kw_only=True):
+    """Values of ``binary_data`` are base64 on the wire and bytes here."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    data: dict[str, str] = {}
+    binary_data: dict[str, bytes] = {}
+
+
+class ServiceAccount(Wire, frozen=True, kw_only=True):
+    """An identity of pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class ServicePort(Wire, frozen=True, kw_only=True):
+    """A port of a Service; ``target_port`` is a number or a container port's name."""
+
+    name: str = ""
+    port: int = 0
+    protocol: str = ""
+    target_port: int | str | None = None
+
+
+class ServiceSpec(Wire, frozen=True, kw_only=True):
+    """Where a Service sends its connections."""
+
+    selector: dict[str, str] = {}
+    ports: tuple[ServicePort, ...] = ()
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    type: str = ""
+
+
+class Service(Wire, frozen=True, kw_only=True):
+    """A Service, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+
+class LeaseSpec(Wire, frozen=True, kw_only=True):
+    """Who holds a lease; the times are RFC 3339 texts with microseconds, by the holder's clock."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Wire, frozen=True, kw_only=True):
+    """A lease (coordination.k8s.io)."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()
+
+
+class EventSource(Wire, frozen=True, kw_only=True):
+    """Who reported an event, and from which node."""
+
+    component: str = ""
+    host: str = ""
+
+
+class EventSeries(Wire, frozen=True, kw_only=True):
+    """Repeats of an event as events.k8s.io counts them."""
+
+    count: int = 0
+    last_observed_time: str | None = None
+
+
+class CoreEvent(Wire, frozen=True, kw_only=True):
+    """A core/v1 Event, as ``kubectl describe`` shows it. ``type``: Normal or Warning."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    involved_object: ObjectReference = ObjectReference()
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    count: int = 0
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    event_time: str | None = None
+    series: EventSeries | None = None
+    source: EventSource = EventSource()
+    action: str = ""
+    reporting_component: str = ""
+    reporting_instance: str = ""
+
+
+class ResourceQuotaSpec(Wire, frozen=True, kw_only=True):
+    """Upper bounds by name, e.g. ``requests.nvidia.com/mig-1g.5gb``."""
+
+    hard: dict[str, str] = {}
+
+
+class ResourceQuotaStatus(Wire, frozen=True, kw_only=True):
+    """Bounds in force and what is used of them."""
+
+    hard: dict[str, str] = {}
+    used: dict[str, str] = {}
+
+
+class ResourceQuota(Wire, frozen=True, kw_only=True):
+    """A namespace's quota."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ResourceQuotaSpec = ResourceQuotaSpec()
+    status: ResourceQuotaStatus = ResourceQuotaStatus()
+
+
+class WebhookClientConfig(Wire, frozen=True, kw_only=True):
+    """How the API server reaches a webhook; ``ca_bundle`` is PEM, base64 on the wire."""
+
+    ca_bundle: bytes = b""
+    url: str | None = None
+    service: dict[str, str | int] | None = None
+
+
+class Webhook(Wire, frozen=True, kw_only=True):
+    """One webhook of a configuration; ``name`` is its merge key."""
+
+    name: str = ""
+    client_config: WebhookClientConfig = WebhookClientConfig()
+    failure_policy: str = ""
+
+
+class WebhookConfiguration(Wire, frozen=True, kw_only=True):
+    """A mutating or validating webhook configuration, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class CustomResourceDefinitionStatus(Wire, frozen=True, kw_only=True):
+    """Served once the condition ``Established`` is ``True``."""
+
+    conditions: tuple[Condition, ...] | None = ()
+
+
+class CustomResourceDefinition(Wire, frozen=True, kw_only=True):
+    """A CRD, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    status: CustomResourceDefinitionStatus = CustomResourceDefinitionStatus()

@@ -1,0 +1,201 @@
+"""What all API objects share: metadata, and the description of a resource that client, reflector and cache work from.
+
+Structs here and in :mod:`tessera.kube.resources` are partial: they hold the fields that Tessera reads. What was decoded
+must therefore never be sent back whole; writes are patches that name their fields. Attribute names are snake case, the
+wire's are camel case. Lists are tuples, so that a cached object cannot be changed by its readers.
+
+A resource may also be used untyped (:meth:`Resource.untyped`): its objects are then plain dicts. The functions
+:func:`key_of`, :func:`uid_of` and :func:`version_of` read both kinds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NewType, TypeVar, cast
+from urllib.parse import quote
+
+import msgspec
+
+T = TypeVar("T")
+
+#: ``metadata.uid``: names one life of an object, where a name can be used again.
+Uid = NewType("Uid", str)
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
+    """Base of all API structs. Untracked by the garbage collector: a decoded tree has no cycles."""
+
+
+class OwnerReference(Wire, frozen=True, kw_only=True):
+    """Who made an object; the garbage collector deletes it after its last owner."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: Uid = Uid("")
+    controller: bool = False
+    block_owner_deletion: bool = False
+
+
+class ObjectMeta(Wire, frozen=True, kw_only=True):
+    """``metav1.ObjectMeta`` without managedFields, which are most of its bytes. Times are RFC 3339 texts."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: Uid = Uid("")
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+
+class PartialObject(Wire, frozen=True, kw_only=True):
+    """An object of any kind, metadata only."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class LabelSelectorRequirement(Wire, frozen=True, kw_only=True):
+    """One test on a label; operators: In, NotIn, Exists, DoesNotExist."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(Wire, frozen=True, kw_only=True):
+    """``metav1.LabelSelector``: everything must hold; an empty one matches everything."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+class ObjectReference(Wire, frozen=True, kw_only=True):
+    """Names an object from another one."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: Uid = Uid("")
+    resource_version: str = ""
+    field_path: str = ""
+
+
+@dataclass(frozen=True)
+class Resource(Generic[T]):
+    """Where a kind of object lives on the server and what it decodes to.
+
+    Attributes:
+        group: API group, ``""`` for the core one.
+        version: e.g. ``v1``.
+        plural: the name in paths, e.g. ``pods``.
+        kind: e.g. ``Pod``.
+        namespaced: whether objects live in namespaces.
+        type: the msgspec struct of an object, or ``dict``.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    type: type[T]
+
+    @property
+    def api_version(self) -> str:
+        """``v1`` or ``group/version``, as objects carry it."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def label(self) -> str:
+        """``pods`` or ``leases.coordination.k8s.io``, as kubectl names it in messages."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The absolute request path: of the collection without ``name``, over all namespaces without ``namespace``.
+
+        Raises:
+            ValueError: an object of a namespaced resource is named without its namespace, or a part is empty.
+        """
+        if name is not None and self.namespaced and not namespace:
+            raise ValueError(f"{self.label} {name!r}: a namespace is needed, {self.kind} objects live in one")
+        if name == "":
+            raise ValueError(f"{self.label}: an object's name is empty; name it, or list the collection")
+        parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name is not None:
+            parts.append(quote(name, safe=":"))
+        if subresource is not None:
+            parts.append(subresource)
+        return "/".join(parts)
+
+    def untyped(self) -> "Resource[dict[str, Any]]":
+        """The same resource with its objects as plain dicts, for code that needs every field."""
+        kind = cast("type[dict[str, Any]]", dict)
+        return Resource(self.group, self.version, self.plural, self.kind, self.namespaced, kind)
+
+    def metadata_only(self) -> "Resource[PartialObject]":
+        """The same resource decoded to metadata only."""
+        return Resource(self.group, self.version, self.plural, self.kind, self.namespaced, PartialObject)
+
+
+def key(namespace: str | None, name: str) -> str:
+    """The key of an object in caches and queues: ``namespace/name``, or ``name`` where there is no namespace."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def split_key(text: str) -> tuple[str, str]:
+    """``(namespace, name)`` of a key; the namespace is ``""`` where there is none."""
+    namespace, _, name = text.rpartition("/")
+    return namespace, name
+
+
+def key_of(item: object) -> str:
+    """The cache key of a decoded object, struct or dict."""
+    if isinstance(item, dict):
+        return key(item["metadata"].get("namespace"), item["metadata"]["name"])
+    meta: ObjectMeta = item.metadata  # type: ignore[attr-defined] # every API struct has metadata
+    return f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name
+
+
+def uid_of(item: object) -> Uid:
+    """``metadata.uid`` of a decoded object, struct or dict; ``""`` if it has none."""
+    if isinstance(item, dict):
+        return Uid(item["metadata"].get("uid", ""))
+    meta: ObjectMeta = item.metadata  # type: ignore[attr-defined] # every API struct has metadata
+    return meta.uid
+
+
+def version_of(item: object) -> str:
+    """``metadata.resourceVersion`` of a decoded object, struct or dict; ``""`` if it has none."""
+    if isinstance(item, dict):
+        return str(item["metadata"].get("resourceVersion", ""))
+    meta: ObjectMeta = item.metadata  # type: ignore[attr-defined] # every API struct has metadata
+    return meta.resource_version
+
+
+def version_number(version: str) -> int:
+    """A resourceVersion as the number that it is by contract since Kubernetes 1.35; 0 if it is none."""
+    return int(version) if version.isascii() and version.isdigit() and len(version) <= 20 else 0
+
+
+def manifest(resource: Resource[Any], item: object) -> dict[str, Any]:
+    """The object as JSON values with ``apiVersion`` and ``kind``, which structs do not carry."""
+    body: Mapping[str, Any] = item if isinstance(item, dict) else msgspec.to_builtins(item)
+    return {"apiVersion": resource.api_version, "kind": resource.kind, **body}
+
+
+def resource_for(manifest: Mapping[str, Any]) -> Resource[dict[str, Any]]:
+    """Where an object of a kind with a regular plural lives; all kinds of Tessera's manifests have one."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    kind = manifest["kind"]
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return Resource(group, version, plural.lower(), kind, "namespace" in manifest["metadata"], dict[str, Any])

@@ -1,0 +1,103 @@
+"""The parts of a Node that say what may run on it (core/v1)."""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+import msgspec
+
+from tessera.kube.resources.meta import ObjectMeta, Wire
+from tessera.kube.resources.pods import Condition
+
+
+class Taint(Wire, frozen=True, kw_only=True):
+    """Keeps pods off that do not tolerate it; effects: NoSchedule, PreferNoSchedule, NoExecute."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class NodeSpec(Wire, frozen=True, kw_only=True):
+    """``unschedulable`` is what ``kubectl cordon`` sets."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+    provider_id: str = msgspec.field(name="providerID", default="")
+
+
+class NodeAddress(Wire, frozen=True, kw_only=True):
+    """Types: Hostname, InternalIP, ExternalIP, InternalDNS, ExternalDNS."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeSystemInfo(Wire, frozen=True, kw_only=True):
+    """What kubelet says of the machine.
+
+    ``boot_id`` changes with every boot: what lived on the hardware before it is gone. ``architecture`` is Go's word
+    for it (amd64, arm64), which registries use too. ``os_image`` is ``PRETTY_NAME`` of the node's os-release.
+    """
+
+    boot_id: str = msgspec.field(name="bootID", default="")
+    machine_id: str = msgspec.field(name="machineID", default="")
+    kernel_version: str = ""
+    os_image: str = ""
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+    architecture: str = ""
+    operating_system: str = ""
+
+
+class NodeStatus(Wire, frozen=True, kw_only=True):
+    """Quantities by resource name are texts; see :mod:`tessera.kube.quantity`."""
+
+    capacity: dict[str, str] = {}
+    allocatable: dict[str, str] = {}
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    node_info: NodeSystemInfo = NodeSystemInfo()
+
+
+class Node(Wire, frozen=True, kw_only=True):
+    """A node, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class NodeReference(Wire, frozen=True, kw_only=True):
+    """The node that a machine became."""
+
+    name: str = ""
+
+
+class MachineSpec(Wire, frozen=True, kw_only=True):
+    """``provider_id`` names the virtual machine, as the Node's spec does; a NodeClaim has it in its status."""
+
+    provider_id: str | None = msgspec.field(name="providerID", default="")
+
+
+class MachineConditions(Wire, frozen=True, kw_only=True):
+    """Conditions in the form of a newer version, next to those of the older one."""
+
+    conditions: tuple[Condition, ...] | None = ()
+
+
+class MachineStatus(Wire, frozen=True, kw_only=True):
+    """How far it is: a Machine names its node by ``node_ref``, a NodeClaim by ``node_name``."""
+
+    node_ref: NodeReference | None = None
+    node_name: str | None = ""
+    provider_id: str | None = msgspec.field(name="providerID", default="")
+    conditions: tuple[Condition, ...] | None = ()
+    v1beta2: MachineConditions | None = None
+
+
+class Machine(Wire, frozen=True, kw_only=True):
+    """One of the three, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: MachineSpec = MachineSpec()
+    status: MachineStatus = MachineStatus()

@@ -1,0 +1,282 @@
+"""The parts of a Pod that decide where and whether it runs, and what became of it (core/v1)."""
+
+# ruff: noqa: RUF012 - msgspec gives every object its own copy of an empty default
+
+import msgspec
+
+from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
+
+
+class PodAffinityTerm(Wire, frozen=True, kw_only=True):
+    """Pods that are meant, and the node label whose equal values are one place.
+
+    Label keys (``matchLabelKeys``, ``mismatchLabelKeys``) are not read: the API server writes them into the selector.
+    """
+
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    topology_key: str = ""
+    namespace_selector: LabelSelector | None = None
+
+
+class PodAffinity(Wire, frozen=True, kw_only=True):
+    """Affinity or anti-affinity to other pods; the preferred terms are the scheduler's business."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        name="requiredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class TopologySpreadConstraint(Wire, frozen=True, kw_only=True):
+    """A rule that spreads pods evenly over the values of a node label."""
+
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = ""
+    node_taints_policy: str = ""
+    match_label_keys: tuple[str, ...] = ()
+
+
+class EnvVar(Wire, frozen=True, kw_only=True):
+    """An environment variable, by name: values are nobody's business but the container's, and cost memory."""
+
+    name: str = ""
+
+
+class ResourceRequirements(Wire, frozen=True, kw_only=True):
+    """Quantities by resource name. kube-apiserver always writes them as texts."""
+
+    limits: dict[str, str] = {}
+    requests: dict[str, str] = {}
+
+
+class ContainerPort(Wire, frozen=True, kw_only=True):
+    """A port; ``host_port`` 0 takes none of the node's."""
+
+    container_port: int = 0
+    host_port: int = 0
+    host_ip: str = msgspec.field(name="hostIP", default="")
+    protocol: str = ""
+
+
+class SecurityContext(Wire, frozen=True, kw_only=True):
+    """What a container may do, as far as it tells whether the host lies open to it."""
+
+    privileged: bool = False
+
+
+class Container(Wire, frozen=True, kw_only=True):
+    """A container of any of a pod's three lists. ``restart_policy`` ``Always`` marks a sidecar among the init ones."""
+
+    name: str = ""
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
+    resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str = ""
+    security_context: SecurityContext | None = None
+
+
+class SchedulingGate(Wire, frozen=True, kw_only=True):
+    """While a pod has one, the scheduler does not look at it."""
+
+    name: str = ""
+
+
+class NodeSelectorRequirement(Wire, frozen=True, kw_only=True):
+    """One test on a node's label or field; operators: In, NotIn, Exists, DoesNotExist, Gt, Lt."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(Wire, frozen=True, kw_only=True):
+    """All tests must hold; an empty term matches no node."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(Wire, frozen=True, kw_only=True):
+    """One of the terms must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(Wire, frozen=True, kw_only=True):
+    """A wish with a weight from 1 to 100."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(Wire, frozen=True, kw_only=True):
+    """Which nodes a pod may and would like to run on."""
+
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        name="preferredDuringSchedulingIgnoredDuringExecution", default=()
+    )
+
+
+class Affinity(Wire, frozen=True, kw_only=True):
+    """Affinity to nodes and to other pods."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Toleration(Wire, frozen=True, kw_only=True):
+    """A taint that the pod puts up with; an empty ``key`` with ``Exists`` is every taint."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class EmptyDir(Wire, frozen=True, kw_only=True):
+    """A folder that lives as long as the pod."""
+
+
+class ClaimVolume(Wire, frozen=True, kw_only=True):
+    """A volume by its claim."""
+
+    claim_name: str = ""
+
+
+class EphemeralVolume(Wire, frozen=True, kw_only=True):
+    """A volume whose claim is made for the pod and named after it."""
+
+
+class Volume(Wire, frozen=True, kw_only=True):
+    """A volume, as far as it tells whether data goes with the pod, and which claims it uses."""
+
+    name: str = ""
+    empty_dir: EmptyDir | None = None
+    persistent_volume_claim: ClaimVolume | None = None
+    ephemeral: EphemeralVolume | None = None
+
+
+class PodSpec(Wire, frozen=True, kw_only=True):
+    """What was asked."""
+
+    node_name: str = ""
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    restart_policy: str = ""
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    priority: int = 0
+    priority_class_name: str = ""
+    termination_grace_period_seconds: int | None = None
+    overhead: dict[str, str] = {}
+    scheduler_name: str = ""
+    runtime_class_name: str = ""
+    service_account_name: str = ""
+    host_network: bool = False
+    resources: ResourceRequirements | None = None
+
+    @property
+    def privileged(self) -> bool:
+        """Whether a container of it may do what the host may. Where tenants may run such pods, nodes are theirs."""
+        contexts = (each.security_context for each in (*self.init_containers, *self.containers))
+        return any(each is not None and each.privileged for each in contexts)
+
+
+class ContainerStateWaiting(Wire, frozen=True, kw_only=True):
+    """Not running yet, or not again yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerStateRunning(Wire, frozen=True, kw_only=True):
+    """Running since ``started_at``."""
+
+    started_at: str | None = None
+
+
+class ContainerStateTerminated(Wire, frozen=True, kw_only=True):
+    """Ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    started_at: str | None = None
+    finished_at: str | None = None
+
+
+class ContainerState(Wire, frozen=True, kw_only=True):
+    """At most one of the three is set; none means waiting."""
+
+    waiting: ContainerStateWaiting | None = None
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+
+
+class ContainerStatus(Wire, frozen=True, kw_only=True):
+    """What kubelet says of one container."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
+class Condition(Wire, frozen=True, kw_only=True):
+    """A condition of any kind of object; ``status`` is ``True``, ``False`` or ``Unknown``."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class PodStatus(Wire, frozen=True, kw_only=True):
+    """What kubelet and the scheduler last said. ``phase`` ends in ``Succeeded`` or ``Failed``."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+    @property
+    def containers(self) -> tuple[ContainerStatus, ...]:
+        """All of them, those that run first."""
+        return (*self.init_container_statuses, *self.container_statuses)
+
+    def crashes(self, of: ContainerStatus) -> int:
+        """How often a container was started again by itself, and not together with its pod.
+
+        Kubelet counts on when a node boots, and starts all containers of a pod again; what all were is no crash. A pod
+        of one container says nothing of that, and every start again counts.
+        """
+        every = [each.restart_count for each in self.containers]
+        return of.restart_count - (min(every) if len(every) > 1 else 0)
+
+
+class Pod(Wire, frozen=True, kw_only=True):
+    """A pod, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()

@@ -1,0 +1,111 @@
+"""Workloads: as much as says what a pod belongs to and whether it is ready."""
+
+from tessera.kube.resources.meta import LabelSelector, ObjectMeta, Wire
+from tessera.kube.resources.pods import Condition, PodSpec
+
+
+class ScaleSpec(Wire, frozen=True, kw_only=True):
+    """The number asked for."""
+
+    replicas: int = 0
+
+
+class ScaleStatus(Wire, frozen=True, kw_only=True):
+    """The number there is, and the selector of the pods as a text."""
+
+    replicas: int = 0
+    selector: str = ""
+
+
+class Scale(Wire, frozen=True, kw_only=True):
+    """autoscaling/v1 Scale: the ``scale`` subresource."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ScaleSpec = ScaleSpec()
+    status: ScaleStatus = ScaleStatus()
+
+
+class PodTemplateSpec(Wire, frozen=True, kw_only=True):
+    """The pods that a workload makes."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+
+
+class WorkloadSpec(Wire, frozen=True, kw_only=True):
+    """Common part of Deployment and ReplicaSet."""
+
+    replicas: int | None = None
+    selector: LabelSelector | None = None
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class WorkloadStatus(Wire, frozen=True, kw_only=True):
+    """Common part of Deployment and ReplicaSet."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    ready_replicas: int = 0
+    available_replicas: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class Deployment(Wire, frozen=True, kw_only=True):
+    """A Deployment, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class ReplicaSet(Wire, frozen=True, kw_only=True):
+    """A ReplicaSet, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+class DaemonSetStatus(Wire, frozen=True, kw_only=True):
+    """How many nodes should and do run the pod."""
+
+    observed_generation: int = 0
+    desired_number_scheduled: int = 0
+    current_number_scheduled: int = 0
+    number_ready: int = 0
+
+
+class DaemonSet(Wire, frozen=True, kw_only=True):
+    """A DaemonSet, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: WorkloadSpec = WorkloadSpec()
+    status: DaemonSetStatus = DaemonSetStatus()
+
+
+class JobSpec(Wire, frozen=True, kw_only=True):
+    """How often the pod must succeed."""
+
+    parallelism: int | None = None
+    completions: int | None = None
+    backoff_limit: int | None = None
+    suspend: bool = False
+    template: PodTemplateSpec = PodTemplateSpec()
+
+
+class JobStatus(Wire, frozen=True, kw_only=True):
+    """How often it did."""
+
+    active: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    conditions: tuple[Condition, ...] = ()
+
+
+class Job(Wire, frozen=True, kw_only=True):
+    """A Job, partial."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: JobSpec = JobSpec()
+    status: JobStatus = JobStatus()

@@ -1,0 +1,1 @@
+"""Carries API requests: the transport protocol, HTTP, kubeconfig and credentials."""

@@ -1,0 +1,258 @@
+"""The transport over HTTP(S), with aiohttp.
+
+It renews credentials, and sends a request once more that was answered 401 if there are new ones: a 401 is given before
+the server acts. It repeats nothing else, except that aiohttp sends a GET or DELETE again when the kept connection it
+chose turns out to be closed already. Bodies are asked for uncompressed: unpacking costs more CPU here than
+the network inside a cluster does.
+"""
+
+import os
+import ssl
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from tessera.kube.transport.credentials import Credential
+from tessera.kube.transport.interface import Request, Response, Stream
+from tessera.kube.transport.kubeconfig import ClusterConfig
+
+#: Seconds: to connect, for a whole answer, and of silence in a stream. Watches bring a bookmark every minute, so a
+#: stream that is silent for a minute and a half is a half-open connection. Where etcd tells kube-apiserver of no
+#: progress (--experimental-watch-progress-notify-interval), a kind in which nothing changes looks the same: its watch
+#: begins anew where it stood.
+CONNECT_TIMEOUT = 10.0
+ANSWER_TIMEOUT = 60.0
+SILENCE_TIMEOUT = 90.0
+#: Seconds that an idle connection is kept: a TLS handshake costs the API server a millisecond of CPU time.
+#: kube-apiserver closes it after 90 s itself (IdleTimeout in k8s.io/apiserver/pkg/server/secure_serving.go).
+IDLE_TIMEOUT = 75.0
+
+#: Bytes that may wait in a stream before the server is slowed down. Larger than aiohttp's 64 KiB, since objects come
+#: by the megabyte while a list is followed by its first changes.
+_BUFFER = 2**18
+
+
+class HttpTransport:
+    """Carries requests to one API server.
+
+    Args:
+        config: where and as whom.
+        connections: at most this many at once; watches hold one each.
+        silence: how long a stream may bring nothing, seconds.
+    """
+
+    def __init__(self, config: ClusterConfig, *, connections: int = 200, silence: float = SILENCE_TIMEOUT) -> None:
+        self._silence = silence
+        self._config = config
+        self._base = config.server.rstrip("/")
+        self._connections = connections
+        self._session: aiohttp.ClientSession | None = None
+        self._tls: ssl.SSLContext | bool = True
+        self._tls_for: Credential | None = None
+
+    async def request(self, request: Request) -> Response:
+        """Sends a request and reads the whole answer.
+
+        Raises:
+            ConnectionError: no answer was received.
+            TimeoutError: none came in time.
+            CredentialError: there is no way to say who we are.
+        """
+        limits = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT, sock_connect=CONNECT_TIMEOUT)
+        async with self._answer(request, limits) as answer:
+            with _translated(self._base):
+                body = await answer.read()
+            return Response(status=answer.status, headers=_lower(answer.headers), body=body)
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[Stream]:
+        """Sends a request whose answer is read piece by piece.
+
+        Raises:
+            ConnectionError: no answer was received.
+            TimeoutError: the headers did not come in time.
+            CredentialError: there is no way to say who we are.
+        """
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._silence)
+        async with self._answer(request, limits) as answer:
+            yield _HttpStream(answer, self._base)
+
+    async def close(self) -> None:
+        """Ends all streams and frees the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    @asynccontextmanager
+    async def _answer(self, request: Request, limits: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
+        credential = await self._config.credentials.current()
+        answer = await self._send(request, credential, limits)
+        if answer.status == 401 and self._config.credentials.reject(credential):
+            answer.release()
+            credential = await self._config.credentials.current()
+            answer = await self._send(request, credential, limits)
+        try:
+            yield answer
+        finally:
+            # An answer that was read whole has given its connection back already; any other must not be reused.
+            answer.close()
+
+    async def _send(
+        self, request: Request, credential: Credential, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        headers = {"accept-encoding": "identity", **request.headers}
+        if credential.authorization:
+            headers["authorization"] = credential.authorization
+        extra: dict[str, Any] = {"server_hostname": self._config.server_name} if self._config.server_name else {}
+        if self._config.proxy:
+            extra["proxy"] = self._config.proxy
+        with _translated(self._base):
+            return await self._opened().request(
+                request.method,
+                self._url(request),
+                headers=headers,
+                data=request.body or None,
+                timeout=limits,
+                ssl=self._tls_context(credential),
+                allow_redirects=False,
+                **extra,
+            )
+
+    def _url(self, request: Request) -> URL:
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        return URL(f"{self._base}{request.path}{query}", encoded=True)
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """The session is made in the running loop, at the first request."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=IDLE_TIMEOUT),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                read_bufsize=_BUFFER,
+            )
+        return self._session
+
+    def _tls_context(self, credential: Credential) -> ssl.SSLContext | bool:
+        """The context for this client certificate; a new one only when the certificate has changed."""
+        if self._base.startswith("http://"):
+            return True
+        if self._tls_for is None or (self._tls_for.certificate, self._tls_for.key) != (
+            credential.certificate,
+            credential.key,
+        ):
+            self._tls = tls_context(self._config, credential)
+            self._tls_for = credential
+        return self._tls
+
+
+class _HttpStream:
+    def __init__(self, answer: aiohttp.ClientResponse, base: str) -> None:
+        self.status = answer.status
+        self.headers: Mapping[str, str] = _lower(answer.headers)
+        self._answer = answer
+        self._base = base
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        content = self._answer.content
+        with _translated(self._base):
+            while chunk := await content.readany():
+                yield chunk
+
+    async def read(self) -> bytes:
+        with _translated(self._base):
+            return await self._answer.read()
+
+
+def tls_context(config: ClusterConfig, credential: Credential) -> ssl.SSLContext:
+    """A client context that trusts the cluster's authority and carries the credential's certificate.
+
+    It judges certificates as Go's does, for which clusters make theirs: what the configuration names as authority is
+    one, even if another signed it, and RFC 5280's optional strictness, which Python 3.13 turns on, is off: authorities
+    of many clusters lack the extensions that it asks for.
+    """
+    try:
+        context = ssl.create_default_context(cadata=config.ca.decode() if config.ca else None)
+    except (ssl.SSLError, ValueError) as error:
+        raise ConnectionError("certificate-authority-data of the kubeconfig holds no certificate in PEM") from error
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if credential.certificate:
+        _load_certificate(context, credential)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, credential: Credential) -> None:
+    """OpenSSL's binding reads files only: one that only we may read, gone as soon as it is read."""
+    handle, path = tempfile.mkstemp(prefix="tessera-", suffix=".pem")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(credential.certificate + b"\n" + credential.key)
+        context.load_cert_chain(path)
+    finally:
+        Path(path).unlink()
+
+
+@contextmanager
+def _translated(server: str) -> Iterator[None]:
+    """Aiohttp's exceptions as the seam's."""
+    try:
+        yield
+    except aiohttp.SocketTimeoutError as error:
+        raise ConnectionError(f"{server} stayed silent for too long") from error
+    except TimeoutError as error:
+        raise TimeoutError(f"{server} did not answer in time") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise ConnectionError(f"{server}: {_words(error)}") from error
+
+
+def _words(error: Exception) -> str:
+    """Describes an error in plain words, or in the system's. aiohttp's own texts show Python objects."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return _distrust(error.certificate_error)
+    if (
+        isinstance(error, aiohttp.ClientConnectorError)
+        and not isinstance(error, aiohttp.ClientSSLError)
+        and error.errno
+    ):
+        return _unreached(error)
+    return str(error) or type(error).__name__
+
+
+def _unreached(error: aiohttp.ClientConnectorError) -> str:
+    """Why there is no connection. The numbers of a resolver are not those of the system."""
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return f"no address is known for the name {error.host}; is it right, and is the network up?"
+    return os.strerror(error.errno or 0).lower()
+
+
+#: Meaning of OpenSSL's codes for a certificate that it does not trust (``X509_V_ERR_*``), and the next step.
+_DISTRUST: Mapping[int, str] = {
+    7: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    9: "is not valid yet; compare the clocks of this machine and the server",
+    10: "has expired; whoever runs the server has to renew it (kubeadm certs renew, or the provider)",
+    18: "is signed by itself and not known here; certificate-authority-data of the kubeconfig must be the server's",
+    19: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    20: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    21: "is signed by an unknown authority; certificate-authority-data of the kubeconfig must be the server's",
+    62: "is not for this host name; use the name that it has, or set tls-server-name in the kubeconfig",
+    64: "is not for this address; use the name that it has, or set tls-server-name in the kubeconfig",
+}
+
+
+def _distrust(error: Exception) -> str:
+    """Why the server's certificate is not trusted."""
+    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
+    return f"its certificate {_DISTRUST[code]} ({error})" if code in _DISTRUST else str(error)
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

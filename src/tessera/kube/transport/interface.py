@@ -1,0 +1,81 @@
+"""The seam under the API client: one request, one answer, or one stream of bytes.
+
+Two back ends exist: :mod:`tessera.kube.transport.http` speaks HTTP through aiohttp, and the lab has one that calls its
+API server in the same process without sockets. Neither knows what the bytes mean.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One API request.
+
+    Attributes:
+        method: ``GET``, ``POST``, ``PUT``, ``PATCH`` or ``DELETE``.
+        path: absolute path, percent-encoded, without query.
+        query: parameters in order; the transport encodes them.
+        headers: names in lower case; credentials are the transport's business.
+        body: the encoded body, empty for none.
+    """
+
+    method: str
+    path: str
+    query: Sequence[tuple[str, str]] = ()
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """One API answer; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str] = {}
+    body: bytes = b""
+
+
+class Stream(Protocol):
+    """An answer whose body arrives in pieces (a watch). ``chunks`` ends when the server ends the stream."""
+
+    status: int
+    headers: Mapping[str, str]
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Pieces of the body as they arrive, cut anywhere, never empty.
+
+        Raises:
+            ConnectionError: the connection broke or stayed silent for too long.
+        """
+        ...
+
+    async def read(self) -> bytes:
+        """The whole rest of the body: for an error answer to a watch request."""
+        ...
+
+
+class Transport(Protocol):
+    """Carries requests to one API server under one identity."""
+
+    async def request(self, request: Request) -> Response:
+        """Sends a request and reads the whole answer, whatever its status.
+
+        Raises:
+            ConnectionError: no answer was received; whether the server acted is unknown.
+            TimeoutError: none came in time; whether the server acted is unknown.
+        """
+        ...
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[Stream]:
+        """Sends a request whose answer is read piece by piece; leaving the context ends it.
+
+        Raises:
+            ConnectionError: no answer was received.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Ends all streams and frees the connections."""
+        ...

@@ -1,0 +1,293 @@
+"""Which cluster, as whom: from kubeconfig files merged as kubectl merges them, or from inside a pod.
+
+Rules of kubectl that are kept: an explicit file is taken alone; the files of ``KUBECONFIG`` are merged, the first to
+name a cluster, user, context or the current context wins, missing ones are skipped; without either it is
+``~/.kube/config``; relative paths count from the file they stand in; ``*-data`` wins over the file of the same thing;
+inside a pod and without any kubeconfig, the service account is used.
+"""
+
+import base64
+import binascii
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.clock import Clock
+from tessera.kube.transport.credentials import (
+    Credential,
+    Credentials,
+    ExecCredentials,
+    ExecPlugin,
+    StaticCredentials,
+    TokenFile,
+)
+
+#: Where kubelet puts a pod's identity.
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text names the file, the entry and what is wrong."""
+
+
+class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a transport must know.
+
+    Attributes:
+        server: URL, with a path where the API is not at the root.
+        credentials: who we are.
+        namespace: the default one.
+        ca: certificates that the server's must be signed by, PEM; empty for the system's.
+        verify: whether the server's certificate is checked.
+        server_name: the name it must be for, where it is not the URL's host.
+        proxy: URL of an HTTP proxy, or empty.
+        context: the kubeconfig context it came from, empty inside a pod.
+    """
+
+    server: str
+    credentials: Credentials
+    namespace: str = "default"
+    ca: bytes = b""
+    verify: bool = True
+    server_name: str = ""
+    proxy: str = ""
+    context: str = ""
+
+
+def load_config(
+    *,
+    clock: Clock,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    home: Path | None = None,
+    service_account: Path = SERVICE_ACCOUNT,
+) -> ClusterConfig:
+    """The configuration that kubectl would use with the same arguments.
+
+    Args:
+        clock: for expiring credentials.
+        kubeconfig: ``--kubeconfig``: this file alone.
+        context: ``--context``: instead of the current one.
+        environment: variables; the process's own if left out.
+        home: where ``.kube/config`` is; the user's home if left out.
+        service_account: the pod's identity.
+
+    Raises:
+        ConfigError: nothing usable is configured.
+        CredentialError: an exec plugin cannot be used.
+    """
+    env = os.environ if environment is None else environment
+    paths = _paths(kubeconfig, env, home)
+    merged = _merge(paths, must_exist=kubeconfig is not None)
+    if not merged.contexts and not merged.clusters and kubeconfig is None and context is None:
+        if env.get("KUBERNETES_SERVICE_HOST"):
+            return in_cluster(clock=clock, environment=env, service_account=service_account)
+        raise ConfigError(
+            f"no cluster is configured: {', '.join(map(str, paths))} does not exist or is empty, and this is no pod;"
+            " set KUBECONFIG or give --kubeconfig"
+        )
+    return _select(merged, context or merged.current, env, clock)
+
+
+def in_cluster(
+    *, clock: Clock, environment: Mapping[str, str] | None = None, service_account: Path = SERVICE_ACCOUNT
+) -> ClusterConfig:
+    """The identity of the pod that we run in; its token is read again every minute.
+
+    Raises:
+        ConfigError: we are not in a pod, or it has no service account.
+    """
+    env = os.environ if environment is None else environment
+    host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        raise ConfigError("not in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set")
+    try:
+        ca = (service_account / "ca.crt").read_bytes()
+        namespace = (service_account / "namespace").read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"service account {service_account}: {error.strerror}; is automountServiceAccountToken off?"
+        ) from error
+    bracketed = f"[{host}]" if ":" in host else host
+    return ClusterConfig(
+        server=f"https://{bracketed}:{port}",
+        credentials=TokenFile(service_account / "token", clock=clock),
+        namespace=namespace or "default",
+        ca=ca,
+    )
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A named entry and the folder that its relative paths count from."""
+
+    body: Mapping[str, Any]
+    folder: Path
+    where: str
+
+    def path(self, field: str) -> Path | None:
+        text = self.body.get(field)
+        return self.folder / text if text else None
+
+    def content(self, field: str) -> bytes:
+        """``<field>-data`` decoded, or the file that ``<field>`` names, or nothing."""
+        data = self.body.get(f"{field}-data")
+        if data:
+            try:
+                return base64.b64decode(data, validate=True)
+            except (binascii.Error, ValueError) as error:
+                raise ConfigError(f"{self.where}: {field}-data is not base64") from error
+        path = self.path(field)
+        try:
+            return path.read_bytes() if path else b""
+        except OSError as error:
+            raise ConfigError(f"{self.where}: {field} {path}: {error.strerror}") from error
+
+
+class _Merged(msgspec.Struct):
+    current: str = ""
+    clusters: dict[str, _Entry] = {}
+    users: dict[str, _Entry] = {}
+    contexts: dict[str, _Entry] = {}
+
+
+def _paths(kubeconfig: str | None, env: Mapping[str, str], home: Path | None) -> list[Path]:
+    if kubeconfig is not None:
+        return [Path(kubeconfig)]
+    listed = [Path(part) for part in env.get("KUBECONFIG", "").split(os.pathsep) if part]
+    return listed or [(home or _home(env)) / ".kube" / "config"]
+
+
+def _home(env: Mapping[str, str]) -> Path:
+    """The user's home. A container's user may have no entry in ``/etc/passwd`` and then has none but ``/``."""
+    try:
+        return Path(env["HOME"]) if env.get("HOME") else Path.home()
+    except RuntimeError:
+        return Path("/")
+
+
+def _merge(paths: list[Path], *, must_exist: bool) -> _Merged:
+    merged = _Merged()
+    for path in paths:
+        if must_exist or path.exists():
+            _add(merged, _read(path), path)
+    return merged
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    import yaml  # slow to import, and not needed in a pod
+
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"kubeconfig {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"kubeconfig {path} is not YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"kubeconfig {path}: a mapping with clusters, users and contexts is expected")
+    return content
+
+
+def _add(merged: _Merged, content: Mapping[str, Any], path: Path) -> None:
+    merged.current = merged.current or content.get("current-context") or ""
+    for plural, inner, known in (
+        ("clusters", "cluster", merged.clusters),
+        ("users", "user", merged.users),
+        ("contexts", "context", merged.contexts),
+    ):
+        for entry in content.get(plural) or ():
+            name = str(entry.get("name", ""))
+            where = f"kubeconfig {path}, {inner} {name!r}"
+            known.setdefault(name, _Entry(entry.get(inner) or {}, path.parent.absolute(), where))
+
+
+def _select(merged: _Merged, name: str, env: Mapping[str, str], clock: Clock) -> ClusterConfig:
+    if not name:
+        raise ConfigError(f"no current context; choose one with --context: {_known(merged.contexts)}")
+    context = merged.contexts.get(name)
+    if context is None:
+        raise ConfigError(f"context {name!r} does not exist; there are: {_known(merged.contexts)}")
+    cluster = _referenced(context, "cluster", merged.clusters)
+    server = cluster.body.get("server")
+    if not server:
+        raise ConfigError(f"{cluster.where}: server is not set")
+    user = _referenced(context, "user", merged.users) if context.body.get("user") else None
+    return ClusterConfig(
+        server=server.rstrip("/"),
+        credentials=_credentials(user, cluster, env, clock) if user else StaticCredentials(),
+        namespace=context.body.get("namespace") or "default",
+        ca=cluster.content("certificate-authority"),
+        verify=not cluster.body.get("insecure-skip-tls-verify"),
+        server_name=cluster.body.get("tls-server-name") or "",
+        proxy=cluster.body.get("proxy-url") or "",
+        context=name,
+    )
+
+
+def _referenced(context: _Entry, field: str, known: Mapping[str, _Entry]) -> _Entry:
+    name = context.body.get(field, "")
+    if name not in known:
+        raise ConfigError(f"{context.where}: {field} {name!r} does not exist; there are: {_known(known)}")
+    return known[name]
+
+
+def _credentials(user: _Entry, cluster: _Entry, env: Mapping[str, str], clock: Clock) -> Credentials:
+    body = user.body
+    for field in ("auth-provider", "as"):
+        if body.get(field):
+            raise ConfigError(f"{user.where}: {field!r} is not supported; use an exec plugin, a token or a certificate")
+    if body.get("exec"):
+        return ExecCredentials(_plugin(user, cluster), environment=env, clock=clock)
+    base = Credential(certificate=user.content("client-certificate"), key=user.content("client-key"))
+    token_file = user.path("tokenFile")
+    if token_file is not None:
+        return TokenFile(token_file, clock=clock, base=base)
+    return StaticCredentials(msgspec.structs.replace(base, authorization=_authorization(body)))
+
+
+def _authorization(body: Mapping[str, Any]) -> str:
+    if body.get("token"):
+        return f"Bearer {body['token']}"
+    if body.get("username"):
+        pair = f"{body['username']}:{body.get('password', '')}"
+        return "Basic " + base64.b64encode(pair.encode()).decode()
+    return ""
+
+
+def _plugin(user: _Entry, cluster: _Entry) -> ExecPlugin:
+    body = user.body["exec"]
+    command = str(body.get("command", ""))
+    if not command:
+        raise ConfigError(f"{user.where}: exec.command is not set")
+    if os.sep in command:
+        command = str(user.folder / command)
+    return ExecPlugin(
+        command=command,
+        args=tuple(body.get("args") or ()),
+        env={pair["name"]: pair["value"] for pair in body.get("env") or ()},
+        api_version=str(body.get("apiVersion", "")),
+        install_hint=body.get("installHint") or "",
+        cluster=_cluster_info(cluster) if body.get("provideClusterInfo") else None,
+        interactive=body.get("interactiveMode") or "IfAvailable",
+    )
+
+
+def _cluster_info(cluster: _Entry) -> Mapping[str, Any]:
+    ca = cluster.content("certificate-authority")
+    info = {
+        "server": cluster.body.get("server"),
+        "tls-server-name": cluster.body.get("tls-server-name"),
+        "insecure-skip-tls-verify": cluster.body.get("insecure-skip-tls-verify"),
+        "certificate-authority-data": base64.b64encode(ca).decode() if ca else None,
+        "proxy-url": cluster.body.get("proxy-url"),
+    }
+    return {name: value for name, value in info.items() if value}
+
+
+def _known(entries: Mapping[str, _Entry]) -> str:
+    return ", ".join(sorted(entries)) or "none"

@@ -1,0 +1,1 @@
+"""Mirrors resources of the API server by list and watch."""

@@ -1,0 +1,56 @@
+"""Waiting for the cluster to reach a state, by events and never by asking again."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from tessera.kube.watch.informer import Informer
+
+T = TypeVar("T")
+
+
+class Watched:
+    """Several informers, and one condition over all of their caches."""
+
+    def __init__(self, *informers: Informer[Any]) -> None:
+        self._informers = informers
+        self._changed = asyncio.Event()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Keeps the informers running inside the block, first waiting for their first lists.
+
+        What the block raises leaves it as it is, not as a part of a group.
+        """
+        failure: Exception | None = None
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(informer.run()) for informer in self._informers]
+            for informer in self._informers:
+                informer.add_handler(lambda _event: self._changed.set())
+                await informer.wait_synced()
+            try:
+                yield
+            except Exception as error:  # noqa: BLE001 - any of them, raised again below
+                failure = error
+            for task in tasks:
+                task.cancel()
+        if failure is not None:
+            raise failure
+
+    async def until(self, found: Callable[[], T | None], seconds: float, what: str) -> T:
+        """The first answer of ``found`` that is neither None nor False, asked again after every change.
+
+        Raises:
+            TimeoutError: none came within ``seconds``; the text says ``what`` was waited for.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                while True:
+                    self._changed.clear()
+                    answer = found()
+                    if answer is not None and answer is not False:
+                        return answer
+                    await self._changed.wait()
+        except TimeoutError:
+            raise TimeoutError(f"{what}: not within {seconds:.0f} seconds") from None

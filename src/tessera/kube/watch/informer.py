@@ -1,0 +1,108 @@
+"""A mirrored resource for many readers: one reflector, one cache with indexes, any number of handlers."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from tessera.clock import Clock
+from tessera.kube.client.client import Client
+from tessera.kube.resources.meta import Resource
+from tessera.kube.watch.cache import Cache, Event, EventKind, IndexFunction
+from tessera.kube.watch.reflector import Reflector
+
+__all__ = ["Cache", "Event", "EventKind", "Informer"]
+
+T = TypeVar("T")
+
+
+class Informer(Generic[T]):
+    """Keeps ``cache`` equal to the server and tells every handler what changes.
+
+    Args:
+        client: who asks.
+        resource: what is mirrored.
+        clock: for pauses.
+        rng: for jitter.
+        namespace: mirror one namespace only.
+        label_selector: mirror only what matches.
+        field_selector: mirror only what matches, e.g. ``spec.nodeName=n1``.
+        indexes: name -> function of an object, e.g. ``{"node": lambda pod: (pod.spec.node_name,)}``.
+
+    Attributes:
+        cache: ``cache.get("ns/name")``, ``cache.by("node", "n1")``, ``cache.values()``. Only to be read.
+        reflector: its counters and version.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        clock: Clock,
+        rng: random.Random,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        indexes: Mapping[str, IndexFunction[T]] | None = None,
+    ) -> None:
+        self.cache: Cache[T] = Cache(indexes)
+        self._handlers: list[Callable[[Event[T]], None]] = []
+        self._unreadable_handlers: list[Callable[[str, str | None], None]] = []
+        self._rewound_handlers: list[Callable[[], None]] = []
+        self.reflector = Reflector(
+            client,
+            resource,
+            namespace=namespace,
+            label_selector=label_selector,
+            field_selector=field_selector,
+            on_event=self._tell,
+            on_unreadable=self._tell_unreadable,
+            on_rewound=self._tell_rewound,
+            clock=clock,
+            rng=rng,
+            cache=self.cache,
+        )
+
+    def add_handler(self, handler: Callable[[Event[T]], None]) -> Callable[[], None]:
+        """Calls ``handler`` for every change from now on, and first for what the cache holds, as ADDED.
+
+        The handler must be quick and must not raise: it runs between two lines of the watch. The function returned
+        ends it.
+        """
+        for item in self.cache.values():
+            handler(Event(EventKind.ADDED, item))
+        self._handlers.append(handler)
+        return lambda: self._handlers.remove(handler)
+
+    def on_unreadable(self, handler: Callable[[str, str | None], None]) -> None:
+        """Calls ``handler`` with the key of an object that does not decode and what is wrong, then with None after."""
+        self._unreadable_handlers.append(handler)
+
+    def on_rewound(self, handler: Callable[[], None]) -> None:
+        """Calls ``handler`` when versions went back, before the events of the list that showed it."""
+        self._rewound_handlers.append(handler)
+
+    @property
+    def synced(self) -> bool:
+        """Whether the first list has been told to the handlers."""
+        return self.reflector.synced.is_set()
+
+    async def wait_synced(self) -> None:
+        """Returns once the first list has been told to the handlers."""
+        await self.reflector.synced.wait()
+
+    async def run(self) -> None:
+        """Mirrors until cancelled."""
+        await self.reflector.run()
+
+    def _tell(self, event: Event[T]) -> None:
+        for handler in self._handlers:
+            handler(event)
+
+    def _tell_unreadable(self, key: str, error: str | None) -> None:
+        for handler in self._unreadable_handlers:
+            handler(key, error)
+
+    def _tell_rewound(self) -> None:
+        for handler in self._rewound_handlers:
+            handler()

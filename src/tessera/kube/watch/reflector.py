@@ -1,0 +1,303 @@
+"""Mirrors a set of objects from the API server and never loses a change of state.
+
+No async Python library does this right (measured against ten of them: missed deletes after an expired version, hot
+loops, crashes), which is why it is written here. The rules:
+
+1. List, then watch from the list's version with bookmarks; on a clean end or a broken connection watch again from the
+   last version seen.
+2. An expired version (410, as the HTTP status or as an ERROR in the stream) means: list again. The difference to the
+   cache, by key and uid, is told as events, so a delete that nobody saw is still a DELETED.
+3. Every failure is followed by a pause of 0.2-30 s that grows and is jittered; the first good event resets it.
+   A LIST that succeeds does not, or a server whose watches fail would be listed in a hot loop.
+4. Each watch asks the server to end it after a random 300-600 s, so that watchers spread over API servers.
+   Silence is the transport's to detect (about 90 s; bookmarks come every minute).
+5. An object that does not decode is logged, counted and skipped; the version moves on all the same. If it was known,
+   its last good state stays until the object goes away. That it cannot be read is told, and when that is over.
+6. Other failures of a watch keep the version, five in a row are answered by a list.
+7. A watch that had stood for a while before it broke begins a new row: load balancers cut idle connections, every
+   minute or so, and that must not make us deaf for longer and longer.
+8. A list of a smaller version than the last one comes from an etcd that was restored from a backup. That is told before
+   its objects are, since versions from before say nothing about the order of theirs. A server that has not reached our
+   version yet (its cause ``ResourceVersionTooLarge``, or a bookmark before it) is listed at once: until then it would
+   show no change to a watch that is ahead of it.
+"""
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+from tessera.clock import Clock
+from tessera.kube.backoff import LONGEST, Backoff
+from tessera.kube.client.client import Client
+from tessera.kube.client.codec import Bookmark, Change, Codec, Failure, Line, Lines, Poison
+from tessera.kube.client.errors import ApiError, Expired, Status, error_from_response, error_from_status
+from tessera.kube.resources.meta import ObjectMeta, Resource, key, key_of, uid_of, version_number, version_of
+from tessera.kube.transport.interface import Stream
+from tessera.kube.watch.cache import Cache, Event, EventKind
+
+__all__ = ["Cache", "Event", "EventKind", "Reflector"]
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: Bounds of timeoutSeconds, as client-go spreads its watches.
+_WATCH_SECONDS = (300, 600)
+
+#: A watch that ends within this time without a line is counted as a failure, seconds; as in client-go.
+_SHORT_WATCH = 1.0
+
+#: A watch that stood this long before it broke was a good one, seconds. Load balancers let idle connections live longer
+#: than that (HAProxy's example configurations have 50 s).
+_STEADY_WATCH = 20.0
+
+#: Cause of a refusal by a server that has not reached the version yet (apimachinery, CauseTypeResourceVersionTooLarge).
+_TOO_LARGE = "ResourceVersionTooLarge"
+
+#: Failed watches in a row after which the version itself is doubted.
+_DOUBT_AFTER = 5
+
+
+class Reflector(Generic[T]):
+    """One list+watch loop that feeds one cache.
+
+    Args:
+        client: who asks.
+        resource: what is mirrored.
+        namespace: mirror one namespace only.
+        label_selector: mirror only what matches; an object that stops matching is told as DELETED.
+        field_selector: as above.
+        on_event: called after the cache has changed, in order, once per change. It must be quick and must not raise:
+            an exception ends :meth:`run`.
+        on_unreadable: called with the key of an object that does not decode and what is wrong, or with None once it
+            decodes again or is gone; before the event that follows from that.
+        on_rewound: called before the events of a list whose version is smaller than that of the cache.
+        clock: for pauses.
+        rng: for jitter; seeded in tests.
+        cache: what is fed; a new one without indexes if left out.
+
+    Attributes:
+        cache: the mirrored state.
+        synced: set once the first LIST has been told.
+        looked: set once the first LIST has been told or has failed.
+        error: why nothing was told yet; ``None`` once the first LIST has been.
+        poisoned: objects skipped because they did not decode.
+        unreadable: keys of the objects that do not decode now, with what is wrong.
+        relists: lists made, the first included.
+        failures: failures in a row, 0 while all is well.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        on_event: Callable[[Event[T]], None],
+        on_unreadable: Callable[[str, str | None], None] = lambda _key, _error: None,
+        on_rewound: Callable[[], None] = lambda: None,
+        clock: Clock,
+        rng: random.Random,
+        cache: Cache[T] | None = None,
+    ) -> None:
+        self.cache: Cache[T] = Cache() if cache is None else cache
+        self.synced = asyncio.Event()
+        self.looked = asyncio.Event()
+        self.error: Exception | None = None
+        self.poisoned = 0
+        self.unreadable: dict[str, str] = {}
+        self.relists = 0
+        self._client = client
+        self._resource = resource
+        self._namespace = namespace
+        self._labels = label_selector
+        self._fields = field_selector
+        self._on_event = on_event
+        self._on_unreadable = on_unreadable
+        self._on_rewound = on_rewound
+        self._clock = clock
+        self._rng = rng
+        self._backoff = Backoff(rng)
+        self._codec: Codec[T] = client.codec(resource)
+        self._version = ""
+        self._newest = 0
+        self._watching_since = math.inf
+
+    @property
+    def version(self) -> str:
+        """The resourceVersion that the cache stands at; ``""`` while a list is due."""
+        return self._version
+
+    @property
+    def failures(self) -> int:
+        """Failures since the last good event."""
+        return self._backoff.failures
+
+    async def run(self) -> None:
+        """Mirrors until cancelled."""
+        while True:
+            self._watching_since = math.inf
+            try:
+                if not self._version:
+                    await self._list()
+                useful = await self._watch()
+            except (ApiError, ConnectionError, TimeoutError, ValueError) as error:  # ValueError: no JSON
+                await self._fail(error)
+            else:
+                if useful:
+                    self._backoff.reset()
+                else:
+                    await self._clock.sleep(self._backoff.next())
+
+    # Listing
+
+    async def _list(self) -> None:
+        listing = await self._client.list(
+            self._resource, self._namespace, label_selector=self._labels, field_selector=self._fields
+        )
+        self.relists += 1
+        self._move_to(listing.resource_version, listed=True)
+        bad = {name: poison.error for poison in listing.poison if (name := self._skip(poison))}
+        for name in [name for name in self.unreadable if name not in bad]:
+            self._readable(name)
+        for name, error in bad.items():
+            self._unreadable(name, error)
+        for event in self.cache.replace(listing.items, self._still_there(listing.poison)):
+            self._on_event(event)
+        self.error = None
+        self.synced.set()
+        self.looked.set()
+
+    def _still_there(self, poisoned: Iterable[Poison]) -> set[str]:
+        """The keys whose known object lives on, though its present state cannot be read."""
+        metas = [poison.metadata for poison in poisoned if poison.metadata]
+        return {key(meta.namespace, meta.name) for meta in metas if self._is_known(meta)}
+
+    def _is_known(self, meta: ObjectMeta) -> bool:
+        known = self.cache.get(key(meta.namespace, meta.name))
+        return known is not None and uid_of(known) == meta.uid
+
+    # Watching
+
+    async def _watch(self) -> bool:
+        """Follows one stream to its end; False if it ended at once and empty, so that asking again would spin."""
+        began = self._clock.monotonic()
+        fruitful = False
+        async with self._client.watch(
+            self._resource,
+            self._namespace,
+            resource_version=self._version,
+            timeout_seconds=self._rng.randint(*_WATCH_SECONDS),
+            label_selector=self._labels,
+            field_selector=self._fields,
+        ) as stream:
+            await _raise_for_status(stream)
+            self._watching_since = self._clock.monotonic()
+            lines = Lines()
+            async for chunk in stream.chunks():
+                for line in lines.feed(chunk):
+                    self._take(self._codec.line(line))
+                    fruitful = True
+        return fruitful or self._clock.monotonic() - began >= _SHORT_WATCH
+
+    def _take(self, line: Line[T]) -> None:
+        if isinstance(line, Change):
+            self._tell(line.type, line.object)
+            self._move_to(version_of(line.object))
+        elif isinstance(line, Bookmark):
+            if version_number(line.version) < version_number(self._version):
+                text = f"the watch from {self._version} stands at {line.version} only"
+                raise error_from_status(Status(code=410, reason="Expired", message=text))
+            self._move_to(line.version)
+        elif isinstance(line, Failure):
+            raise error_from_status(line.status)
+        else:
+            self._take_poison(line)
+        self._backoff.reset()
+
+    def _move_to(self, version: str, *, listed: bool = False) -> None:
+        self._version = version
+        number = version_number(version)
+        if listed and number < self._newest:
+            _log.warning("%s: versions went back to %s: restored from a backup?", self._resource.label, version)
+            self._on_rewound()
+            self._newest = number
+        self._newest = max(self._newest, number)
+
+    def _tell(self, kind: str, item: T) -> None:
+        self._readable(key_of(item))
+        changes = self.cache.remove(key_of(item), item) if kind == "DELETED" else self.cache.upsert(item)
+        for event in changes:
+            self._on_event(event)
+
+    def _take_poison(self, poison: Poison) -> None:
+        name = self._skip(poison)
+        meta = poison.metadata
+        if meta is None:
+            return
+        if poison.type == "DELETED":
+            self._readable(name)
+        else:
+            self._unreadable(name, poison.error)
+        if poison.type == "DELETED" or not self._is_known(meta):
+            for event in self.cache.remove(name):
+                self._on_event(event)
+        self._move_to(meta.resource_version or self._version)
+
+    def _unreadable(self, name: str, error: str) -> None:
+        if self.unreadable.get(name) != error:
+            self.unreadable[name] = error
+            self._on_unreadable(name, error)
+
+    def _readable(self, name: str) -> None:
+        if self.unreadable.pop(name, None) is not None:
+            self._on_unreadable(name, None)
+
+    # Failing
+
+    def _skip(self, poison: Poison) -> str:
+        """Says that an object is skipped; returns its key, empty if not even that can be read."""
+        self.poisoned += 1
+        meta = poison.metadata
+        name = key(meta.namespace, meta.name) if meta else ""
+        shown = name or "of unknown name"
+        _log.warning("%s %s is skipped, it does not decode: %s", self._resource.kind, shown, poison.error)
+        return name
+
+    async def _fail(self, error: Exception) -> None:
+        if not self.synced.is_set():
+            self.error = error
+        self.looked.set()
+        steady = self._clock.monotonic() - self._watching_since >= _STEADY_WATCH
+        if steady:
+            self._backoff.reset()
+        pause = max(self._backoff.next(), _asked_pause(error))
+        if _version_is_lost(error) or self._backoff.failures % _DOUBT_AFTER == 0:
+            self._version = ""
+        level = logging.DEBUG if steady and isinstance(error, ConnectionError) else logging.INFO  # idle ones end so
+        _log.log(level, "%s: %s; again in %.1f s", self._resource.label, error, pause)
+        await self._clock.sleep(pause)
+
+
+async def _raise_for_status(stream: Stream) -> None:
+    if stream.status >= 400:
+        raise error_from_response(stream.status, stream.headers, await stream.read())
+
+
+def _version_is_lost(error: Exception) -> bool:
+    """410 says so; 400 and 422 mean that the server does not understand the version (another etcd behind it)."""
+    if not isinstance(error, ApiError):
+        return False
+    ahead = any(cause.reason == _TOO_LARGE for cause in error.causes)
+    return isinstance(error, Expired) or error.code in {400, 422} or ahead
+
+
+def _asked_pause(error: Exception) -> float:
+    """What the server asks for (429, 503), within our own bound, seconds."""
+    asked = error.retry_after if isinstance(error, ApiError) else None
+    return min(asked or 0.0, LONGEST)

@@ -1,0 +1,110 @@
+"""A ConfigMap that outlives the process that keeps it."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from tessera.clock import LoopClock
+from tessera.kube.client.client import Client
+from tessera.kube.persistent_config_map import SETTLE, KeptMap
+from tessera.kube.resources import CONFIGMAPS, NAMESPACES
+from tessera_lab.apiserver.authz.identity import service_account
+from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
+from tessera_lab.apiserver.main.server import ApiServer
+from tessera_lab.simulation.virtual_time import run_virtual
+
+ADMIN = UserInfo(name="admin", groups=("system:masters", "system:authenticated"))
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = LoopClock(0)
+        self.server = ApiServer(self.clock, seed=0)
+        self.leads = True
+        self.data = {"a": "1"}
+        self.admin = self.client(ADMIN)
+
+    def client(self, user: UserInfo) -> Client:
+        return Client(InProcessTransport(self.server, user), field_manager="test", clock=self.clock)
+
+    def map(self, client: Client | None = None) -> KeptMap:
+        return KeptMap(
+            client or self.admin,
+            self.clock,
+            namespace="n",
+            name="kept",
+            data=lambda: self.data,
+            rng=random.Random(0),
+            may_act=lambda: self.leads,
+        )
+
+    async def stored(self) -> dict[str, str]:
+        return (await self.admin.get(CONFIGMAPS, "kept", "n")).data
+
+    @property
+    def writes(self) -> int:
+        return len(self.server.audit.writes(resource="configmaps"))
+
+
+def told(story: Callable[[World], Awaitable[None]]) -> None:
+    async def play() -> None:
+        world = World()
+        await world.admin.create(NAMESPACES.untyped(), {"metadata": {"name": "n"}})
+        await story(world)
+
+    run_virtual(play())
+
+
+@asynccontextmanager
+async def writing(kept: KeptMap) -> AsyncIterator[None]:
+    task = asyncio.create_task(kept.run())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_changes_gather_and_the_next_process_reads_them() -> None:
+    async def story(world: World) -> None:
+        kept = world.map()
+        assert await kept.load() == {}
+        async with writing(kept):
+            for number in range(10):
+                world.data = {"a": str(number)}
+                kept.changed()
+            await world.clock.sleep(2 * SETTLE)
+            assert world.writes == 1
+            world.data = {"a": "more"}
+            kept.changed()
+            await world.clock.sleep(2 * SETTLE)
+        assert await world.map().load() == {"a": "more"}
+
+    told(story)
+
+
+def test_one_that_no_longer_leads_writes_nothing_until_it_may_again() -> None:
+    async def story(world: World) -> None:
+        kept = world.map()
+        world.leads = False
+        async with writing(kept):
+            kept.changed()
+            await world.clock.sleep(60)
+            assert world.writes == 0
+            world.leads = True
+            await world.clock.sleep(600)
+        assert await world.stored() == {"a": "1"}
+
+    told(story)
+
+
+def test_without_the_right_to_it_nothing_is_kept_and_nothing_fails() -> None:
+    async def story(world: World) -> None:
+        kept = world.map(world.client(service_account("n", "nobody")))
+        assert await kept.load() == {}
+        async with writing(kept):
+            kept.changed()
+            await world.clock.sleep(600)
+        assert world.writes == 0
+
+    told(story)

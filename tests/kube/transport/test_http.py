@@ -1,0 +1,231 @@
+"""The HTTP transport: who we are, whom we trust, and what a broken or silent connection becomes."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kube.certificates import Authority, Certificate
+from tests.kube.conftest import ImpatientClock, ScriptedServer
+
+from tessera.kube.transport.credentials import Credential, StaticCredentials, TokenFile
+from tessera.kube.transport.http import HttpTransport, tls_context
+from tessera.kube.transport.interface import Request
+from tessera.kube.transport.kubeconfig import ClusterConfig
+
+GET = Request(method="GET", path="/api/v1/nodes", query=[("labelSelector", "a in (b,c)&x=1"), ("limit", "5")])
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    return Authority()
+
+
+@pytest.fixture
+async def tls_server(authority: Authority, tmp_path: Path) -> AsyncIterator[ScriptedServer]:
+    """Asks for a client certificate of the authority."""
+    pair = authority.issue("127.0.0.1").write(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cadata=authority.pem.decode())
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_cert_chain(pair)
+    server = ScriptedServer()
+    await server.start(ssl=context)
+    yield server
+    await server.stop()
+
+
+def with_certificate(certificate: Certificate) -> StaticCredentials:
+    return StaticCredentials(Credential(certificate=certificate.pem, key=certificate.key))
+
+
+async def test_a_request_reaches_the_server_as_it_is_with_the_bearer_token(server: ScriptedServer) -> None:
+    server.answers({"a": 1}, X_Thing="y")
+    credentials = StaticCredentials(Credential(authorization="Bearer secret"))
+    transport = HttpTransport(ClusterConfig(server=server.url + "/prefix/", credentials=credentials))
+    answer = await transport.request(GET)
+    assert (answer.status, answer.body, answer.headers["x-thing"]) == (200, b'{"a": 1}', "y")
+    (call,) = server.calls
+    assert call.path == "/prefix/api/v1/nodes"
+    assert call.query == {"labelSelector": "a in (b,c)&x=1", "limit": "5"}
+    assert call.headers["authorization"] == "Bearer secret"
+    assert call.headers["accept-encoding"] == "identity"
+    await transport.close()
+
+
+async def test_a_token_that_the_server_rejects_is_read_again_and_the_request_sent_once_more(
+    server: ScriptedServer, clock: ImpatientClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("old\n")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=TokenFile(path, clock=clock)))
+    server.answers({})
+    await transport.request(GET)
+    path.write_text("new\n")
+    server.refuses(401, "Unauthorized").answers({})
+    assert (await transport.request(GET)).status == 200
+    assert [call.headers["authorization"] for call in server.calls] == ["Bearer old", "Bearer old", "Bearer new"]
+    await transport.close()
+
+
+async def test_a_rejected_token_that_is_all_there_is_is_not_sent_again(server: ScriptedServer) -> None:
+    server.refuses(401, "Unauthorized")
+    credentials = StaticCredentials(Credential(authorization="Bearer secret"))
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=credentials))
+    assert (await transport.request(GET)).status == 401
+    assert len(server.calls) == 1
+    await transport.close()
+
+
+async def test_a_client_certificate_proves_who_we_are(tls_server: ScriptedServer, authority: Authority) -> None:
+    tls_server.answers({})
+    credentials = with_certificate(authority.issue("me"))
+    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=authority.pem))
+    assert (await transport.request(GET)).status == 200
+    await transport.close()
+
+
+async def test_a_server_of_another_authority_is_not_trusted(tls_server: ScriptedServer, authority: Authority) -> None:
+    credentials = with_certificate(authority.issue("me"))
+    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, ca=Authority().pem))
+    with pytest.raises(ConnectionError, match="its certificate is signed by an unknown authority"):
+        await transport.request(GET)
+    await transport.close()
+
+
+async def test_a_name_without_an_address_is_told_in_plain_words() -> None:
+    transport = HttpTransport(
+        ClusterConfig(server="http://nosuch.invalid:1", credentials=StaticCredentials(Credential()))
+    )
+    with pytest.raises(ConnectionError, match=r"no address is known for the name nosuch\.invalid"):
+        await transport.request(GET)
+    await transport.close()
+
+
+@pytest.mark.parametrize("junk", [b"---", b"\xff"])
+async def test_an_authority_that_is_no_certificate_is_told_in_plain_words(junk: bytes) -> None:
+    config = ClusterConfig(server="https://127.0.0.1:1", credentials=StaticCredentials(Credential()), ca=junk)
+    transport = HttpTransport(config)
+    with pytest.raises(ConnectionError, match="certificate-authority-data of the kubeconfig holds no certificate"):
+        await transport.request(GET)
+    await transport.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "hours", "called", "said"),
+    [
+        ("127.0.0.1", (-2, -1), "", "its certificate has expired; whoever runs the server has to renew it"),
+        ("127.0.0.1", (1, 2), "", "its certificate is not valid yet; compare the clocks of this machine and the"),
+        ("10.0.0.9", (-1, 1), "", "its certificate is not for this address; use the name that it has"),
+        ("api.example.com", (-1, 1), "", "its certificate is not for this address; use the name that it has"),
+        ("api.example.com", (-1, 1), "api.example.org", "its certificate is not for this host name; use the name that"),
+    ],
+)
+async def test_a_certificate_that_is_not_right_is_told_in_plain_words(
+    host: str, hours: tuple[int, int], called: str, said: str, tmp_path: Path
+) -> None:
+    authority = Authority()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority.issue(host, hours).write(tmp_path))
+    secured = ScriptedServer()
+    await secured.start(ssl=context)
+    config = ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=authority.pem, server_name=called)
+    transport = HttpTransport(config)
+    with pytest.raises(ConnectionError, match=said):
+        await transport.request(Request(method="GET", path="/"))
+    await transport.close()
+    await secured.stop()
+
+
+async def test_an_authority_that_another_one_signed_is_trusted_alone_as_by_kubectl(tmp_path: Path) -> None:
+    lower = Authority(above=Authority())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(lower.issue("127.0.0.1").write(tmp_path))
+    secured = ScriptedServer()
+    await secured.start(ssl=context)
+    secured.answers({})
+    config = ClusterConfig(server=secured.url, credentials=StaticCredentials(), ca=lower.pem)
+    transport = HttpTransport(config)
+    assert (await transport.request(Request(method="GET", path="/"))).status == 200
+    await transport.close()
+    await secured.stop()
+
+
+def test_certificates_are_not_judged_more_strictly_than_by_kubectl(authority: Authority) -> None:
+    config = ClusterConfig(server="https://host", credentials=StaticCredentials(), ca=authority.pem)
+    flags = tls_context(config, Credential()).verify_flags
+    assert not flags & ssl.VERIFY_X509_STRICT  # Python 3.13 sets it by default
+
+
+async def test_verification_can_be_turned_off(tls_server: ScriptedServer, authority: Authority) -> None:
+    tls_server.answers({})
+    credentials = with_certificate(authority.issue("me"))
+    transport = HttpTransport(ClusterConfig(server=tls_server.url, credentials=credentials, verify=False))
+    assert (await transport.request(GET)).status == 200
+    await transport.close()
+
+
+async def test_nobody_listening_is_a_connection_error(server: ScriptedServer) -> None:
+    await server.stop()
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    with pytest.raises(ConnectionError, match=r"^http://127\.0\.0\.1:\d+: connection refused$"):
+        await transport.request(GET)
+    await transport.close()
+
+
+async def drained(transport: HttpTransport) -> bytes:
+    async with asyncio.timeout(5), transport.stream(GET) as stream:
+        return b"".join([chunk async for chunk in stream.chunks()])
+
+
+async def test_a_stream_brings_its_chunks_and_ends(server: ScriptedServer) -> None:
+    server.streams(b"one", b"two")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    assert await drained(transport) == b"one\ntwo\n"
+    await transport.close()
+
+
+def test_a_stream_that_is_left_behind_ends_quietly_with_the_loop() -> None:
+    troubles: list[dict[str, Any]] = []
+    left: list[AsyncIterator[bytes]] = []
+
+    async def leave() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context))
+        server = ScriptedServer()
+        await server.start()
+        server.streams(b"one", b"two")
+        transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+        async with transport.stream(GET) as stream:
+            left.append(stream.chunks())
+            await anext(left[0])
+        await transport.close()
+        await server.stop()
+
+    asyncio.run(leave())
+    assert troubles == []
+
+
+async def test_a_refused_stream_can_be_read(server: ScriptedServer) -> None:
+    server.refuses(410, "Expired")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    async with transport.stream(GET) as stream:
+        assert stream.status == 410
+        assert b"Expired" in await stream.read()
+    await transport.close()
+
+
+async def test_a_stream_that_is_reset_is_a_connection_error(server: ScriptedServer) -> None:
+    server.streams(b"one", then="reset")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()))
+    with pytest.raises(ConnectionError):
+        await drained(transport)
+    await transport.close()
+
+
+async def test_a_stream_that_stays_silent_is_a_connection_error(server: ScriptedServer) -> None:
+    server.streams(b"one", then="silence")
+    transport = HttpTransport(ClusterConfig(server=server.url, credentials=StaticCredentials()), silence=0.05)
+    with pytest.raises(ConnectionError, match="silent"):
+        await drained(transport)
+    await transport.close()

@@ -1,0 +1,50 @@
+"""One mirror for many readers."""
+
+import asyncio
+import random
+
+from tests.kube.conftest import ImpatientClock, ScriptedServer, cancelled, names, pod
+
+from tessera.kube.client.client import Client
+from tessera.kube.resources import PODS, Pod
+from tessera.kube.watch.informer import Event, Informer
+
+
+async def test_handlers_hear_what_is_there_and_what_changes_and_see_it_in_the_index(
+    server: ScriptedServer, client: Client, clock: ImpatientClock
+) -> None:
+    server.lists(pod("a", 1, node="n1")).streams({"type": "ADDED", "object": pod("b", 101, node="n1")})
+    informer = Informer(
+        client, PODS, clock=clock, rng=random.Random(1), indexes={"node": lambda item: (item.spec.node_name,)}
+    )
+    heard: list[str] = []
+
+    def hear(event: Event[Pod]) -> None:
+        assert event.object in informer.cache.by("node", "n1")
+        heard.append(f"{event.kind} {event.object.metadata.name}")
+
+    informer.add_handler(hear)
+    assert not informer.synced
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(5):
+        await informer.wait_synced()
+        assert names(list(informer.cache.values())) == ["a"]
+        await server.exhausted.wait()
+    late: list[str] = []
+    informer.add_handler(lambda event: late.append(f"{event.kind} {event.object.metadata.name}"))
+    assert heard == late == ["ADDED a", "ADDED b"]
+    await cancelled(task)
+
+
+async def test_untyped_resources_are_mirrored_too(
+    server: ScriptedServer, client: Client, clock: ImpatientClock
+) -> None:
+    server.lists(pod("a", 1)).streams({"type": "MODIFIED", "object": pod("a", 101, other=[1, 2])})
+    informer = Informer(client, PODS.untyped(), clock=clock, rng=random.Random(1))
+    task = asyncio.create_task(informer.run())
+    async with asyncio.timeout(5):
+        await server.exhausted.wait()
+    found = informer.cache.get("default/a")
+    assert found
+    assert found["other"] == [1, 2]
+    await cancelled(task)
