@@ -9,7 +9,7 @@ TOOLS := kubectl docker-registry skopeo
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
-$(VENV)/.run: requirements/run.txt pyproject.toml
+$(VENV)/.run: requirements/run.txt pyproject.toml packaging/tessera-lab/pyproject.toml scripts/link.py
 	@test -x $(BIN)/python || $(PYTHON) scripts/make_venv.py $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	@$(BIN)/python scripts/link.py

@@ -1,21 +1,46 @@
-"""Puts this checkout's package and its commands into the virtual environment, without building anything."""
+"""Puts this checkout's packages and their commands into the virtual environment, without building anything.
+
+A ``.pth`` file leads to ``src``; a ``.dist-info`` folder for each package holds its version and entry points, so that
+``importlib.metadata`` answers as it does after ``pip install``.
+"""
 
 import stat
 import sys
 import sysconfig
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-COMMAND = "#!{python}\nimport sys\nfrom tessera.cli.main import main\nsys.exit(main())\n"
+PROJECTS = (ROOT / "pyproject.toml", ROOT / "packaging" / "tessera-lab" / "pyproject.toml")
+COMMAND = "#!{python}\nimport sys\nfrom {module} import {function}\nsys.exit({function}())\n"
 
 
 def main() -> None:
-    """Writes a .pth file and the two command scripts."""
+    """Writes the .pth file, the metadata of both packages, and the scripts."""
     Path(sysconfig.get_path("purelib"), "tessera.pth").write_text(f"{ROOT / 'src'}\n")
-    for name in ("tessera", "kubectl-tessera"):
-        script = Path(sysconfig.get_path("scripts"), name)
-        script.write_text(COMMAND.format(python=sys.executable))
-        script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    for project in PROJECTS:
+        described = tomllib.loads(project.read_text())["project"]
+        _write_metadata(described)
+        for name, target in described.get("scripts", {}).items():
+            _write_script(name, *target.split(":"))
+
+
+def _write_metadata(project: Mapping[str, Any]) -> None:
+    name, version = project["name"], project["version"]
+    folder = Path(sysconfig.get_path("purelib"), f"{name.replace('-', '_')}-{version}.dist-info")
+    folder.mkdir(exist_ok=True)
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    groups = [("console_scripts", project.get("scripts", {})), *project.get("entry-points", {}).items()]
+    text = "".join(f"[{group}]\n" + "".join(f"{key} = {value[key]}\n" for key in value) for group, value in groups)
+    (folder / "entry_points.txt").write_text(text)
+
+
+def _write_script(name: str, module: str, function: str) -> None:
+    script = Path(sysconfig.get_path("scripts"), name)
+    script.write_text(COMMAND.format(python=sys.executable, module=module, function=function))
+    script.chmod(script.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
 
 
 if __name__ == "__main__":

@@ -6,29 +6,25 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 from tests.deploy.conftest import ROOT
+
+from tessera.cli.lazy import LazyCommands
+from tessera.cli.main import tessera
 
 #: COPY source target, of the first stage; the second takes over the virtual environment.
 _COPY = re.compile(r"^COPY (?!--from)(\S+) (\S+)$", re.MULTILINE)
 
-COMMANDS = [
+#: Commands that need no cluster and no card.
+RUNS = [
     ["--version"],
     ["install", "--output", "yaml"],
     ["config", "check", "-"],
     ["plan", "mig", "A100", "3g.20gb", "4g.20gb"],
-    ["controller", "--help"],
-    ["webhook", "--help"],
-    ["agent", "--help"],
-    ["wait-for", "--help"],
-    ["validate", "--help"],
-    ["driver", "coverage", "--help"],
-    ["provisioning", "report", "--help"],
-    ["autoscaler", "advise", "--help"],
-    ["why", "--help"],
-    ["map", "--help"],
 ]
 POLICY = "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}\n"
 
@@ -45,12 +41,16 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / source, folder / target)
     shutil.copytree(folder / "src" / "tessera", folder / "site" / "tessera")
     shutil.rmtree(folder / "src")
+    (folder / "libraries").mkdir()
+    for library in Path(sysconfig.get_path("purelib")).iterdir():
+        if not library.name.startswith("tessera"):
+            (folder / "libraries" / library.name).symlink_to(library)
     return folder / "site"
 
 
 def run(image: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     """Runs a command on the image's package and the pinned libraries, not on this checkout's package."""
-    start = f"import sys; sys.path[:0] = {[str(image), sysconfig.get_path('purelib')]!r}; "
+    start = f"import sys; sys.path[:0] = {[str(image), str(image.parent / 'libraries')]!r}; "
     start += "from tessera.cli.main import main; sys.exit(main())"
     environment = {key: os.environ[key] for key in ("PATH", "HOME") if key in os.environ}
     # -S: no .pth file is read, by which the virtual environment finds the checkout.
@@ -58,11 +58,43 @@ def run(image: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, input=POLICY, capture_output=True, text=True, env=environment, cwd=image)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def every_command(group: click.Group, *path: str) -> Iterator[list[str]]:
+    """The help of each command of the product, groups included."""
+    context = click.Context(group)
+    names = group._table if isinstance(group, LazyCommands) else group.commands
+    for name in names:
+        yield [*path, name, "--help"]
+        command = group.get_command(context, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, *path, name)
+
+
+@pytest.mark.parametrize("command", [*RUNS, *every_command(tessera)], ids=" ".join)
 def test_every_command_of_the_product_runs_from_the_image(image: Path, command: list[str]) -> None:
     done = run(image, command)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+@pytest.mark.parametrize(
+    "command", [["demo"], ["lab", "up"], ["bench", "costs"], ["autoscaler", "simulate"]], ids=" ".join
+)
+def test_a_command_of_the_lab_names_the_package_that_has_it(image: Path, command: list[str]) -> None:
+    done = run(image, command)
+    assert done.returncode == 1
+    assert "the package tessera-lab has it: pip install tessera-lab" in done.stderr
+
+
+def test_an_experiment_in_the_lab_names_the_package_that_it_needs(image: Path) -> None:
+    done = run(image, ["bench", "autoscale", "--lab"])
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: --lab needs the package tessera-lab")
+
+
+def test_the_image_has_nothing_of_the_lab(image: Path) -> None:
+    assert [each.name for each in image.iterdir()] == ["tessera"]
+    for file in (image / "tessera").rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) tessera_lab", file.read_text(), re.MULTILINE), file
 
 
 def test_the_image_installs_the_manifests_of_this_checkout(image: Path) -> None:

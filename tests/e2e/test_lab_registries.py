@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tessera.cli.driver.labs import LabRegistries, lab_registries
+from tessera.cli.driver.labs import lab_registries
+from tessera_lab.cli.registries import LabRegistries
 from tessera_lab.experiments.article_images import NEWER
 from tessera_lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
 

@@ -36,6 +36,8 @@ HOSTNAME_LABEL = "kubernetes.io/hostname"
 
 #: Scheme of a simulated kubelet's container runtime: by it a lab's nodes say what they are.
 SIMULATED_RUNTIME = "simulated://"
+#: End of the ``gitVersion`` of an API server whose time leaps over waits; only a lab has one.
+VIRTUAL_TIME_SUFFIX = "+tessera-lab.virtual-time"
 
 #: The devices that NVIDIA's container runtime gives to a container.
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"

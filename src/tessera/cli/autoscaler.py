@@ -10,11 +10,10 @@ COMMANDS: Table = {
         "tessera.cli.autoscaling.advising",
         "Say which timers a node group needs, and what is wrong with its own.",
     ),
-    "simulate": ("tessera.cli.autoscaling.simulating", "Play in the lab what an autoscaler does under given timers."),
     "warm": ("tessera.cli.autoscaling.warming", "Size a pool of warm nodes, and make its placeholder pods."),
 }
 
 
-@click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
+@click.command(cls=LazyCommands, table=COMMANDS, group="autoscaler", no_args_is_help=True)
 def command() -> None:
     """Set an autoscaler's timers by measured times to a GPU, and size a pool of warm nodes."""

@@ -9,6 +9,7 @@ from typing import ParamSpec, TypeVar
 import click
 
 from tessera.clock import SystemClock
+from tessera.errors import UserError
 from tessera.kube.client.client import Client
 from tessera.limits import LINE_SHOWN
 from tessera.text import one_line
@@ -91,7 +92,6 @@ def _said(error: BaseException) -> str | None:
     from tessera.kube.transport.kubeconfig import ConfigError
     from tessera.nvml.errors import NvmlError
     from tessera.nvml.statefile import StateFileError
-    from tessera_lab.daemon.lab_folder import LabError
 
     if isinstance(error, BaseExceptionGroup):
         lines = [_said(each) for each in error.exceptions]
@@ -101,7 +101,7 @@ def _said(error: BaseException) -> str | None:
         return " ".join(str(error).split()) + right
     if isinstance(error, ConnectionError) and str(error).endswith("connection refused"):
         return f"error: {error}; nothing listens there: is the cluster up, and is this its address?"
-    known = (ConfigError, LabError, NvmlError, StateFileError, ConnectionError, FileNotFoundError, ValueError)
+    known = (ConfigError, UserError, NvmlError, StateFileError, ConnectionError, FileNotFoundError, ValueError)
     if isinstance(error, (*known, TimeoutError)):
         return f"error: {' '.join(str(error).split())}"
     return None

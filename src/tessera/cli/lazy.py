@@ -15,39 +15,58 @@ class LazyCommands(click.Group):
     """Knows its commands' names and summaries; imports a command's module when it is needed.
 
     Args:
-        table: the commands, in the order of the overview.
+        table: the product's commands, in the order of the overview.
+        group: the name under which other packages add commands, see :mod:`tessera.cli.extensions`; None for a group
+            that takes none.
     """
 
-    def __init__(self, *args: Any, table: Table, **settings: Any) -> None:
+    def __init__(self, *args: Any, table: Table, group: str | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self._table = table
+        self._group = group
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names in the order of the overview."""
+        """The names in the order of the overview: the product's, then those that other packages add."""
         del ctx
-        return list(self._table)
+        return [*self._table, *self._added()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command itself, from the module's ``command``."""
         del ctx
-        if cmd_name not in self._table:
+        found = self._table.get(cmd_name) or self._added().get(cmd_name)
+        if found is None:
             return None
-        command: click.Command = importlib.import_module(self._table[cmd_name][0]).command
+        command: click.Command = importlib.import_module(found[0]).command
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click has it; a name that is not known is refused with the closest that is."""
+        """As click has it; an unknown name is refused with the closest known one, or the package that would have it."""
         name = args[0]
         if name not in self._table and not name.startswith("-"):
-            close = get_close_matches(name[:100], self._table, n=1, cutoff=0.6)
-            meant = f"did you mean '{close[0]}'?" if close else f"commands are {', '.join(self._table)}"
-            ctx.fail(f"there is no command '{name}'; {meant}")
+            known = self.list_commands(ctx)
+            if name not in known:
+                ctx.fail(f"there is no command '{name}'; {self._advice(name, known)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the overview without importing anything."""
+        """Writes the overview without importing any command."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in self._table.items()])
+        for title, table in (("Commands", self._table), ("Commands of the lab (simulated)", self._added())):
+            if table:
+                with formatter.section(title):
+                    formatter.write_dl([(name, summary) for name, (_, summary) in table.items()])
+
+    def _added(self) -> Table:
+        from tessera.cli.extensions import added_commands
+
+        return {} if self._group is None else added_commands(self._group)
+
+    def _advice(self, name: str, known: list[str]) -> str:
+        from tessera.cli.extensions import LAB_COMMANDS, LAB_PACKAGE
+
+        if name in LAB_COMMANDS.get(self._group, ()):
+            return f"the package {LAB_PACKAGE} has it: pip install {LAB_PACKAGE}"
+        close = get_close_matches(name[:100], known, n=1, cutoff=0.6)
+        return f"did you mean '{close[0]}'?" if close else f"commands are {', '.join(known)}"

@@ -13,9 +13,8 @@ import click
 from tessera.cli.console import refused, say, tolerate_any_encoding
 from tessera.cli.lazy import LazyCommands, Table
 
-#: Order is the order of the overview.
+#: The product's commands, in the order of the overview; the package tessera-lab adds its own.
 COMMANDS: Table = {
-    "demo": ("tessera.cli.demo", "Watch a slice being made on demand, on simulated cards."),
     "map": ("tessera.cli.map", "Show the cards as tiles: which pod has which slice, and what is free."),
     "why": ("tessera.cli.why", "Say why a pod waits or how a node's cards stand, and what would help."),
     "plan": ("tessera.cli.plan", "Try a MIG layout on a model of card: its tiles, or what stands in the way."),
@@ -31,7 +30,6 @@ COMMANDS: Table = {
         "tessera.cli.autoscaler",
         "Set an autoscaler's timers by measured times, and size a pool of warm nodes.",
     ),
-    "lab": ("tessera.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
     "controller": ("tessera.cli.controller", "Run the cluster process: places slices and ungates pods."),
     "webhook": (
         "tessera.cli.webhook",
@@ -64,6 +62,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) ->
 @click.command(
     cls=LazyCommands,
     table=COMMANDS,
+    group="",
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     no_args_is_help=True,

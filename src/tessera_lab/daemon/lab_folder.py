@@ -19,6 +19,8 @@ from pathlib import Path
 
 import msgspec
 
+from tessera.errors import UserError
+
 #: Seconds within which a lab must have started, or ended.
 PATIENCE = 60.0
 
@@ -27,7 +29,7 @@ _LONGEST_SOCKET = len("/n/gpugroup-abcde/dp/tessera-mig-1g.24gb.me.all-00.sock")
 _SOCKET_LIMIT = 107
 
 
-class LabError(Exception):
+class LabError(UserError):
     """A lab cannot be started, found or ended; the text says why and what to do."""
 
 

@@ -16,12 +16,13 @@ from tessera.kube.resources import NODES, PODS, Node, Pod
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Event, EventKind, Informer
 from tessera.provisioning.advise.samples import GroupTimes
+from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.process import RESOURCE, ClusterAutoscaler
 from tessera_lab.cloud.autoscaler.rules import Kind, Timers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.clusters import MakeEntrypoint, World
 from tessera_lab.experiments.runs import OURS, REST, UPSTREAM
-from tessera_lab.experiments.scenarios import WORKLOAD, Scenario
+from tessera_lab.experiments.scenarios import Scenario
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual
 

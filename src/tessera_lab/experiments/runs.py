@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from tessera.api.driver.objects import CLUSTER_POLICIES
-from tessera.provisioning.experiments.autoscale import Autoscale
+from tessera.provisioning.experiments.autoscale import WORKLOAD, Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import AUTOSCALE, POLICY_RESET, Samples
 from tessera_lab.cloud.autoscaler.rules import Timers
 from tessera_lab.experiments import clusters
 from tessera_lab.experiments.clusters import MakeEntrypoint, World
-from tessera_lab.experiments.scenarios import WORKLOAD, Scenario
+from tessera_lab.experiments.scenarios import Scenario
 from tessera_lab.reference_operator.waits import REFERENCE, Waits
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual

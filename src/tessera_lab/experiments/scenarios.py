@@ -86,17 +86,3 @@ INTERNAL = Scenario(
 )
 
 SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (BUILT, PUBLIC, INTERNAL)}
-
-#: What asks for a card in the autoscaling experiment.
-WORKLOAD: Mapping[str, Any] = {
-    "restartPolicy": "Never",
-    "terminationGracePeriodSeconds": 0,
-    "containers": [
-        {
-            "name": "workload",
-            "image": "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubi8",
-            "command": ["sleep", "infinity"],
-            "resources": {"limits": {"nvidia.com/gpu": "1"}},
-        }
-    ],
-}

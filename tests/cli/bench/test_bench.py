@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tessera.cli.bench.tables import attribution_lines, lines
+from tessera.cli.bench.tables import lines
 from tessera.cli.main import main
 from tessera.provisioning.experiments.results import Samples
+from tessera_lab.cli.experiments import attribution_lines
 from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, Saving
 from tessera_lab.simulation.cost_model import CALIBRATED
 

@@ -14,10 +14,9 @@ COMMANDS: Table = {
         "tessera.cli.bench.autoscale",
         "Add and remove a GPU workload; from a new node's Ready to the workload's start.",
     ),
-    "costs": ("tessera.cli.bench.costs", "Print the cost model of the lab: each number, its meaning, its source."),
 }
 
 
-@click.command(cls=LazyCommands, table=COMMANDS, no_args_is_help=True)
+@click.command(cls=LazyCommands, table=COMMANDS, group="bench", no_args_is_help=True)
 def command() -> None:
     """Measure how long it takes until cards can be used, and compare ways for drivers to come."""

@@ -64,9 +64,9 @@ def command(
       tessera bench autoscale --name precompiled --repeat 5 --json results.json
     """
     if trial.lab:
-        from tessera.cli.bench.labside import run
+        from tessera.cli.bench.options import experiments_of_the_lab
 
-        run("autoscale", _SCENARIOS, trial)
+        experiments_of_the_lab()("autoscale", _SCENARIOS, trial)
         return
     if scenario is None:
         raise click.UsageError("say with --name how drivers come in this cluster, or try it with --lab")
@@ -78,7 +78,7 @@ def command(
 
 
 def _spec(file: Path | None) -> Mapping[str, Any]:
-    from tessera_lab.experiments.scenarios import WORKLOAD
+    from tessera.provisioning.experiments.autoscale import WORKLOAD
 
     if file is None:
         return WORKLOAD

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from tessera.cli.autoscaling.durations import Duration
+from tessera.cli.connect import Failure
+from tessera.cli.extensions import LAB_PACKAGE, extension
 
 T = TypeVar("T")
 
@@ -40,6 +42,18 @@ class Trial(NamedTuple):
     def orders(self) -> Sequence[str]:
         """The orders of steps that the lab plays."""
         return ("reference", "tessera") if self.operator == "both" else (self.operator,)
+
+
+def experiments_of_the_lab() -> Callable[[str, Sequence[str], Trial], None]:
+    """The function that plays an experiment on simulated nodes, given its name, its scenarios' names and the options.
+
+    Raises:
+        Failure: no installed package has it.
+    """
+    run: Callable[[str, Sequence[str], Trial], None] | None = extension("experiments")
+    if run is None:
+        raise Failure(f"error: --lab needs the package {LAB_PACKAGE}; pip install {LAB_PACKAGE}, or leave --lab out")
+    return run
 
 
 def trial_options(scenarios: Sequence[str]) -> Callable[[Callable[..., T]], Callable[..., T]]:

@@ -66,9 +66,9 @@ def command(
       tessera bench policy-reset --node gpu-1 --policy built.yaml --policy precompiled.yaml --yes --json results.json
     """
     if trial.lab:
-        from tessera.cli.bench.labside import run
+        from tessera.cli.bench.options import experiments_of_the_lab
 
-        run("policy-reset", _SCENARIOS, trial)
+        experiments_of_the_lab()("policy-reset", _SCENARIOS, trial)
         return
     if node is None or not policies:
         raise click.UsageError("name --node and at least one --policy, or try it with --lab")

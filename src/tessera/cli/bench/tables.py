@@ -5,7 +5,6 @@ from itertools import combinations
 
 from tessera.provisioning.experiments.results import POLICY_RESET, Samples, contrast
 from tessera.provisioning.statistics import CONFIDENCE
-from tessera_lab.experiments.attribution import PERIOD, REST, Attribution
 
 TITLES = {
     "policy-reset": "policy reset: ClusterPolicy applied until the node counts its cards, seconds",
@@ -68,13 +67,3 @@ def _contrasts(results: Sequence[Samples]) -> Iterator[str]:
             effect = "" if compared.effect is None else f", Hedges' g {compared.effect:.1f}"
             share = "" if compared.ratio is None else f" ({compared.ratio - 1:+.0%})"
             yield f"  {told.slower} -> {told.faster}: {-compared.difference:+.1f} s{share}{sure}{effect}"
-
-
-def attribution_lines(told: Attribution) -> Iterator[str]:
-    """Where the seconds between two means come from."""
-    yield f"  {told.reference.scenario}: where {told.saved:.1f} s come from (simulated)"
-    for each in told.savings:
-        yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
-    yield f"    {told.saved:>7.1f} s  together"
-    if any(round(each.seconds, 1) < 0 for each in told.savings if each.what not in {REST, PERIOD}):
-        yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"

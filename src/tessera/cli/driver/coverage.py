@@ -15,9 +15,9 @@ from tessera.cli.driver.naming import IMAGE, REPOSITORY, output_option
 
 if TYPE_CHECKING:
     from tessera.api.driver.policy import DriverPolicy
-    from tessera.cli.driver.labs import LabRegistries
     from tessera.driver.coverage.kernels import NextKernel
     from tessera.driver.coverage.report import Expected, Report
+    from tessera.driver.resolution import Resolver
     from tessera.kube.client.client import Client
 
 #: Exit codes: a kernel has no image; it is not known which kernel comes, and that was asked for.
@@ -205,7 +205,7 @@ async def of_cluster(
     kernels: Sequence["NextKernel"],
     *,
     announce: bool = False,
-    lab: "LabRegistries | None" = None,
+    lab: "Resolver | None" = None,
 ) -> "Report":
     """The report for a cluster's nodes and policies, on these kernels and those that it lists.
 
@@ -266,7 +266,7 @@ async def _report(
     *,
     problems: tuple[str, ...] = (),
     client: "Client | None" = None,
-    lab: "LabRegistries | None" = None,
+    lab: "Resolver | None" = None,
 ) -> "Report":
     from tessera.cli.driver.subject import NAMESPACE
     from tessera.driver.coverage.report import Report, looked

@@ -10,11 +10,12 @@ import msgspec
 from tessera.api.driver.policy import DriverPolicy, ImageSource
 from tessera.cli.checks.source import text_of
 from tessera.cli.connect import Failure
-from tessera.cli.driver.labs import LabRegistries, say_where_registries_are
+from tessera.cli.driver.labs import say_where_registries_are
 from tessera.driver.coverage.kernels import kernel as kernel_line
 from tessera.driver.coverage.kernels import lines
 from tessera.driver.nodes.node_facts import NodeFacts
 from tessera.driver.pool import PoolKey
+from tessera.driver.resolution import Resolver
 from tessera.kube.client.client import Client
 from tessera.limits import ECHOED
 
@@ -97,7 +98,7 @@ def naming(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {error}") from error
 
 
-async def in_cluster(client: Client, *, coming: bool = False, lab: LabRegistries | None = None) -> Seen:
+async def in_cluster(client: Client, *, coming: bool = False, lab: Resolver | None = None) -> Seen:
     """The nodes with cards, by policy and pool. Of a lab it is said where its registries are.
 
     Args:

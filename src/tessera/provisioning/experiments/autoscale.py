@@ -21,6 +21,20 @@ from tessera.provisioning.tracking.timestamps import node_sighting
 PATIENCE = 4 * 3600.0
 NAME = "tessera-bench"
 
+#: Spec of the pod that asks for a card, where the user names none.
+WORKLOAD: Mapping[str, Any] = {
+    "restartPolicy": "Never",
+    "terminationGracePeriodSeconds": 0,
+    "containers": [
+        {
+            "name": "workload",
+            "image": "nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda11.7.1-ubi8",
+            "command": ["sleep", "infinity"],
+            "resources": {"limits": {"nvidia.com/gpu": "1"}},
+        }
+    ],
+}
+
 
 class Autoscale:
     """The experiment.

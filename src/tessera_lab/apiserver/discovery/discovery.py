@@ -8,6 +8,7 @@ the very Content-Type that was asked for; a client that does not name it gets ``
 import re
 from collections.abc import Iterator, Sequence
 
+from tessera.api.names import VIRTUAL_TIME_SUFFIX
 from tessera_lab.apiserver.interfaces import Obj
 from tessera_lab.apiserver.resource_types import Registry, ResourceType, Subresource
 
@@ -15,9 +16,10 @@ JSON = "application/json"
 _AGGREGATED = ("v2", "v2beta1")
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
-#: Of a lab, and of one whose time leaps: seconds of a clock elsewhere mean nothing in it.
-LAB_VERSION = "v1.32.4+tessera-lab"
-LEAPING_VERSION = f"{LAB_VERSION}.virtual-time"
+_KUBERNETES = "v1.32.4"
+#: Version of a lab on this machine's clock, and of a lab whose time leaps over waits.
+LAB_VERSION = f"{_KUBERNETES}+tessera-lab"
+LEAPING_VERSION = f"{_KUBERNETES}{VIRTUAL_TIME_SUFFIX}"
 #: What the server behaves like, and that it is not the real one.
 VERSION: Obj = {
     "major": "1",

@@ -7,9 +7,10 @@ from tessera.cli import agent, controller, webhook
 from tessera.cli.autoscaling.facts import ClusterFacts, look
 from tessera.kube.resources import PODS
 from tessera.provisioning.advise.samples import GroupTimes
+from tessera.provisioning.experiments.autoscale import WORKLOAD
 from tessera_lab.cloud.autoscaler.rules import Timers
 from tessera_lab.experiments import clusters
-from tessera_lab.experiments.scenarios import PUBLIC, WORKLOAD
+from tessera_lab.experiments.scenarios import PUBLIC
 from tessera_lab.installation.install import Commands, entrypoint
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -1,22 +1,22 @@
-"""An experiment in the lab: scenarios and orders of steps, one after the other, with what is told meanwhile."""
+"""``tessera bench … --lab``: plays the scenarios of an experiment one after the other and prints the results."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tessera.cli.bench.live import saved
 from tessera.cli.bench.options import Trial
-from tessera.cli.bench.tables import attribution_lines, lines
+from tessera.cli.bench.tables import lines
 from tessera.cli.console import say
 from tessera.provisioning.experiments.results import RED_HAT, Samples
 from tessera_lab.experiments import runs
-from tessera_lab.experiments.attribution import attribute
+from tessera_lab.experiments.attribution import PERIOD, REST, Attribution, attribute
 from tessera_lab.experiments.scenarios import SCENARIOS
 from tessera_lab.reference_operator.waits import REFERENCE, Waits
 
 _EXPERIMENTS = {"policy-reset": runs.policy_reset, "autoscale": runs.autoscale}
 
 
-def run(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
+def run_experiment(experiment: str, scenarios: Sequence[str], trial: Trial) -> None:
     """Plays an experiment, and prints and writes its results.
 
     Args:
@@ -54,3 +54,13 @@ def _measure(experiment: str, repeats: int, seed: int) -> Callable[[str, str, Wa
 
 def _tell(scenario: str) -> Callable[[str], None]:
     return lambda what: say(f"{scenario}: {what} ...", err=True)
+
+
+def attribution_lines(told: Attribution) -> Iterator[str]:
+    """Where the seconds between two means come from."""
+    yield f"  {told.reference.scenario}: where {told.saved:.1f} s come from (simulated)"
+    for each in told.savings:
+        yield f"    {round(each.seconds, 1) + 0.0:>7.1f} s  {each.what}"  # no minus before a zero
+    yield f"    {told.saved:>7.1f} s  together"
+    if any(round(each.seconds, 1) < 0 for each in told.savings if each.what not in {REST, PERIOD}):
+        yield "  below 0: without that wait a look at intervals came later, by chance; more samples even it out"

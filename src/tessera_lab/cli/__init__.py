@@ -1,0 +1,20 @@
+"""Commands of the simulated cluster; they join the ``tessera`` command by the entry points of ``tessera-lab``."""
+
+from tessera.cli.lazy import Table
+
+#: Commands by the group they join; ``""`` is the command line itself.
+COMMANDS: dict[str, Table] = {
+    "": {
+        "demo": ("tessera_lab.cli.demo", "Watch a slice being made on demand, on simulated cards."),
+        "lab": ("tessera_lab.cli.lab", "Start, inspect and stop a simulated cluster on this machine."),
+    },
+    "bench": {
+        "costs": (
+            "tessera_lab.cli.bench_costs",
+            "Print the cost model of the lab: each number, its meaning, its source.",
+        ),
+    },
+    "autoscaler": {
+        "simulate": ("tessera_lab.cli.autoscaler_simulate", "Play what an autoscaler does under given timers."),
+    },
+}
