@@ -60,8 +60,8 @@ def test_a_running_pod_says_what_it_has_asked_for() -> None:
 def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_asked() -> None:
     nodes = [node(gives={"nvidia.com/gpu": "4"}), node("n2", wrong="ProfileMissing")]
     found = answer(pod(), nodes)
-    assert (found.case, found.verdict) == ("not-offered", f"waits for {SHARED}, which no node gives")
-    assert "nodes give nvidia.com/gpu 4" in found.facts
+    assert (found.case, found.verdict) == ("not-offered", f"waits for {SHARED}, which no node offers")
+    assert "nodes offer nvidia.com/gpu 4" in found.facts
     assert "node n2 is not as asked (ProfileMissing): tessera why node/n2" in found.facts
     assert "kube-scheduler says: 0/1 nodes are available" in found.facts
 
@@ -69,10 +69,10 @@ def test_what_no_node_gives_is_told_with_what_nodes_give_and_which_are_not_as_as
 def test_what_nodes_make_on_demand_is_told_where_they_give_nothing_else() -> None:
     found = answer(pod("a", {"nvidia.com/gpu": "1"}), [node(gives={SLICE: "7"}, on_demand=SLICE)])
     assert found.facts[1] == f"nodes make on demand {SLICE}"
-    assert found.help[0] == "ask for something that nodes give or make on demand"
+    assert found.help[0] == "ask for a resource that nodes offer or make on demand"
     nothing = answer(pod("a", {"nvidia.com/gpu": "1"}), [node()])
-    assert nothing.facts[1] == "nodes give nothing of nvidia.com/*"
-    assert [each.split(":")[0] for each in nothing.help] == ["have a node give it"]
+    assert nothing.facts[1] == "nodes offer nothing of nvidia.com/*"
+    assert [each.split(":")[0] for each in nothing.help] == ["let a node offer it"]
 
 
 def test_more_than_any_node_gives_will_never_be() -> None:
@@ -84,7 +84,7 @@ def test_what_others_hold_is_counted_node_by_node() -> None:
     nodes = [node(gives={SHARED: "2"}), node("n2", {SHARED: "1"}), node("n3")]
     others = [pod(f"b{n}", on=where, phase="Running") for n, where in enumerate(("n1", "n1", "n2"))]
     found = answer(pod(), nodes, *others)
-    assert (found.case, found.verdict) == ("taken", f"waits for {SHARED}: 2 nodes give it, and too few are free")
+    assert (found.case, found.verdict) == ("taken", f"waits for {SHARED}: 2 nodes offer it, and too few are free")
     assert f"node n1: 2 of 2 {SHARED} taken" in found.facts
     assert f"node n2: 1 of 1 {SHARED} taken" in found.facts
 
@@ -100,7 +100,7 @@ def test_pods_that_have_ended_hold_nothing() -> None:
 def test_slices_of_a_fixed_layout_are_compared_in_the_same_way() -> None:
     holder = pod("b", {SLICE: "1"}, on="n1", phase="Running")
     found = answer(pod("a", {SLICE: "1"}), [node(gives={SLICE: "1"})], holder)
-    assert (found.case, found.verdict) == ("taken", f"waits for {SLICE}: 1 node gives it, and too few are free")
+    assert (found.case, found.verdict) == ("taken", f"waits for {SLICE}: 1 node offers it, and too few are free")
 
 
 def test_positions_for_slices_on_demand_are_no_fixed_slices() -> None:
@@ -134,4 +134,4 @@ def test_another_operators_gate_comes_first() -> None:
 def test_why_it_asks_for_what_it_asks_for_is_told_where_that_was_chosen() -> None:
     annotations = {"tessera.dev/chosen-because": "the smallest with 10Gi"}
     found = answer(pod(metadata={"annotations": annotations}), [node()])
-    assert found.facts[-1] == "what it asks for was chosen for it: the smallest with 10Gi"
+    assert found.facts[-1] == "Tessera chose its request: the smallest with 10Gi"

@@ -55,31 +55,29 @@ def test_the_phase_is_told_with_what_remains() -> None:
     way = record(ready=20, labelled=0, pulled=60)
     found = asked(way, 100, known=history(240, 260, 30), annotations=driver(reason="built on the node"))
     assert found.case == "coming-up"
-    assert found.verdict == (
-        "is on its way to usable cards: it is in phase driver since 40s, its driver is being built or loaded"
-    )
+    assert found.verdict == ("is starting up, in phase driver for 40s: building or loading its driver")
     assert "driver (built) is starting: built on the node" in found.facts
     assert "until now: ready 20 s, pulled 40 s" in found.facts
-    assert "about 3m more, after 3 nodes that came to the driver in the same way" in found.facts
+    assert "about 3m more, as measured on 3 nodes with the same driver strategy" in found.facts
     assert any("app.kubernetes.io/name=tessera-driver" in each for each in found.help)
 
 
 def test_a_node_that_takes_longer_than_any_other_is_told_so() -> None:
     found = asked(record(ready=20, labelled=0, pulled=60), 500, known=history(100))
-    assert "it takes longer than each of 1 node that came to the driver in the same way" in found.facts
+    assert "already slower than each of 1 node with the same driver strategy" in found.facts
 
 
 def test_without_others_nothing_is_expected() -> None:
-    assert not any("more, after" in each for each in asked(record(), 5).facts)
+    assert not any("more, as measured" in each for each in asked(record(), 5).facts)
 
 
 def test_a_new_node_that_is_not_ready_is_on_its_way_not_down() -> None:
     found = asked(record(), 5, conditions=(condition("Ready", "False"),))
-    assert found.verdict.startswith("is on its way to usable cards: it is in phase ready since 5s")
+    assert found.verdict.startswith("is starting up, in phase ready for 5s")
 
 
 def test_a_node_that_nobody_asks_a_driver_for_says_so() -> None:
-    nobody = "nobody asks Tessera for its driver: no policy governs it, or none is in force; its host may have one"
+    nobody = "Tessera does not install its driver: no policy in force selects the node; its host may have a driver"
     assert nobody in asked(record(ready=20), 600).facts
     assert nobody not in asked(record(ready=20), 600, annotations=driver()).facts
     assert nobody not in asked(record(ready=20, pulled=40), 600).facts, "others bring it"
@@ -89,7 +87,7 @@ def test_a_node_that_is_overdue_says_what_blocks_it() -> None:
     late = condition(PROVISIONED_CONDITION, "False", reason="DriverNotReady", message="900 s after it was registered")
     found = asked(record(ready=20, labelled=0, pulled=60), 7200, conditions=(READY, late))
     assert found.case == "overdue"
-    assert found.verdict == "has not come up in time (DriverNotReady): it is in phase driver since 119m"
+    assert found.verdict == "has not come up in time (DriverNotReady): it is in phase driver for 119m"
     assert found.facts[0] == "900 s after it was registered"
 
 
@@ -97,13 +95,10 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
     reason = "Waits for the one build of registry.local/drivers/driver:525, Job tessera-system/driver-build-1."
     waits = driver(Strategy.BLOCKED, phase=Phase.WAITING, reason=reason)
     way = record(ready=20, labelled=0)
-    verdict = (
-        "is on its way to usable cards: it is in phase pulled since {},"
-        " its driver waits for what another node's would wait for, too"
-    )
+    verdict = "is starting up, in phase pulled for {}: its driver waits for what other nodes wait for too"
     early = asked(way, 620, annotations=waits)
     assert (early.case, early.verdict) == ("coming-up", verdict.format("10m"))
-    assert f"driver (blocked) is waiting: {reason}" in early.facts
+    assert f"driver waiting: {reason}" in early.facts
     text = "the deadline stands still, and is extended to 2027-01-15T08:55:00Z at most"
     extended = condition(PROVISIONED_CONDITION, "False", reason=EXTENDED, message=text)
     later = asked(way, 1220, annotations=waits, conditions=(READY, extended))
@@ -114,7 +109,7 @@ def test_a_node_that_waits_for_the_one_build_says_so_before_and_after_its_deadli
 def test_a_blocked_driver_says_why() -> None:
     blocked = driver(Strategy.BLOCKED, reason="no image for 5.15.0-69-generic")
     found = asked(record(ready=20, labelled=0), 100, annotations=blocked)
-    assert "driver (blocked) is starting: no image for 5.15.0-69-generic" in found.facts
+    assert "driver blocked: no image for 5.15.0-69-generic" in found.facts
 
 
 def test_a_node_that_stood_there_before_says_how_long_it_took_from_when_a_driver_was_asked_for() -> None:
@@ -123,7 +118,7 @@ def test_a_node_that_stood_there_before_says_how_long_it_took_from_when_a_driver
     found = asked(way, 900, annotations=offering(), allocatable={"nvidia.com/gpu": "1"})
     assert "came up 95 s after a driver was asked for: pulled 40 s" in found.facts
     waiting = asked(Record(node="gpu-1", uid="node-uid", asked=T0 + 600, at={M.LABELLED: T0 + 600}), 630)
-    assert "it is in phase pulled since 30s" in waiting.verdict
+    assert "in phase pulled for 30s" in waiting.verdict
 
 
 def test_a_node_that_came_up_says_how_long_it_took() -> None:

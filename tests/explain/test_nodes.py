@@ -363,16 +363,16 @@ def test_a_node_is_asked_for_as_kubectl_names_it(text: str) -> None:
 def test_an_agent_that_waits_for_its_driver_is_not_the_one_to_look_at(reason: str, step: str) -> None:
     waits = ("GpuNodeReady", "False", reason, "what is waited for")
     found = answer(node(HEALTHY, waits, gives={}), pods=[agent("False")])
-    assert found.verdict == f"gives no card to kubelet ({reason})"
+    assert found.verdict == f"offers no card to kubelet ({reason})"
     assert found.facts[0] == "driver: what is waited for"
-    assert found.facts[1] == "health: when there was a driver last, nothing is wrong with the node's 4 cards"
+    assert found.facts[1] == "health: when it last had a driver, nothing is wrong with the node's 4 cards"
     assert any(step in each for each in found.help)
 
 
 def test_a_node_whose_kubelet_has_yet_to_publish_the_cards_says_so() -> None:
     waits = ("GpuNodeReady", "False", "WaitingForKubelet", "what is waited for")
     found = answer(node(HEALTHY, waits, gives={}), pods=[agent("True")])
-    assert found.verdict == "has given its cards to kubelet, which does not count them yet (WaitingForKubelet)"
+    assert found.verdict == "has offered its cards to kubelet, which does not count them yet (WaitingForKubelet)"
     assert any("publishes with its next status" in each for each in found.help)
 
 
@@ -392,7 +392,7 @@ def test_a_node_that_is_given_another_driver_says_what_that_waits_for() -> None:
     found = answer(driven(node(HEALTHY, IN_FORCE), Phase.UPGRADING, "Pod default/train is to leave."))
     assert found.case == "changing-driver"
     assert found.facts[0] == "driver: Pod default/train is to leave."
-    assert found.help == ("how far it is: tessera driver status n1 -v",)
+    assert found.help == ("see its progress: tessera driver status n1 -v",)
 
 
 def test_a_driver_that_goes_with_the_pods_that_use_it_is_told_of() -> None:

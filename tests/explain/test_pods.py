@@ -211,7 +211,7 @@ def test_a_running_pod_says_where_its_slice_is() -> None:
             "ask for one share in each container",
         ),
         (pod(profile="", gates=()), "no-slices", "does not ask for a GPU"),
-        (pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}), "not-offered", "which no node gives"),
+        (pod(profile="", gates=(), limits={"nvidia.com/gpu": "1"}), "not-offered", "which no node offers"),
         (pod(limits={"nvidia.com/mig-1g.5gb": "0.5"}), "bad-request", "slices come whole"),
         (pod(gates=("kueue.x-k8s.io/admission", GATE)), "other-gate", "kubectl get workloads.kueue.x-k8s.io -n team"),
         (pod(gates=("example.com/hold",)), "other-gate", "another operator"),

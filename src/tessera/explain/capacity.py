@@ -71,7 +71,7 @@ def _no_node_joined(view: ClusterView, pod: PodFacts) -> Explanation:
     faults = [f"{node}: {view.agent_fault(node) or 'its agent runs but reports no card'}" for node in labelled]
     return Explanation(
         case="no-card-reported",
-        verdict="waits; nodes are given to slicing on demand, but none of them has reported a card",
+        verdict="waits; nodes are labelled for slicing on demand, but none of them has reported a card",
         facts=(_request(pod), f"labelled {_LABEL}: {list_names(labelled)}", *faults[:5]),
         help=(
             f"see what the agents say: kubectl logs -n tessera-system -l {'='.join(AGENT_LABEL)} --prefix",
@@ -92,7 +92,7 @@ def _unknown_profile(reason: NoSuchProfile) -> Explanation:
         help=(
             *(f"ask for {resource_of(each)} instead" for each in meant),
             f"join a node whose cards have {reason.profile}",
-            "delete the pod and make it anew: the resources of a pod that exists cannot be changed",
+            "delete the pod and create it again: the resources of an existing pod cannot be changed",
         ),
     )
 

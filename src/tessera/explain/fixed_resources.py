@@ -1,7 +1,7 @@
-"""A pod that asks for what nodes have at all times: whole cards, shares of them, MIG slices of a fixed layout.
+"""Explains pods that ask for whole cards, shares of cards, or MIG slices of a fixed layout.
 
-Nothing of Tessera stands in the way of such a pod: kube-scheduler compares what it asks for with what nodes give. So
-what is answered here is that comparison, resource by resource, and which nodes would give more if all were as asked.
+Tessera does not hold such a pod: kube-scheduler compares its request with the counts that nodes publish. The
+explanation makes the same comparison, resource by resource, and names nodes that would give more if they were as asked.
 """
 
 from collections import Counter
@@ -16,20 +16,20 @@ from tessera.kube.resources import Node, Pod
 from tessera.phrasing import count_noun, list_names
 
 _DOMAIN = "nvidia.com/"
-#: Without these nothing can be compared.
+#: Kinds without which nothing can be compared.
 _NEEDED = frozenset({"nodes", "pods"})
-#: Waiting reasons of a container on its normal way.
+#: Waiting reasons of a container that starts normally.
 _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 _LABEL = (
-    "have a node give it: label one with a layout (nvidia.com/mig.config) or a sharing profile "
+    "let a node offer it: label the node with a layout (nvidia.com/mig.config) or a sharing profile "
     "(nvidia.com/device-plugin.config)"
 )
-#: Nodes told one by one.
+#: Nodes that are listed one by one.
 _NODES = 4
 
 
 def fixed_requests(pod: Pod) -> dict[str, int]:
-    """What a pod's containers ask for of NVIDIA's resources, in all; what is no number counts as nothing."""
+    """NVIDIA's resources that a pod's containers request, summed; an amount that is no number counts as 0."""
     found: Counter[str] = Counter()
     for container in pod.spec.containers:
         for name, text in container.resources.limits.items():
@@ -39,12 +39,12 @@ def fixed_requests(pod: Pod) -> dict[str, int]:
 
 
 def format_requests(asked: Mapping[str, int]) -> str:
-    """``1 nvidia.com/gpu, 2 nvidia.com/mig-1g.5gb``."""
+    """A request as text: ``1 nvidia.com/gpu, 2 nvidia.com/mig-1g.5gb``."""
     return ", ".join(f"{count} {name}" for name, count in sorted(asked.items()))
 
 
 def dynamic_resources(node: Node) -> frozenset[str]:
-    """Resources whose count on a node is of positions for slices on demand, not of what is there."""
+    """Resources of a node that are positions of slices on demand: their counts do not tell how many are free."""
     try:
         offers = decode_offers(node.metadata.annotations.get(OFFERS_ANNOTATION, "[]"))
     except ValueError:
@@ -54,17 +54,17 @@ def dynamic_resources(node: Node) -> frozenset[str]:
 
 
 def any_node_offers(view: ClusterView, asked: Mapping[str, int]) -> bool:
-    """Whether some node gives one of these at all times."""
+    """Whether some node gives one of these resources without making it on demand."""
     return any(_given(node, resource) for node in view.snapshot.nodes for resource in asked)
 
 
 def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int]) -> Explanation:
-    """Why a pod of no slices on demand does not run, or that it does.
+    """Explains a pod that asks for no slices on demand.
 
     Args:
-        view: what was read.
-        pod: which.
-        asked: :func:`fixed_requests` of it, not empty.
+        view: the cluster as it was read.
+        pod: the pod.
+        asked: its :func:`fixed_requests`, not empty.
     """
     wants = f"it asks for {format_requests(asked)}"
     if pod.status.phase == "Running":
@@ -75,13 +75,18 @@ def explain_fixed_request(view: ClusterView, pod: Pod, asked: Mapping[str, int])
         short = _short(view, pod, resource, count, wants)
         if short is not None:
             return short
-    unseen = sorted(view.snapshot.forbidden & _NEEDED)
-    known = () if unseen else tuple(_free_lines(view, asked))
+    forbidden = sorted(view.snapshot.forbidden & _NEEDED)
+    known = () if forbidden else tuple(_free_lines(view, asked))
     return Explanation(
         case="unscheduled",
-        verdict=f"waits for kube-scheduler{'' if unseen else ', though there is a node with what it asks for'}",
-        facts=(wants, *_says(pod), *known, *([f"you may not list {', '.join(unseen)}"] if unseen else [])),
-        help=("see what else stands in its way: selectors, taints, CPU, memory", _DESCRIBE.format(pod=_key(pod))),
+        verdict=f"waits for kube-scheduler{'' if forbidden else ', though a node has enough free'}",
+        facts=(
+            wants,
+            *_scheduler_message(pod),
+            *known,
+            *([f"you may not list {', '.join(forbidden)}"] if forbidden else []),
+        ),
+        help=("check what else prevents it: selectors, taints, CPU, memory", _DESCRIBE.format(pod=_key(pod))),
     )
 
 
@@ -108,33 +113,38 @@ def _waiting(pod: Pod) -> Iterator[str]:
     for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason not in _NORMAL:
-            said = f": {waiting.message}" if waiting.message else ""
-            yield f"container {each.name} waits with {waiting.reason}{said}"
+            message = f": {waiting.message}" if waiting.message else ""
+            yield f"container {each.name} waits with {waiting.reason}{message}"
 
 
-# What nodes give
+# The counts of nodes
 
 
 def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -> Explanation | None:
-    """Why no node has room for so many; None if one has, or if that cannot be seen."""
+    """Explains why no node has that many free; None if one has, or if the user may not read enough to know."""
     if view.snapshot.forbidden & _NEEDED:
         return None
     given = {node.metadata.name: _given(node, resource) for node in view.snapshot.nodes if _given(node, resource)}
     if not given:
         return Explanation(
             case="not-offered",
-            verdict=f"waits for {resource}, which no node gives",
-            facts=(wants, *_offered(view), *_says(pod), *_amiss(view)),
+            verdict=f"waits for {resource}, which no node offers",
+            facts=(wants, *_offered(view), *_scheduler_message(pod), *_faulty_nodes(view)),
             help=(
-                *(("ask for something that nodes give or make on demand",) if _any_offered(view) else ()),
+                *(("ask for a resource that nodes offer or make on demand",) if _any_offered(view) else ()),
                 _LABEL,
             ),
         )
     if max(given.values()) < count:
         return Explanation(
             case="too-many",
-            verdict=f"waits for {count} {resource}, more than any node gives",
-            facts=(wants, f"the most on one node is {max(given.values())}", *_says(pod), *_amiss(view)),
+            verdict=f"waits for {count} {resource}, more than any node offers",
+            facts=(
+                wants,
+                f"the most on one node is {max(given.values())}",
+                *_scheduler_message(pod),
+                *_faulty_nodes(view),
+            ),
             help=(f"ask for at most {max(given.values())}",),
         )
     taken = _taken(view, resource)
@@ -142,9 +152,9 @@ def _short(view: ClusterView, pod: Pod, resource: str, count: int, wants: str) -
         return None
     return Explanation(
         case="taken",
-        verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'gives' if len(given) == 1 else 'give'} it,"
+        verdict=f"waits for {resource}: {count_noun(len(given), 'node')} {'offers' if len(given) == 1 else 'offer'} it,"
         " and too few are free",
-        facts=(wants, *_lines(given, taken, resource), *_says(pod), *_amiss(view)),
+        facts=(wants, *_lines(given, taken, resource), *_scheduler_message(pod), *_faulty_nodes(view)),
         help=("end pods that hold it", f"see them: kubectl get pods -A -o wide, those with a limit {resource}"),
     )
 
@@ -167,7 +177,7 @@ def _given(node: Node, resource: str) -> int:
 
 
 def _taken(view: ClusterView, resource: str) -> Counter[str]:
-    """How many pods hold, by node; those that have ended hold nothing."""
+    """How many devices pods hold, by node; pods that have ended hold none."""
     found: Counter[str] = Counter()
     for pod in view.snapshot.pods:
         if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
@@ -182,12 +192,12 @@ def _offered(view: ClusterView) -> Iterator[str]:
             if name.startswith(_DOMAIN) and _given(node, name):
                 totals[name] += _given(node, name)
     if totals:
-        yield f"nodes give {list_names([f'{name} {n}' for name, n in sorted(totals.items())])}"
+        yield f"nodes offer {list_names([f'{name} {n}' for name, n in sorted(totals.items())])}"
     demanded = _on_demand(view)
     if demanded:
         yield f"nodes make on demand {list_names(sorted(demanded))}"
     if not totals and not demanded:
-        yield f"nodes give nothing of {_DOMAIN}*"
+        yield f"nodes offer nothing of {_DOMAIN}*"
 
 
 def _on_demand(view: ClusterView) -> frozenset[str]:
@@ -204,8 +214,8 @@ def _any_offered(view: ClusterView) -> bool:
     return any(given) or bool(_on_demand(view))
 
 
-def _amiss(view: ClusterView) -> Iterator[str]:
-    """Nodes whose cards are not as asked: they may give more once they are."""
+def _faulty_nodes(view: ClusterView) -> Iterator[str]:
+    """Nodes whose cards are not as asked; they may offer more once they are."""
     for node in view.snapshot.nodes:
         wrong = [each.reason for each in node.status.conditions if each.type in TYPES and each.status == "False"]
         if wrong:
@@ -213,7 +223,7 @@ def _amiss(view: ClusterView) -> Iterator[str]:
             yield f"node {name} is not as asked ({', '.join(wrong)}): tessera why node/{name}"
 
 
-def _says(pod: Pod) -> Iterator[str]:
+def _scheduler_message(pod: Pod) -> Iterator[str]:
     for each in pod.status.conditions:
         if each.type == "PodScheduled" and each.status == "False" and each.message:
             yield f"kube-scheduler says: {each.message}"

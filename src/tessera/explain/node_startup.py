@@ -1,11 +1,12 @@
-"""A node on its way to usable cards: the phase it is in, since when, how long that may take still, and what would help.
+"""Explains a node that starts up: its phase, since when, how long that may still take, and what would help.
 
-It rests on the record that the controller keeps on the node, on the driver's status there, and on records of other
-nodes for what is to be expected.
+Sources: the record that the controller keeps on the node, the driver's status there, and records of other nodes, which
+predict the remaining time.
 """
 
 from collections.abc import Iterator, Mapping
 
+from tessera.api.driver.status import DriverStatus, Phase, Strategy
 from tessera.explain.explanation import Explanation
 from tessera.explain.snapshot import ClusterView
 from tessera.kube.resources import Condition, Node
@@ -17,15 +18,15 @@ from tessera.provisioning.startup.deadline import EXTENDED
 from tessera.provisioning.tracking.timestamps import record_on
 from tessera.provisioning.tracking.tracker import FRESH
 
-#: What each phase waits for.
+#: What each phase waits for, as the end of the verdict.
 _AWAITED: Mapping[Milestone, str] = {
-    Milestone.READY: "kubelet does not say Ready yet",
-    Milestone.LABELLED: "what its driver depends on is not known yet",
-    Milestone.PULLED: "its driver's image is on its way",
-    Milestone.DRIVER: "its driver is being built or loaded",
-    Milestone.TOOLKIT: "the container toolkit starts",
-    Milestone.VALIDATED: "a container tries the driver out",
-    Milestone.ALLOCATABLE: "its cards are not given out yet",
+    Milestone.READY: "waiting for kubelet to say Ready",
+    Milestone.LABELLED: "waiting for the facts that its driver depends on, such as the kernel version",
+    Milestone.PULLED: "pulling its driver's image",
+    Milestone.DRIVER: "building or loading its driver",
+    Milestone.TOOLKIT: "starting the container toolkit",
+    Milestone.VALIDATED: "trying the driver out in a container",
+    Milestone.ALLOCATABLE: "waiting for kubelet to count its cards",
 }
 _SYSTEM = "tessera-system"
 _PODS = "see its pods: kubectl get pods -A -o wide --field-selector spec.nodeName={node}"
@@ -49,14 +50,14 @@ _HELP: Mapping[Milestone, tuple[str, ...]] = {
 
 
 def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
-    """The answer of a node on its way; None if it is on none, or has come up.
+    """Explains a node that starts up; None for any other node.
 
-    A node that a controller follows no more, since it is older than that, is judged by what it shows now.
+    A node that the controller follows no longer, because it is too old, is not starting up.
     """
     record = record_on(node)
     if record is None or record.usable:
         return None
-    overdue, extended = _late(node)
+    overdue, extended = _deadline(node)
     registered = record.at.get(Milestone.REGISTERED, view.snapshot.now)
     phase = now_in(record)
     if phase is None or (overdue is None and view.snapshot.now - registered > FRESH):
@@ -70,7 +71,10 @@ def explain_startup(view: ClusterView, node: Node) -> Explanation | None:
 
 
 def describe_startup(node: Node) -> Iterator[str]:
-    """How long a node took that came up, as a fact; one that stood there before, from when a driver was asked for."""
+    """A fact: how long a node took to come up.
+
+    The time runs from registration, or from the request for a driver if the node was there before it.
+    """
     record = record_on(node)
     if record is None:
         return
@@ -85,8 +89,8 @@ def describe_startup(node: Node) -> Iterator[str]:
     yield f"came up {took:.0f} s after {began}{simulated}" + (f": {parts}" if parts else "")
 
 
-def _late(node: Node) -> tuple[Condition | None, Condition | None]:
-    """What is said of a node whose deadline is over, and of one whose deadline is extended."""
+def _deadline(node: Node) -> tuple[Condition | None, Condition | None]:
+    """The condition of a missed deadline and the condition of an extended one; at most one of them is there."""
     found = next((each for each in node.status.conditions if each.type == PROVISIONED_CONDITION), None)
     if found is None or found.status != "False":
         return None, None
@@ -95,35 +99,34 @@ def _late(node: Node) -> tuple[Condition | None, Condition | None]:
 
 def _verdict(view: ClusterView, node: Node, record: Record, phase: Milestone, overdue: Condition | None) -> str:
     began = since(record)
-    for_ = f" since {age(view.snapshot.now - began)}" if began is not None else ""
+    where = f"in phase {phase.value}" + (f" for {age(view.snapshot.now - began)}" if began is not None else "")
     if overdue is not None:
-        return f"has not come up in time ({overdue.reason}): it is in phase {phase.value}{for_}"
-    told = driver_status(node)
-    shared = told is not None and told.awaits_shared
-    awaited = "its driver waits for what another node's would wait for, too" if shared else _AWAITED.get(phase)
-    return f"is on its way to usable cards: it is in phase {phase.value}{for_}, {awaited or 'not over yet'}"
+        return f"has not come up in time ({overdue.reason}): it is {where}"
+    status = driver_status(node)
+    shared = status is not None and status.awaits_shared
+    awaited = "its driver waits for what other nodes wait for too" if shared else _AWAITED.get(phase, "not over yet")
+    return f"is starting up, {where}: {awaited}"
 
 
 def _facts(view: ClusterView, node: Node, record: Record, late: Condition | None) -> Iterator[str]:
     if late is not None:
         yield late.message
-    told = driver_status(node)
-    if told is not None:
-        reason = f": {told.reason}" if told.reason else ""
-        yield f"driver ({told.strategy.value}) is {told.phase.value}{reason}"
+    status = driver_status(node)
+    if status is not None:
+        yield describe_driver(status)
     elif record.asked is None and Milestone.PULLED not in record.at:
-        yield "nobody asks Tessera for its driver: no policy governs it, or none is in force; its host may have one"
+        yield "Tessera does not install its driver: no policy in force selects the node; its host may have a driver"
     parts = _parts(record)
     if parts:
         yield f"until now: {parts}"
     yield from _expected(view, record)
     missing = lack(node)
     if missing:
-        yield f"it can be used when nothing is missing any more: {missing}"
+        yield f"missing until its cards can be used: {missing}"
 
 
 def _parts(record: Record) -> str:
-    """The phases that are known and took a second or more."""
+    """Phases whose duration is known and at least a second."""
     known = [(each.value, took) for each, took in phases_of(record).seconds.items() if took is not None]
     return ", ".join(f"{name} {took:.0f} s" for name, took in known if took >= 1)
 
@@ -132,8 +135,16 @@ def _expected(view: ClusterView, record: Record) -> Iterator[str]:
     found = remaining(record, view.snapshot.history, view.snapshot.now)
     if not found.n:
         return
-    alike = f"{count_noun(found.n, 'node')} that came to the driver in the same way"
+    alike = f"{count_noun(found.n, 'node')} with the same driver strategy"
     if found.seconds is None:
-        yield f"it takes longer than each of {alike}"
+        yield f"already slower than each of {alike}"
     else:
-        yield f"about {age(found.seconds)} more, after {alike}"
+        yield f"about {age(found.seconds)} more, as measured on {alike}"
+
+
+def describe_driver(status: DriverStatus) -> str:
+    """The driver's strategy, phase and reason in a line; without a strategy only waiting or blocked, and the reason."""
+    reason = f": {status.reason}" if status.reason else ""
+    if status.strategy is not Strategy.BLOCKED:
+        return f"driver ({status.strategy.value}) is {status.phase.value}{reason}"
+    return f"driver {'waiting' if status.phase is Phase.WAITING else 'blocked'}{reason}"

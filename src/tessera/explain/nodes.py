@@ -1,9 +1,9 @@
-"""One node, one answer: whether its cards are as administrators asked, and the first thing that keeps them from it.
+"""Explains one node: whether its cards are as the administrators asked, and the first obstacle if they are not.
 
-The order is the node's way to usable cards while it is on it, node, driver, agent, health of the cards, MIG layout,
-sharing profile, MPS: whatever comes earlier explains what comes later. It rests on what the controller and the agent
-say on the Node object (conditions, labels, annotations), on the node's events and on the agent's pod, not on the cards
-themselves; what a silent agent said last is marked as that.
+Obstacles are looked for in this order, since an earlier one causes the later ones: start-up of the node, readiness,
+driver, agent, health of the cards, MIG layout, sharing profile, MPS. Sources are the Node's conditions, labels and
+annotations, its events, and the agent's pod. The cards themselves are not asked; statements of an agent that no longer
+runs are marked as old.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import Condition, Node
 from tessera.phrasing import list_names
 
-#: Labels that bring an agent to a node (``deploy/agent.yaml``); a value of None is any.
+#: Labels that bring an agent to a node (``deploy/agent.yaml``); None stands for any value.
 AGENT_NODE_LABELS: Mapping[str, str | None] = {
     MIG_CONFIG_LABEL: None,
     **dict.fromkeys(PRESENT_LABELS, "true"),
@@ -38,12 +38,12 @@ _EVENTS = 3
 
 
 class _Aspect(NamedTuple):
-    """Something that a condition of the node is about.
+    """A condition of the node and its texts.
 
     Attributes:
-        type: of the condition.
-        wrong: how the verdict reads then.
-        title: of its line among the facts.
+        type: the condition's type.
+        wrong: the verdict if the condition is not ``True``.
+        title: how its line among the facts begins.
     """
 
     type: str
@@ -52,20 +52,20 @@ class _Aspect(NamedTuple):
 
 
 _ASPECTS = (
-    _Aspect(OBJECT_CONDITION, "gets no slices, its Instaslice object cannot be followed", "Instaslice object"),
-    _Aspect(HEALTH, "has cards that are not given out", "health"),
-    _Aspect(LAYOUT, "does not have the MIG layout that is asked for", "MIG layout"),
+    _Aspect(OBJECT_CONDITION, "gets no slices: its Instaslice object breaks a rule", "Instaslice object"),
+    _Aspect(HEALTH, "has cards that are not offered", "health"),
+    _Aspect(LAYOUT, "does not have the MIG layout that it should have", "MIG layout"),
     _Aspect(SHARING, "is not shared as asked", "sharing"),
-    _Aspect(MPS, "shares cards by MPS, which does not serve", "MPS"),
+    _Aspect(MPS, "shares cards by MPS, which is not ready", "MPS"),
 )
 
 
 def explain_node(view: ClusterView, node: Node) -> Explanation:
-    """How the cards of a node stand.
+    """Explains the state of a node's cards.
 
     Args:
-        view: what was read: the node's events and, of the pods, at least the agent's on it.
-        node: which.
+        view: the cluster as it was read: at least the node's events and the pod of its agent.
+        node: the node.
     """
     return (
         explain_startup(view, node)
@@ -73,52 +73,52 @@ def explain_node(view: ClusterView, node: Node) -> Explanation:
         or _without_driver(view, node)
         or _changing_driver(view, node)
         or _without_agent(view, node)
-        or _as_told(view, node)
+        or _by_conditions(view, node)
     )
 
 
-# Before anything is said of cards
+# Obstacles before the cards
 
 
 def _down(view: ClusterView, node: Node) -> Explanation | None:
     ready = _condition(node, "Ready")
     if ready is not None and ready.status == "True":
         return None
-    said = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
+    message = "it has no Ready condition" if ready is None else ready.message or ready.reason or "kubelet is not ready"
     return Explanation(
         case="node-down",
-        verdict="is not ready, so nothing on it can be said to be as asked",
-        facts=(said, *_facts(view, node, "when last heard of, ")),
+        verdict="is not ready, so the state of its cards is not known",
+        facts=(message, *_facts(view, node, "when last heard of, ")),
         help=(f"kubectl describe node {node.metadata.name}",),
     )
 
 
 def _without_driver(view: ClusterView, node: Node) -> Explanation | None:
-    """An agent that waits is not ready, and not the one to look at."""
+    """An agent that waits for the driver is not ready; the driver is the obstacle, not the agent."""
     told = _condition(node, ADVERTISED)
     if told is None or told.status != "False":
         return None
-    verdict = "gives no card to kubelet"
+    verdict = "offers no card to kubelet"
     if told.reason == WAITING_FOR_KUBELET:
-        verdict = "has given its cards to kubelet, which does not count them yet"
+        verdict = "has offered its cards to kubelet, which does not count them yet"
     return Explanation(
         case=_words(told.reason),
         verdict=f"{verdict} ({told.reason})",
-        facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when there was a driver last, ")),
+        facts=(f"driver: {told.message or told.reason}", *_facts(view, node, "when it last had a driver, ")),
         help=remedies_for(ADVERTISED, told.reason, remedy_fields(node, view.agent(node.metadata.name))),
     )
 
 
 def _changing_driver(view: ClusterView, node: Node) -> Explanation | None:
-    """Pods may still use the cards, and what is awaited may be one of them."""
+    """The driver is being replaced; pods may still use the cards."""
     told = _driver(node)
     if told is None or told.phase is not Phase.UPGRADING:
         return None
     return Explanation(
         case="changing-driver",
-        verdict="is being given another driver, and takes no new pods until it has it",
+        verdict="is getting another driver, and takes no new pods until then",
         facts=(f"driver: {told.reason}", *_facts(view, node)),
-        help=(f"how far it is: tessera driver status {node.metadata.name} -v",),
+        help=(f"see its progress: tessera driver status {node.metadata.name} -v",),
     )
 
 
@@ -130,7 +130,7 @@ def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
     fault = view.agent_fault(node.metadata.name)
     if not fault:
         return None
-    if not _agent_comes(node) and not _told(node):
+    if not _agent_comes(node) and not _agent_conditions(node):
         return Explanation(
             case="no-agent",
             verdict="has no agent, and no label that says it has a GPU",
@@ -140,7 +140,7 @@ def _without_agent(view: ClusterView, node: Node) -> Explanation | None:
     label = "=".join(AGENT_LABEL)
     return Explanation(
         case="agent-down",
-        verdict="has no agent that runs: nothing about its cards changes until one does",
+        verdict="has no running agent: its cards stay as they are until it runs",
         facts=(fault, *_facts(view, node, "as its agent said last, ")),
         help=(
             f"see it: kubectl get pods -n tessera-system -l {label} -o wide",
@@ -159,13 +159,13 @@ def _label_text(label: tuple[str, str | None]) -> str:
     return name if value is None else f"{name}={value}"
 
 
-# What the agent says
+# The agent's conditions
 
 
-def _as_told(view: ClusterView, node: Node) -> Explanation:
-    told = _told(node)
+def _by_conditions(view: ClusterView, node: Node) -> Explanation:
+    told = _agent_conditions(node)
     facts = tuple(_facts(view, node))
-    blanks = remedy_fields(node, view.agent(node.metadata.name))
+    fields = remedy_fields(node, view.agent(node.metadata.name))
     for aspect in _ASPECTS:
         found = told.get(aspect.type)
         if found is not None and found.status == "False":
@@ -173,7 +173,7 @@ def _as_told(view: ClusterView, node: Node) -> Explanation:
                 case=_words(found.reason),
                 verdict=f"{aspect.wrong} ({found.reason})",
                 facts=_first(facts, aspect.title),
-                help=remedies_for(found.type, found.reason, blanks),
+                help=remedies_for(found.type, found.reason, fields),
             )
     for aspect in _ASPECTS:
         found = told.get(aspect.type)
@@ -182,12 +182,12 @@ def _as_told(view: ClusterView, node: Node) -> Explanation:
                 case="changing",
                 verdict=f"is being changed ({found.reason})",
                 facts=_first(facts, aspect.title),
-                help=remedies_for(found.type, found.reason, blanks),
+                help=remedies_for(found.type, found.reason, fields),
             )
     if not told:
         return Explanation(
             case="untold",
-            verdict="has an agent that has said nothing of its cards yet",
+            verdict="has an agent that has not reported its cards yet",
             facts=facts,
             help=("ask again in a moment; if nothing comes, read the log of the agent's pod",),
         )
@@ -208,11 +208,11 @@ def _words(reason: str) -> str:
 
 
 def _first(facts: Sequence[str], title: str) -> tuple[str, ...]:
-    """The facts with the one in front that the verdict rests on."""
+    """The facts, the one that supports the verdict first."""
     return tuple(sorted(facts, key=lambda fact: not fact.startswith(f"{title}: ")))
 
 
-def _told(node: Node) -> dict[str, Condition]:
+def _agent_conditions(node: Node) -> dict[str, Condition]:
     types = {aspect.type for aspect in _ASPECTS}
     return {each.type: each for each in node.status.conditions if each.type in types}
 
@@ -222,14 +222,14 @@ def _condition(node: Node, kind: str) -> Condition | None:
 
 
 def _given(node: Node) -> list[str]:
-    """What kubelet gives."""
+    """The resources that kubelet counts, and ``slices on demand`` if the node makes some."""
     given = [f"{name} {count}" for name, count in _allocatable(node).items()]
     on_demand = is_on_demand(node.metadata.labels.get(MIG_CONFIG_LABEL, ""))
     return [*given, *(["slices on demand"] if on_demand else [])]
 
 
 def _allocatable(node: Node) -> dict[str, str]:
-    """What kubelet gives of our resources, without the positions that slices on demand may take."""
+    """Kubelet's counts of NVIDIA's resources without the positions of slices on demand."""
     dynamic = dynamic_resources(node)
     found = node.status.allocatable.items()
     return {name: n for name, n in sorted(found) if name.startswith(_DOMAIN) and name not in dynamic and n != "0"}
@@ -238,18 +238,18 @@ def _allocatable(node: Node) -> dict[str, str]:
 # Facts
 
 
-def _facts(view: ClusterView, node: Node, since: str = "") -> Iterator[str]:
-    told, driver = _told(node), _driver(node)
+def _facts(view: ClusterView, node: Node, origin: str = "") -> Iterator[str]:
+    told, driver = _agent_conditions(node), _driver(node)
     if driver is not None and driver.leaving:
         yield f"driver: {driver.reason}"
     for aspect in _ASPECTS:
         if aspect.type in told:
-            yield f"{aspect.title}: {since}{told[aspect.type].message or told[aspect.type].reason}"
+            yield f"{aspect.title}: {origin}{told[aspect.type].message or told[aspect.type].reason}"
     yield from _labels(node)
     yield from _offered(node)
     yield from describe_startup(node)
     if "pods" in view.snapshot.forbidden:
-        yield "you may not list pods: whether an agent runs is not known"
+        yield "you may not list pods, so it is not known whether an agent runs"
     events = view.events_on("Node", node.metadata.name, warnings=True)
     yield from map(view.describe_event, list(relevant_warnings(events, told, view.snapshot.now))[-_EVENTS:])
 
@@ -286,7 +286,7 @@ def _offers(node: Node) -> tuple[Sequence[NodeOffer], str]:
 
 
 def _offer_text(offer: NodeOffer) -> str:
-    what = {
+    kind = {
         OfferKind.WHOLE: offer.product,
         OfferKind.SHARE: f"shares of {offer.profile + ' of ' if offer.profile else ''}{offer.product}",
         OfferKind.SLICE: f"{offer.profile} of {offer.product}",
@@ -295,4 +295,4 @@ def _offer_text(offer: NodeOffer) -> str:
     most = "at most " if offer.kind is OfferKind.DYNAMIC_SLICE else ""
     divided = f", {offer.replicas} to a device" if offer.replicas > 1 else ""
     single = ", one to a container" if offer.one_per_request else ""
-    return f"{most}{offer.count}, each {offer.memory_mib} MiB, {what}{divided}{single}"
+    return f"{most}{offer.count}, each {offer.memory_mib} MiB, {kind}{divided}{single}"

@@ -1,7 +1,7 @@
-"""A pod that is past the gates: not bound yet, or on its node and on its way to running.
+"""Explains a pod without gates: one that is not bound to a node yet, or one that is bound and starts.
 
-What can be in the way here: kube-scheduler, a node that is down, an agent that does not make the slice or cannot, and
-everything that holds up any container (images, configuration).
+Obstacles here: kube-scheduler, a node that is down, an agent that does not run or cannot make the slice, and everything
+that stops containers in general (images, configuration).
 """
 
 from collections.abc import Iterator
@@ -16,27 +16,27 @@ from tessera.explain.fixed_resources import any_node_offers, explain_fixed_reque
 from tessera.explain.snapshot import AGENT_LABEL, ClusterView
 from tessera.kube.resources import CoreEvent, Pod
 
-#: Events with which the agent says that a slice cannot be made (:mod:`tessera.agent.slices.state_machine`).
+#: Reasons of the agent's events for a slice that it cannot make (:mod:`tessera.agent.slices.state_machine`).
 _FAILED = frozenset({"SliceFailed", "SliceImpossible", "SliceBlocked", "SliceInUse"})
-#: Waiting reasons of a container on its normal way.
+#: Waiting reasons of a container that starts normally.
 _NORMAL = frozenset({"", "ContainerCreating", "PodInitializing"})
 #: Events shown at most.
 _EVENTS = 3
 
 
-# Not bound
+# Not bound to a node
 
 
 def explain_unscheduled(
     view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
 ) -> Explanation:
-    """Past the gates, without a node.
+    """Explains a pod that has no gate and no node.
 
     Args:
-        view: what was read.
-        slicer: the controller's state in it.
+        view: the cluster as it was read.
+        slicer: the controller's state, made from the snapshot.
         pod: the pod.
-        facts: what matters of it.
+        facts: the pod as the controller sees it.
         promise: its recorded slices, if any.
     """
     says = tuple(f"kube-scheduler says: {each}" for each in _scheduler(view, pod))
@@ -46,7 +46,7 @@ def explain_unscheduled(
         return Explanation(
             case="agent-down" if agent and not made else "unscheduled",
             verdict=(
-                f"waits for the agent on node {promise.node}, which does not run and makes its slice"
+                f"waits for its slice: the agent on node {promise.node}, which makes it, does not run"
                 if agent and not made
                 else f"{'has its slice' if made else 'is promised a slice'} and waits for kube-scheduler to bind it"
             ),
@@ -64,10 +64,10 @@ def explain_unscheduled(
         return explain_fixed_request(view, pod, asked)
     return Explanation(
         case="not-gated",
-        verdict="was never held by Tessera's gate, so kube-scheduler looks for a node with fixed slices",
+        verdict="was created without Tessera's gate, so kube-scheduler looks for a node with fixed slices",
         facts=(f"it asks for {wanted_text(facts)}", *says),
         help=(
-            "if slices on demand are meant, make the pod anew once the webhook runs; it sets the gate",
+            "for a slice on demand create the pod again once the webhook runs; the webhook sets the gate",
             "see the webhook: kubectl get pods -n tessera-system -l app.kubernetes.io/name=tessera-webhook",
         ),
     )
@@ -86,11 +86,11 @@ def _scheduler(view: ClusterView, pod: Pod) -> Iterator[str]:
 def _scheduling_help(says: str, node: str, agent: str) -> tuple[str, ...]:
     if "nvidia.com/mig-" in says:
         if agent:
-            return (f"bring the agent on {node} up: kubectl get pods -n tessera-system -o wide",)
-        return (f"wait: kubelet on {node} offers a change of devices to the scheduler within about 10 seconds",)
+            return (f"start the agent on {node}: kubectl get pods -n tessera-system -o wide",)
+        return (f"wait: kubelet on {node} publishes changed devices within about 10 seconds",)
     if says:
-        return (f"make node {node} fit the pod again, or delete the pod so that it is placed anew",)
-    return ("ask again in a moment; if nothing moves, see that kube-scheduler runs",)
+        return (f"make node {node} fit the pod again, or delete the pod so that its replacement is placed again",)
+    return ("ask again in a moment; if nothing moves, check that kube-scheduler runs",)
 
 
 def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
@@ -99,7 +99,7 @@ def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
     if planned is not None:
         return Explanation(
             case="placing",
-            verdict="is past the gate without a slice on record; there is room, and the controller is to record it",
+            verdict="passed the gate but has no recorded slice; there is room, and the controller will record one",
             facts=(asks, f"free for it: {view.slices(planned.slices)}", *filter(None, [view.controller_fault()])),
             help=("ask again in a moment; if nothing moves, read the controller's log",),
         )
@@ -107,9 +107,9 @@ def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
     why = (explain_no_room(view, slicer, facts, reason).verdict,) if reason is not None else ()
     return Explanation(
         case="lost",
-        verdict="is past the gate but has no slice on record",
+        verdict="passed the gate but has no recorded slice",
         facts=(asks, *why),
-        help=("delete the pod, so that it is placed anew",),
+        help=("delete the pod, so that its replacement is placed again",),
     )
 
 
@@ -119,13 +119,13 @@ def _lost(view: ClusterView, slicer: Slicer, facts: PodFacts) -> Explanation:
 def explain_bound(
     view: ClusterView, slicer: Slicer, pod: Pod, facts: PodFacts, promise: Allocation | None
 ) -> Explanation:
-    """Bound to a node.
+    """Explains a pod that is bound to a node and does not wait for a scheduler.
 
     Args:
-        view: what was read.
-        slicer: the controller's state in it.
+        view: the cluster as it was read.
+        slicer: the controller's state, made from the snapshot.
         pod: the pod.
-        facts: what matters of it.
+        facts: the pod as the controller sees it.
         promise: its recorded slices, if any.
     """
     if promise is None and facts.node in slicer.inventory.fleet:
@@ -153,7 +153,7 @@ def _starting(view: ClusterView, pod: Pod, facts: PodFacts, promise: Allocation 
             case="node-down",
             verdict=f"cannot start: its node {facts.node} is not ready",
             facts=(down, f"its slice: {where}"),
-            help=(f"kubectl describe node {facts.node}", "delete the pod, so that it is placed anew"),
+            help=(f"kubectl describe node {facts.node}", "delete the pod, so that its replacement is placed again"),
         )
     if promise is not None and (promise.result is None or promise.result[1] != "created"):
         return _slicing(view, pod, facts, where)
@@ -172,7 +172,7 @@ def _starting(view: ClusterView, pod: Pod, facts: PodFacts, promise: Allocation 
 
 
 def _slicing(view: ClusterView, pod: Pod, facts: PodFacts, where: str) -> Explanation:
-    """Promised there and bound, but the agent has not said that the slices exist."""
+    """Explains a bound pod whose slices the agent has not reported as made."""
     events = view.events_of(pod.metadata.uid)
     failed = [each for each in events if each.reason in _FAILED]
     agent = view.agent_fault(facts.node)
@@ -180,9 +180,9 @@ def _slicing(view: ClusterView, pod: Pod, facts: PodFacts, where: str) -> Explan
     if agent:
         return Explanation(
             case="agent-down",
-            verdict=f"cannot start: the agent on node {facts.node} does not run, which makes its slice",
+            verdict=f"cannot start: the agent on node {facts.node}, which makes its slice, does not run",
             facts=(agent, f"to be made: {where}", *_last(view, failed)),
-            help=(f"bring it up: kubectl describe daemonset -n tessera-system {AGENT_LABEL[1]}", f"its log: {log}"),
+            help=(f"start it: kubectl describe daemonset -n tessera-system {AGENT_LABEL[1]}", f"its log: {log}"),
         )
     if failed:
         return Explanation(
@@ -190,9 +190,9 @@ def _slicing(view: ClusterView, pod: Pod, facts: PodFacts, where: str) -> Explan
             verdict=f"cannot start: its slice could not be made ({failed[-1].message})",
             facts=(f"to be made: {where}", *_last(view, failed), "the agent tries again by itself"),
             help=(
-                "see whether something else uses the card: tessera map, and nvidia-smi on the node",
+                "check whether something else uses the card: tessera map, and nvidia-smi on the node",
                 f"the agent's log: {log}",
-                "delete the pod, so that it is placed anew",
+                "delete the pod, so that its replacement is placed again",
             ),
         )
     return Explanation(
@@ -218,12 +218,12 @@ def _node_fault(view: ClusterView, name: str) -> str:
 
 
 def _containers(pod: Pod) -> Iterator[str]:
-    """Containers that wait for something that does not pass by itself."""
+    """Containers whose waiting reason does not pass by itself."""
     for each in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         waiting = each.state.waiting if each.state is not None else None
         if waiting is not None and waiting.reason not in _NORMAL:
-            said = f": {waiting.message}" if waiting.message else ""
-            yield f"container {each.name} waits with {waiting.reason}{said}"
+            message = f": {waiting.message}" if waiting.message else ""
+            yield f"container {each.name} waits with {waiting.reason}{message}"
 
 
 def _restarts(pod: Pod) -> Iterator[str]:

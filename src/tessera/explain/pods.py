@@ -1,8 +1,8 @@
-"""One pod, one answer: the first thing in its way, in the order in which a pod meets them.
+"""Explains one pod: the first obstacle, in the order in which a pod meets them.
 
-The order is request, other operators' gates, our gate (controller, room), kube-scheduler, node (agent, kubelet), then
-running. Each case is in one place here or in the room that it names. A pod that asks for what nodes have at all times
-(whole cards, shares, fixed slices) meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
+The order is: the request itself, gates of other operators, Tessera's gate (controller, room on the cards),
+kube-scheduler, the node (agent, kubelet); then the pod runs. A pod that asks for whole cards, shares or fixed slices
+meets kube-scheduler alone: :mod:`tessera.explain.fixed_resources`.
 """
 
 import re
@@ -24,50 +24,50 @@ from tessera.kube.resources import Pod
 from tessera.phrasing import list_names
 from tessera.text import one_line
 
-#: Gates of Kueue, whose objects say more than the gate does.
+#: Kueue's gates; its own objects tell more than the gate.
 _KUEUE = "kueue.x-k8s.io/"
 _KUEUE_QUEUE = "kueue.x-k8s.io/queue-name"
 
-#: A MIG resource that is almost spelt as it should be.
+#: A MIG resource with a spelling mistake.
 _MIG = re.compile(r"(?:mig[-.:_]?)?([0-9]{1,2})g[-._]?([0-9]{1,3})gb?")
 
-#: Reasons with which kubelet refuses a pod that was bound to its node for good (``pkg/kubelet/lifecycle``).
+#: Reasons with which kubelet rejects a bound pod for good (``pkg/kubelet/lifecycle``).
 _REJECTED = ("UnexpectedAdmissionError", "OutOf", "NodeAffinity", "TaintToleration", "AdmissionError")
 
-#: In what the node's agent says of a container that asks for several shares where one is the most, as NVIDIA's does.
+#: Words of the device plugin's error when a container asks for several shares where one is the most; NVIDIA's words.
 _TOO_MANY_SHARES = "maximum request size for shared resources"
 
 
 def explain_pod(view: ClusterView, pod: Pod) -> Explanation:
-    """Why a pod does not run, or that it does.
+    """Explains why a pod does not run, or that it does.
 
     Args:
-        view: what was read; the pod is part of it.
-        pod: which.
+        view: the cluster as it was read, this pod included.
+        pod: the pod.
     """
     facts = pod_facts(pod)
-    answer = _over(pod, facts) or _not_ours(view, pod, facts) or _other_gate(pod, facts)
-    if answer is None:
-        answer = _with_state(view, view.slicer, pod, facts) if view.slicer is not None else _by_events(view, pod, facts)
-    return _named(answer, pod)
+    found = _ended(pod, facts) or _not_ours(view, pod, facts) or _other_gate(pod, facts)
+    if found is None:
+        found = _with_state(view, view.slicer, pod, facts) if view.slicer is not None else _by_events(view, pod, facts)
+    return _with_pod(found, pod)
 
 
-def _named(answer: Explanation, pod: Pod) -> Explanation:
-    """The answer with whose it is, and why it asks for what it asks for if that was chosen for it."""
+def _with_pod(found: Explanation, pod: Pod) -> Explanation:
+    """Adds the pod's name and, if the webhook chose the pod's request, the reason for that choice."""
     chosen = pod.metadata.annotations.get(CHOSEN_REASON)
     return Explanation(
-        case=answer.case,
-        verdict=answer.verdict,
-        facts=(*answer.facts, *([f"what it asks for was chosen for it: {chosen}"] if chosen else [])),
-        help=answer.help,
+        case=found.case,
+        verdict=found.verdict,
+        facts=(*found.facts, *([f"Tessera chose its request: {chosen}"] if chosen else [])),
+        help=found.help,
         pods=(pod.metadata.name,),
     )
 
 
-# Before and beside us
+# Obstacles that are not Tessera's
 
 
-def _over(pod: Pod, facts: PodFacts) -> Explanation | None:
+def _ended(pod: Pod, facts: PodFacts) -> Explanation | None:
     status = pod.status
     if status.phase == "Succeeded":
         return Explanation(case="finished", verdict="has finished (Succeeded); its slices are given back")
@@ -79,11 +79,11 @@ def _over(pod: Pod, facts: PodFacts) -> Explanation | None:
                 facts=(f"node {facts.node} said: {status.message}",),
                 help=_after_rejection(status.message),
             )
-        said = ": ".join(each for each in (status.reason, status.message) if each)
+        cause = ": ".join(each for each in (status.reason, status.message) if each)
         return Explanation(
             case="failed",
             verdict="has failed; its slices are given back",
-            facts=(*([said] if said else []), *_exits(pod)),
+            facts=(*([cause] if cause else []), *_exits(pod)),
             help=(f"read what it wrote: kubectl logs -n {facts.namespace} {facts.name}",),
         )
     if facts.leaving and not facts.node:
@@ -93,10 +93,10 @@ def _over(pod: Pod, facts: PodFacts) -> Explanation | None:
 
 def _after_rejection(message: str) -> tuple[str, ...]:
     if _TOO_MANY_SHARES in message:
-        return ("ask for one share in each container, in the manifest of whoever owns the pod, and create it anew",)
+        return ("ask for one share in each container, in the manifest of the pod's owner, and create the pod again",)
     return (
-        "let its owner make it anew: delete this pod; one that nobody owns must be created again",
-        "if it happens again, see that the node's agent runs: its device plugin answers kubelet",
+        "delete this pod, so that its owner creates another; a pod without an owner must be created again by hand",
+        "if it happens again, check that the node's agent runs: its device plugin answers kubelet",
     )
 
 
@@ -118,7 +118,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation | Non
             case="bad-request",
             verdict="cannot run as it is written; Tessera cannot make the slices that it asks for",
             facts=(facts.fault,),
-            help=("correct the manifest and create the pod anew",),
+            help=("correct the manifest and create the pod again",),
         )
     if facts.profiles:
         return None
@@ -130,7 +130,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation | Non
             facts=(f"its phase is {pod.status.phase or 'unknown'}", *_unscheduled_message(pod)),
             help=(
                 *(f"ask for {right} instead of {wrong}" for wrong, right in mistaken.items()),
-                "correct the manifest and create the pod anew: the resources of a pod that exists cannot be changed",
+                "correct the manifest and create the pod again: the resources of an existing pod cannot be changed",
             ),
         )
     asked = fixed_requests(pod)
@@ -139,7 +139,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation | Non
         return None if held else explain_fixed_request(view, pod, asked)
     return Explanation(
         case="runs" if pod.status.phase == "Running" else "no-slices",
-        verdict="does not ask for a GPU, so Tessera has no part in it",
+        verdict="does not ask for a GPU, so Tessera does nothing for it",
         facts=(f"no container has a limit nvidia.com/*; its phase is {pod.status.phase or 'unknown'}",
                *_unscheduled_message(pod)),
         help=("to ask for one, set a limit, e.g. nvidia.com/mig-1g.5gb: 1; see tessera map",),
@@ -147,7 +147,7 @@ def _not_ours(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation | Non
 
 
 def _misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
-    """Resources that a pod asks for under a name that no node gives, and the names that are meant."""
+    """Resource names with a spelling mistake that no node offers, each with the name that is meant."""
     for name in dict.fromkeys(name for container in pod.spec.containers for name in container.resources.limits):
         right = meant_resource(name) or _meant(name)
         if right not in {"", name} and not any(name in node.status.allocatable for node in view.snapshot.nodes):
@@ -155,7 +155,7 @@ def _misspelt(view: ClusterView, pod: Pod) -> Iterator[tuple[str, str]]:
 
 
 def _meant(name: str) -> str:
-    """The resource that a mistyped name means; empty for one that is like none."""
+    """The resource that a mistyped name means; empty if it resembles none."""
     domain, _, resource = name[:100].casefold().partition("/")
     if not get_close_matches(domain, ["nvidia.com"], n=1, cutoff=0.8):
         return ""
@@ -189,7 +189,7 @@ def _other_gate(pod: Pod, facts: PodFacts) -> Explanation | None:
         facts=(
             f"it asks for {wanted_text(facts) or format_requests(fixed_requests(pod))}",
             *([f"it is in the queue {queue}"] if queue else []),
-            *(["a slice is looked for once that gate is gone; Tessera's own gate goes last"] if facts.gated else []),
+            *(["Tessera looks for a slice once that gate is gone; its own gate goes last"] if facts.gated else []),
         ),
         help=steps,
     )
@@ -217,10 +217,10 @@ def _behind_our_gate(
     refused = [each for each in view.events_of(pod.metadata.uid) if each.reason == "SliceRefused"]
     if promise is not None:
         where = f"{view.slices(promise.slices)}, on node {promise.node}"
-        done = "promised and written down" if promise.recorded else "free for it"
+        done = "promised and recorded" if promise.recorded else "free for it"
         return Explanation(
             case="placing",
-            verdict="is about to be released: there is room, and the controller is at it",
+            verdict="is about to be released: there is room, and the controller is placing it",
             facts=(f"{done}: {where}", *(view.describe_event(each) for each in refused[-1:])),
             help=("ask again in a moment; if nothing moves, read the controller's log", _CONTROLLER_LOG),
         )
@@ -229,7 +229,7 @@ def _behind_our_gate(
         return explain_no_room(view, slicer, facts, reason)
     return Explanation(
         case="held",
-        verdict="is held by Tessera's gate, and the controller does not plan it",
+        verdict="is held by Tessera's gate, and the controller does not plan for it",
         facts=tuple(view.describe_event(each) for each in refused[-1:]),
         help=("read the controller's log", _CONTROLLER_LOG),
     )
@@ -257,20 +257,22 @@ def _no_controller(
     )
 
 
-# Without
+# Without the controller's state
 
 
 def _by_events(view: ClusterView, pod: Pod, facts: PodFacts) -> Explanation:
-    """For somebody who may see only the pod and what was told about it."""
-    unseen = f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this is what the pod and its events say"
-    told = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
+    """Explains a pod by itself and its events, for a user who may not read the cluster."""
+    forbidden = (
+        f"you may not list {', '.join(sorted(view.snapshot.forbidden))}: this rests on the pod and its events alone"
+    )
+    events = [view.describe_event(each) for each in view.events_of(pod.metadata.uid)[-3:]]
     asks = f"it asks for {wanted_text(facts)}"
     if pod.status.phase == "Running":
-        return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, unseen))
+        return Explanation(case="runs", verdict=f"runs on node {facts.node}", facts=(asks, forbidden))
     if facts.gated:
         case, verdict = "held", "waits for a slice behind Tessera's gate"
     elif not facts.node:
         case, verdict = "unscheduled", "has a slice and waits for kube-scheduler"
     else:
         case, verdict = "starting", f"is starting on node {facts.node}"
-    return Explanation(case=case, verdict=verdict, facts=(asks, *_unscheduled_message(pod), *told, unseen))
+    return Explanation(case=case, verdict=verdict, facts=(asks, *_unscheduled_message(pod), *events, forbidden))

@@ -1,6 +1,7 @@
-"""Reads what an answer needs: GET and LIST only, everything at the same time.
+"""The entry to this room: parses what the user asks about, reads the cluster, and explains.
 
-What one may not read is left out and named. What does not exist (the CRD on a cluster without Tessera) is empty.
+Only GET and LIST are used, all at the same time. A kind that the user may not read is left out and named in the
+snapshot. A kind that the cluster does not have (Instaslice without Tessera) counts as empty.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ _WORKLOADS: dict[str, Resource[Any]] = {
     "statefulset": STATEFULSETS,
     "job": JOBS,
 }
-#: Other names of the kinds, as kubectl takes them.
+#: Other names of the kinds that kubectl accepts.
 _ALIASES = {
     "pods": "pod",
     "po": "pod",
@@ -67,24 +68,24 @@ _ALIASES = {
     "no": "node",
 }
 _DEFAULT_REPLICAS = 1
-#: Form of the names of these kinds (RFC 1123 subdomain).
+#: Form and length of the names of these kinds (RFC 1123 subdomain).
 _NAME, _LONGEST_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?"), 253
-#: Where events about objects without a namespace lie.
+#: Namespace of events about objects that have no namespace.
 NODE_EVENTS = "default"
-#: Where Tessera runs.
+#: Namespace of Tessera.
 AGENT_NAMESPACE = "tessera-system"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What the user named: a kind in lower case and a name."""
+    """The object that the user asks about: its kind in lower case and its name."""
 
     kind: str
     name: str
 
 
 def parse_query(text: str) -> Query:
-    """Reads ``NAME`` or ``KIND/NAME``; a kind may be written as kubectl takes or prints it (``deployment.apps/web``).
+    """Parses ``NAME`` or ``KIND/NAME``; kinds are accepted in kubectl's spellings (``deployment.apps/web``).
 
     Raises:
         ValueError: no such kind is known here, or the name is empty.
@@ -102,39 +103,39 @@ def parse_query(text: str) -> Query:
     return Query(kind, name)
 
 
-async def explain(client: Client, clock: Clock, what: Query, namespace: str) -> ExplanationReport:
-    """Everything about what was asked.
+async def explain(client: Client, clock: Clock, query: Query, namespace: str) -> ExplanationReport:
+    """Reads the cluster and explains one object.
 
     Raises:
-        NotFound: there is no such object; where a quota on slices is used up, a note says so.
-        ApiError: it may not be read.
+        NotFound: there is no such object; its notes say what may have been meant, or that a quota is used up.
+        ApiError: the user may not read the object.
     """
-    if what.kind == "pod":
-        return await _pod(client, clock, what, namespace)
-    if what.kind == "node":
-        return await _node(client, clock, what.name)
+    if query.kind == "pod":
+        return await _pod(client, clock, query, namespace)
+    if query.kind == "node":
+        return await _node(client, clock, query.name)
     try:
-        workload = await _workload(client, what, namespace)
+        workload = await _workload(client, query, namespace)
     except NotFound as error:
-        await _hint(client, what, namespace, error)
+        await _hint(client, query, namespace, error)
         raise
-    return explain_workload(ClusterView(await _sight(client, clock, namespace)), workload)
+    return explain_workload(ClusterView(await _read_cluster(client, clock, namespace)), workload)
 
 
-async def _pod(client: Client, clock: Clock, what: Query, namespace: str) -> ExplanationReport:
+async def _pod(client: Client, clock: Clock, query: Query, namespace: str) -> ExplanationReport:
     try:
-        pod = await client.get(PODS, what.name, namespace)
+        pod = await client.get(PODS, query.name, namespace)
     except NotFound as error:
-        await _hint(client, what, namespace, error)
+        await _hint(client, query, namespace, error)
         for line in exhausted_quotas((await _some(client, RESOURCE_QUOTAS, namespace))[0]):
             error.add_note(f"Its creation may have been refused: {line}")
         raise
-    view = ClusterView(await _sight(client, clock, namespace, pod))
-    return ExplanationReport(kind="pod", namespace=namespace, name=what.name, answers=(explain_pod(view, pod),))
+    view = ClusterView(await _read_cluster(client, clock, namespace, pod))
+    return ExplanationReport(kind="pod", namespace=namespace, name=query.name, answers=(explain_pod(view, pod),))
 
 
-async def _hint(client: Client, what: Query, namespace: str, error: NotFound) -> None:
-    """Notes what may have been meant: another namespace, a node, a name that is close."""
+async def _hint(client: Client, query: Query, namespace: str, error: NotFound) -> None:
+    """Adds notes to the error: a missing namespace, a node of that name, a similar name."""
     try:
         await client.get(NAMESPACES, namespace)
     except NotFound:
@@ -143,14 +144,14 @@ async def _hint(client: Client, what: Query, namespace: str, error: NotFound) ->
         return
     except ApiError:
         pass
-    if what.kind == "pod":
-        nodes, _ = await _some(client, NODES, fields=f"metadata.name={what.name}")
-        if any(node.metadata.name == what.name for node in nodes):
-            error.add_note(f"There is a node of that name: tessera why node/{what.name}")
+    if query.kind == "pod":
+        nodes, _ = await _some(client, NODES, fields=f"metadata.name={query.name}")
+        if any(node.metadata.name == query.name for node in nodes):
+            error.add_note(f"There is a node of that name: tessera why node/{query.name}")
             return
-    plural: Resource[Any] = PODS if what.kind == "pod" else _WORKLOADS[what.kind]
+    plural: Resource[Any] = PODS if query.kind == "pod" else _WORKLOADS[query.kind]
     found, _ = await _some(client, plural, namespace)
-    meant = _meant(what.name, (item.metadata.name for item in found))
+    meant = _meant(query.name, (item.metadata.name for item in found))
     if meant:
         error.add_note(f"Namespace {namespace} has none of that name{meant}")
 
@@ -167,17 +168,17 @@ async def _node(client: Client, clock: Clock, name: str) -> ExplanationReport:
         _some(client, PODS, fields=f"spec.nodeName={name}"),
         _some(client, EVENTS, NODE_EVENTS, fields=f"involvedObject.name={name}"),
     )
-    unseen = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
-    # The controller's state has no part in what is said of a node.
-    unseen.add(INSTASLICES.plural)
-    sight = Snapshot(
-        now=clock.now(), pods=pods[0], nodes=[node], events=events[0], history=history, forbidden=frozenset(unseen)
+    forbidden = {resource.plural for (_, seen), resource in ((pods, PODS), (events, EVENTS)) if not seen}
+    # The explanation of a node does not use the controller's state.
+    forbidden.add(INSTASLICES.plural)
+    snapshot = Snapshot(
+        now=clock.now(), pods=pods[0], nodes=[node], events=events[0], history=history, forbidden=frozenset(forbidden)
     )
-    return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(sight), node),))
+    return ExplanationReport(kind="node", namespace="", name=name, answers=(explain_node(ClusterView(snapshot), node),))
 
 
 async def _history(client: Client) -> Sequence[Record]:
-    """Records of nodes that came up; none where there are none or they may not be read."""
+    """Records of nodes that came up; none if there are none or the user may not read them."""
     try:
         found = await client.get(CONFIGMAPS, RECORDS_NAME, AGENT_NAMESPACE)
     except (Forbidden, NotFound):
@@ -190,8 +191,8 @@ async def _history(client: Client) -> Sequence[Record]:
 # The cluster
 
 
-async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Snapshot:
-    """What may be read of everything; ``pod`` is the one that is asked about, if it is one."""
+async def _read_cluster(client: Client, clock: Clock, namespace: str, pod: Pod | None = None) -> Snapshot:
+    """The snapshot of all that the user may read; ``pod`` is the pod in question, if there is one."""
     about = None if pod is None else f"involvedObject.uid={pod.metadata.uid}"
     pods, nodes, instaslices, leases, events, quotas = await asyncio.gather(
         _some(client, PODS),
@@ -201,7 +202,7 @@ async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None =
         _some(client, EVENTS, namespace, fields=about),
         _some(client, RESOURCE_QUOTAS, namespace),
     )
-    unseen = {
+    forbidden = {
         resource.plural
         for (_, allowed), resource in (
             (pods, PODS),
@@ -222,19 +223,19 @@ async def _sight(client: Client, clock: Clock, namespace: str, pod: Pod | None =
         leases=leases[0],
         events=events[0],
         quotas=quotas[0],
-        forbidden=frozenset(unseen),
+        forbidden=frozenset(forbidden),
     )
 
 
 def _with(pods: Sequence[Pod], pod: Pod) -> Sequence[Pod]:
-    """The pods with this one as it was read by itself, also if it came or went between the two reads."""
+    """The pods with this one as it was read alone, even if it came or went between the two reads."""
     return [each for each in pods if each.metadata.uid != pod.metadata.uid] + [pod]
 
 
 async def _some(
     client: Client, resource: Resource[T], namespace: str | None = None, *, fields: str | None = None
 ) -> tuple[Sequence[T], bool]:
-    """The objects, and whether they may be listed."""
+    """The objects of a kind, and whether the user may list them."""
     try:
         return (await client.list(resource, namespace, field_selector=fields)).items, True
     except Forbidden:
@@ -246,22 +247,22 @@ async def _some(
 # Workloads
 
 
-async def _workload(client: Client, what: Query, namespace: str) -> WorkloadState:
-    if what.kind == "job":
-        return _job(await client.get(JOBS, what.name, namespace))
-    item = await client.get(_WORKLOADS[what.kind], what.name, namespace)
-    makers: list[ReplicaSet] = []
-    if what.kind == "deployment":
+async def _workload(client: Client, query: Query, namespace: str) -> WorkloadState:
+    if query.kind == "job":
+        return _job(await client.get(JOBS, query.name, namespace))
+    item = await client.get(_WORKLOADS[query.kind], query.name, namespace)
+    replica_sets: list[ReplicaSet] = []
+    if query.kind == "deployment":
         every = (await client.list(REPLICASETS, namespace)).items
-        makers = [each for each in every if _owned(each, item.metadata.uid)]
+        replica_sets = [each for each in every if _owned(each, item.metadata.uid)]
     replicas = item.spec.replicas
     return WorkloadState(
-        kind=what.kind,
+        kind=query.kind,
         namespace=namespace,
-        name=what.name,
-        controller_uids=frozenset({item.metadata.uid, *(each.metadata.uid for each in makers)}),
+        name=query.name,
+        controller_uids=frozenset({item.metadata.uid, *(each.metadata.uid for each in replica_sets)}),
         desired=_DEFAULT_REPLICAS if replicas is None else replicas,
-        conditions=(*_conditions(makers), *item.status.conditions),
+        conditions=(*_conditions(replica_sets), *item.status.conditions),
     )
 
 
@@ -269,13 +270,13 @@ def _owned(item: ReplicaSet, uid: str) -> bool:
     return any(owner.controller and owner.uid == uid for owner in item.metadata.owner_references)
 
 
-def _conditions(makers: Sequence[ReplicaSet]) -> list[Condition]:
-    return [condition for each in makers if each.spec.replicas for condition in each.status.conditions]
+def _conditions(replica_sets: Sequence[ReplicaSet]) -> list[Condition]:
+    return [condition for each in replica_sets if each.spec.replicas for condition in each.status.conditions]
 
 
 def _job(job: Job) -> WorkloadState:
-    """A job wants as many pods at a time as it has parallelism, but no more than successes are missing."""
-    over = any(each.type in {"Complete", "Failed"} and each.status == "True" for each in job.status.conditions)
+    """A Job runs as many pods at a time as its parallelism, but no more than it has completions missing."""
+    ended = any(each.type in {"Complete", "Failed"} and each.status == "True" for each in job.status.conditions)
     wanted = _DEFAULT_REPLICAS if job.spec.parallelism is None else job.spec.parallelism
     if job.spec.completions is not None:
         wanted = min(wanted, max(0, job.spec.completions - job.status.succeeded))
@@ -284,7 +285,7 @@ def _job(job: Job) -> WorkloadState:
         namespace=job.metadata.namespace,
         name=job.metadata.name,
         controller_uids=frozenset({job.metadata.uid}),
-        desired=0 if over or job.spec.suspend else wanted,
+        desired=0 if ended or job.spec.suspend else wanted,
         suspended=job.spec.suspend,
         conditions=job.status.conditions,
     )

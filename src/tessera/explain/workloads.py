@@ -1,7 +1,7 @@
-"""A workload: how its pods stand, why those that wait wait, and why some are not even created.
+"""Explains a workload: the state of its pods, why some wait, and why some are not even created.
 
-Pods that wait for the same reason are told together. A pod that the API server refused (a quota, admission) exists
-nowhere; only its maker's condition or event knows of it.
+Pods that wait for the same reason share one explanation. A pod that the API server refused (quota, admission) does not
+exist; only a condition or an event of its controller reports it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,24 +23,24 @@ from tessera.kube.quantity import parse_quantity
 from tessera.kube.resources import Condition, Pod, ResourceQuota
 from tessera.phrasing import count_noun
 
-#: A ReplicaSet's condition while the API server refuses its pods.
+#: The condition of a ReplicaSet whose pods the API server refuses.
 _FAILURE = "ReplicaFailure"
-#: Cases in which a pod needs nobody's attention.
+#: Cases of pods that need nobody's attention.
 _FINE = frozenset({"runs", "finished", "leaving"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadState:
-    """What was asked about.
+    """A workload, as far as its pods depend on it.
 
     Attributes:
-        kind: in lower case.
-        namespace: where.
-        name: which.
-        makers: UIDs of the objects that make its pods and of itself.
-        desired: pods that there should be now.
-        suspended: it is not to have pods now.
-        conditions: its own and its makers'.
+        kind: its kind in lower case.
+        namespace: its namespace.
+        name: its name.
+        controller_uids: UIDs of the workload and of its ReplicaSets: the controllers of its pods.
+        desired: number of pods it should have now.
+        suspended: whether it is suspended and should have none.
+        conditions: its own conditions and those of its ReplicaSets.
     """
 
     kind: str
@@ -53,8 +53,8 @@ class WorkloadState:
 
 
 def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationReport:
-    """Every reason why pods of a workload do not run."""
-    pods = [pod for pod in view.snapshot.pods if _made_by(pod, workload.controller_uids)]
+    """Explains every reason why pods of a workload do not run."""
+    pods = [pod for pod in view.snapshot.pods if _controlled_by(pod, workload.controller_uids)]
     answers = [explain_pod(view, pod) for pod in sorted(pods, key=lambda pod: pod.metadata.name)]
     living = sum(pod.status.phase not in {"Succeeded", "Failed"} for pod in pods)
     missing = max(0, workload.desired - living)
@@ -69,16 +69,16 @@ def explain_workload(view: ClusterView, workload: WorkloadState) -> ExplanationR
         namespace=workload.namespace,
         name=workload.name,
         summary=_summary(workload, answers, missing, uncreated),
-        answers=(*([uncreated] if uncreated else []), *_together(shown)),
+        answers=(*([uncreated] if uncreated else []), *_merge(shown)),
     )
 
 
-def _made_by(pod: Pod, makers: frozenset[str]) -> bool:
-    return any(owner.controller and owner.uid in makers for owner in pod.metadata.owner_references)
+def _controlled_by(pod: Pod, controller_uids: frozenset[str]) -> bool:
+    return any(owner.controller and owner.uid in controller_uids for owner in pod.metadata.owner_references)
 
 
-def _together(answers: Iterable[Explanation]) -> Iterator[Explanation]:
-    """Answers of one verdict as one, with all their pods."""
+def _merge(answers: Iterable[Explanation]) -> Iterator[Explanation]:
+    """Merges explanations with the same verdict into one with all their pods."""
     found: dict[tuple[str, str], list[Explanation]] = {}
     for answer in answers:
         found.setdefault((answer.case, answer.verdict), []).append(answer)
@@ -106,7 +106,7 @@ def _summary(
     return f"it wants {count_noun(workload.desired, 'pod')}: {', '.join(parts) or 'none is left'}"
 
 
-# Pods that do not exist
+# Pods that the API server refused
 
 
 def _uncreated(view: ClusterView, workload: WorkloadState) -> Explanation | None:
@@ -164,7 +164,7 @@ def _failures(view: ClusterView, workload: WorkloadState) -> Iterator[str]:
 
 
 def exhausted_quotas(quotas: Iterable[ResourceQuota]) -> Iterator[str]:
-    """Lines about the quotas of a namespace that bound slices and have nothing left."""
+    """Lines about the quotas on slices of a namespace that are used up."""
     return (line for line in _quotas(quotas) if line.endswith("nothing is left"))
 
 
