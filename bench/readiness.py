@@ -34,9 +34,8 @@ from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.installation.install import apply
+from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 from tessera_lab.kubelet.device_plugins.plugin_client import PluginClient
-from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
-from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 

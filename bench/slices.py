@@ -51,7 +51,7 @@ from tessera.kube.watch.informer import Informer
 from tessera_lab.apiserver.authz.certificates import Authority
 from tessera_lab.apiserver.main.http_server import HttpFront
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import Commands, entrypoint, install
 
 MIX = {"1g.5gb": 0.20, "1g.10gb": 0.10, "2g.10gb": 0.30, "3g.20gb": 0.30, "4g.20gb": 0.10}

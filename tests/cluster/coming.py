@@ -17,7 +17,7 @@ from tessera.provisioning.history import RECORDS_KEY, decode_record
 from tessera.provisioning.milestones import PROVISIONING_ANNOTATION, Milestone, Record
 from tessera.provisioning.options import STARTUP_TAINT
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
 from tessera_lab.installation.install import entrypoint, install
 from tessera_lab.kubelet.images.catalogue import Catalogue

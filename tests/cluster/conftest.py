@@ -26,7 +26,7 @@ from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera.nvml.interface import GpuUuid
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import Commands, entrypoint, install
 from tessera_lab.simulation.virtual_time import run_virtual
 

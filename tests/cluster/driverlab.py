@@ -17,7 +17,7 @@ from tessera.driver.nodes.node_status import read_status
 from tessera.kube.resources import DAEMONSETS, JOBS, PODS, DaemonSet, Job, Pod
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
 from tessera_lab.installation.install import entrypoint, install
 from tessera_lab.kubelet.context import Entrypoint

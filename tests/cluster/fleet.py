@@ -19,7 +19,7 @@ from tessera.kube.resources import PODS, REPLICASETS, Node
 from tessera.kube.watch.conditions import Watched
 from tessera.kube.watch.informer import Informer
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import catalogue, driver_image
 from tessera_lab.drivers.driver_containers import broken
 from tessera_lab.installation.install import entrypoint, install

@@ -9,8 +9,7 @@ import pytest
 
 from tessera.cli.driver.labs import lab_registries
 from tessera_lab.cli.registries import LabRegistries
-from tessera_lab.experiments.article_images import NEWER
-from tessera_lab.experiments.scenarios import KERNEL, OS_TAG, PUBLIC, VERSION
+from tessera_lab.experiments.scenarios import KERNEL, NEWER, OS_TAG, PUBLIC, VERSION
 
 ROOT = Path(__file__).parents[2]
 DRIVER = f"{PUBLIC.repository}/{PUBLIC.image}"

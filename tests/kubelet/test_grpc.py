@@ -23,8 +23,7 @@ from tessera.kubelet.interfaces import (
     PreferredRequest,
 )
 from tessera.kubelet.sockets import KUBELET_SOCKET
-from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
-from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
+from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 
 RESOURCE = "nvidia.com/mig-3g.20gb"
 

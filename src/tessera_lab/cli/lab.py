@@ -133,7 +133,7 @@ def up(folder: Path | None, **world: Any) -> None:
       export KUBECONFIG="$(tessera lab status -o kubeconfig)"
     """
     from tessera_lab.cloud.autoscaled_groups import parse_groups
-    from tessera_lab.cluster.node_spec import parse_nodes
+    from tessera_lab.cluster.options import parse_nodes
     from tessera_lab.daemon import lab_folder
     from tessera_lab.simulation.operating_systems import running
 

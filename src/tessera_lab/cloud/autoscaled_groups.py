@@ -18,7 +18,7 @@ from tessera_lab.cloud.autoscaler.rules import Timers
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import Delay, NodeGroup
 from tessera_lab.cluster.cluster import Cluster
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.supervision import supervised
 
 #: Sockets' paths have the node's name in them, which is the group's and six characters more.

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.simulation.cost_model import log_normal
 
 

@@ -24,19 +24,17 @@ from tessera.kube.transport.interface import Transport
 from tessera_lab.apiserver.admission.webhooks.admission_webhooks import AdmissionWebhooks
 from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProcessCaller, WebhookCaller
 from tessera_lab.apiserver.authz.identity import BoundObject, bound_to_pod, service_account
-from tessera_lab.apiserver.interfaces import UserInfo
+from tessera_lab.apiserver.interfaces import GroupResource, Reader, UserInfo
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.apiserver.main.server import ApiServer
 from tessera_lab.cluster.container_token import ContainerToken
 from tessera_lab.cluster.node_maker import NodeMaker
-from tessera_lab.cluster.node_spec import NodeSpec
-from tessera_lab.cluster.options import ClusterOptions, cards_file, node_folders
-from tessera_lab.cluster.service_resolver import ServiceResolver
+from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.context import ContainerContext, Entrypoint
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler
-from tessera_lab.simulation.counted_clock import CountedClock
 from tessera_lab.simulation.supervision import supervised
+from tessera_lab.simulation.virtual_time import CountedClock
 from tessera_lab.workloads.suite import Workloads
 
 ADMIN = UserInfo(name="kubernetes-admin", groups=("system:masters", "system:authenticated"))
@@ -223,3 +221,31 @@ class Cluster:
     def rng(self, part: str) -> random.Random:
         """Chance for one part, the same in every run with the same seed."""
         return random.Random(f"{self.options.seed}/{part}")
+
+
+_SERVICES, _ENDPOINTS = GroupResource("", "services"), GroupResource("", "endpoints")
+
+
+class ServiceResolver:
+    """Service, namespace and port to an address; always the first ready one, since a lab balances nothing."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __call__(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
+        """Host and port of a ready pod, None if there is no such service, port or ready pod."""
+        service = self._reader.get(_SERVICES, namespace, name)
+        endpoints = self._reader.get(_ENDPOINTS, namespace, name)
+        if service is None or endpoints is None:
+            return None
+        named = next((each.get("name") for each in service["spec"].get("ports", ()) if each["port"] == port), None)
+        for subset in endpoints.get("subsets") or ():
+            found = _port(subset, named)
+            for address in subset.get("addresses") or ():
+                if found is not None:
+                    return address["ip"], found
+        return None
+
+
+def _port(subset: Mapping[str, Any], name: str | None) -> int | None:
+    return next((each["port"] for each in subset.get("ports") or () if each.get("name") == name), None)

@@ -12,8 +12,7 @@ from tessera.nvml.hardware import DRIVER_VERSION
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.node_feature_discovery import discover
-from tessera_lab.cluster.node_spec import NodeSpec
-from tessera_lab.cluster.options import ClusterOptions, cards_file, node_folders
+from tessera_lab.cluster.options import ClusterOptions, NodeSpec, cards_file, node_folders
 from tessera_lab.kubelet.context import Direct, Entrypoint, Grpc, KubeletOptions, NodeDirectories
 from tessera_lab.kubelet.node.node import SimulatedNode
 

@@ -24,8 +24,7 @@ from tessera_lab.apiserver.authz.identity import service_account
 from tessera_lab.apiserver.interfaces import UserInfo
 from tessera_lab.cluster.cluster import ADMIN
 from tessera_lab.cluster.node_maker import NodeMaker
-from tessera_lab.cluster.node_spec import parse_nodes
-from tessera_lab.cluster.options import ClusterOptions
+from tessera_lab.cluster.options import ClusterOptions, parse_nodes
 from tessera_lab.kubelet.context import Direct
 from tessera_lab.kubelet.node.node import SimulatedNode
 from tessera_lab.scheduler.scheduler import Scheduler

@@ -30,15 +30,15 @@ from tessera_lab.apiserver.authz.certificates import Authority
 from tessera_lab.apiserver.main.http_server import HttpFront
 from tessera_lab.cloud.autoscaled_groups import autoscaled, parse_groups
 from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.daemon.addresses import taken_block
 from tessera_lab.daemon.control_socket import Answer, served
 from tessera_lab.daemon.lab_folder import LabState, announce, held
-from tessera_lab.experiments.article_images import published
+from tessera_lab.daemon.nvidia_smi_list import format_gpu_list
+from tessera_lab.experiments.scenarios import published
 from tessera_lab.installation.image_resolver import SimulatedRegistry
 from tessera_lab.installation.install import Commands, entrypoint, install
 from tessera_lab.kubelet.node.node import SHUTDOWN, SimulatedNode
-from tessera_lab.nvidia_smi_list import format_gpu_list
 from tessera_lab.simulation.operating_systems import running
 from tessera_lab.simulation.virtual_time import VirtualTimeLoop
 from tessera_lab.workloads.storage.provisioner import PROVISIONER

@@ -22,7 +22,7 @@ from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import Delay, NodeGroup
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
 from tessera_lab.cluster.node_feature_discovery import features
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import builder_image, catalogue, driver_image
 from tessera_lab.drivers.driver_containers import Draw
 from tessera_lab.drivers.driver_toolkit import driver_toolkit

@@ -1,7 +1,11 @@
-"""The world of Red Hat's article: OpenShift 4.13, one Tesla T4 a node, drivers that are built or precompiled.
+"""The scenarios of Red Hat's article: OpenShift 4.13, one Tesla T4 a node, drivers that are built or precompiled.
 
-The means are theirs (Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat OpenShift"): n and
-spread were not published. Kernel and image are those of a 4.13 release.
+The means are theirs (Red Hat, "How precompiled drivers improve NVIDIA GPU autoscaling on Red Hat OpenShift"); the
+article has no number of runs and no spread. Kernel and image are those of a 4.13 release.
+
+:func:`published` makes the registries of a lab of machines without drivers. The article's repository has finished
+modules of its driver for that kernel, of a newer driver, and of one that never comes up; and images that build them for
+any other kernel. The publishers are the article's, the next versions are invented, and everything is simulated.
 """
 
 from collections.abc import Mapping
@@ -9,7 +13,11 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
+from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY, builder_image, catalogue, driver_image
+from tessera_lab.drivers.driver_containers import broken
+from tessera_lab.drivers.driver_toolkit import driver_toolkit
+from tessera_lab.kubelet.images.catalogue import SimulatedImage
+from tessera_lab.simulation.cost_model import CostModel
 
 KERNEL = "5.14.0-284.25.1.el9_2.x86_64"
 OSTREE = "413.92.202307260246-0"
@@ -86,3 +94,24 @@ INTERNAL = Scenario(
 )
 
 SCENARIOS: Mapping[str, Scenario] = {each.name: each for each in (BUILT, PUBLIC, INTERNAL)}
+
+
+#: A driver that comes after the article's, and one that hangs for longer than anybody waits for it.
+NEWER, BROKEN = "535.104.05", "535.129.03"
+_HANGS = 7200.0
+
+
+def published() -> dict[str, Any]:
+    """The options of a cluster in that world."""
+    costs = CostModel()
+    name = f"{PUBLIC.repository}/{PUBLIC.image}"
+    images = {
+        f"{name}:{version}-{KERNEL}-{OS_TAG}": driver_image(version, costs, kernel=KERNEL)
+        for version in (VERSION, NEWER)
+    }
+    images |= {f"{name}:{version}-{OS_TAG}": builder_image(version, costs) for version in (VERSION, NEWER, BROKEN)}
+    images[f"{name}:{BROKEN}-{KERNEL}-{OS_TAG}"] = SimulatedImage(
+        size_mib=costs.precompiled_mib, program=broken("the driver does not come up", after=_HANGS)
+    )
+    images[DRIVER_TOOLKIT] = SimulatedImage(size_mib=costs.driver_toolkit_mib, program=driver_toolkit(costs))
+    return {"drivers": True, "kernel": KERNEL, "os_image": OS_IMAGE, "catalogue": catalogue(costs, images)}

@@ -1,18 +1,22 @@
 """Runs Tessera inside the lab as users install it: the manifests of ``deploy/``, each container the production process.
 
 A container reaches the API server under its service account: over HTTPS with a token where the lab listens, else
-without sockets under the same identity, so that RBAC holds either way.
+without sockets under the same identity, so that RBAC holds either way. An agent on a node that was started without
+cards finds no driver and waits for one, as on a real node (:class:`NoDriver`).
 """
 
+import asyncio
 import dataclasses
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tessera.agent.base.options import AgentOptions
+from tessera.agent.driver.driver_state import DriverHome
 from tessera.agent.driver.hardware import DriverBackend, SimulatedDriver
 from tessera.agent.main.lifecycle import live
 from tessera.controller.base.options import ControllerOptions
@@ -22,10 +26,11 @@ from tessera.kube.resources.meta import resource_for
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Kubelet
 from tessera.manifests import install_manifests
+from tessera.nvml.errors import DriverNotLoaded, NvmlError
+from tessera.nvml.worker import AsyncNvml
 from tessera.webhook.base.options import WebhookOptions
 from tessera.webhook.main.run import Webhook
 from tessera_lab.installation.image_resolver import SimulatedRegistry
-from tessera_lab.installation.missing_driver import NoDriver
 from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint
 from tessera_lab.kubelet.images.catalogue import Catalogue
 
@@ -162,3 +167,38 @@ async def apply(client: Client, manifests: Iterable[Mapping[str, Any]]) -> None:
     for manifest in manifests:
         metadata = manifest["metadata"]
         await client.apply(resource_for(manifest), metadata["name"], manifest, metadata.get("namespace"))
+
+
+class NoDriver:
+    """See :class:`tessera.agent.driver.hardware.Driver`; there is none, and none comes.
+
+    Args:
+        node: the node's name, for messages.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+
+    def has_library(self) -> bool:
+        """Its library is nowhere."""
+        return False
+
+    def nvml(self, _home: DriverHome) -> AsyncNvml:
+        """Nothing can be opened.
+
+        Raises:
+            DriverNotLoaded: always.
+        """
+        raise DriverNotLoaded(f"node {self._node} of the lab was started without cards")
+
+    def root(self, _home: DriverHome) -> Path | None:
+        """It has no files."""
+        return None
+
+    def needs_new_process(self, _error: NvmlError) -> bool:
+        """Waiting costs nothing."""
+        return False
+
+    async def watch(self, _notify: Callable[[], None]) -> None:
+        """Nothing happens."""
+        await asyncio.Event().wait()

@@ -1,11 +1,15 @@
-"""What a pod's status says, computed from the states of its containers.
+"""A pod's status, computed from the states of its containers.
 
 Phases, conditions, reasons and messages are kubelet's (``pkg/kubelet/kubelet_pods.go``, ``status/generate.go``). Pure:
-a record of each container in, a ``status`` for the API out. A container is started and ready while it runs; only those
-whose image has a program are asked by probes (:mod:`tessera_lab.kubelet.containers.probes`).
+a record of each container in, a ``status`` for the API out. A container is started and ready while it runs; kubelet
+probes only containers whose image has a program.
+
+After a reboot the runtime finds its containers dead and knows no more (containerd: exit code 255, reason ``Unknown``).
+Kubelet makes a new sandbox for a pod that may start again, and then its init containers run again as well; a pod that
+never restarts has ended (``pkg/kubelet/kuberuntime/kuberuntime_manager.go``, ``computePodActions``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -256,3 +260,29 @@ def _state(state: State) -> dict[str, Any]:
             if state.container_id:
                 ended["containerID"] = state.container_id
             return {"terminated": ended | ({"message": state.message} if state.message else {})}
+
+
+#: What containerd says of a container whose end it did not see.
+UNKNOWN_EXIT, UNKNOWN_REASON = 255, "Unknown"
+
+
+def gone_down(spec: Mapping[str, Any], containers: Iterable[ContainerRecord], now: float) -> None:
+    """Writes down that the node went down under the containers.
+
+    Args:
+        spec: the pod's.
+        containers: its containers; changed in place.
+        now: seconds since 1970, when the runtime notices.
+    """
+    again = spec.get("restartPolicy") != "Never"
+    for record in containers:
+        if isinstance(record.state, Running):
+            record.state = Terminated(
+                exit_code=UNKNOWN_EXIT,
+                started=record.state.started,
+                finished=now,
+                container_id=record.container_id,
+                reason=UNKNOWN_REASON,
+            )
+        if again and record.role is Role.INIT and isinstance(record.state, Terminated):
+            record.last, record.state = record.state, Waiting("PodInitializing")

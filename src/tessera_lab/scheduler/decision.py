@@ -12,10 +12,14 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.scheduler.filters.node_affinity import pinned_names, preferred_weight, selector_matches
+from tessera_lab.scheduler.filters.node_placement import (
+    Refusal,
+    pinned_names,
+    preferred_weight,
+    selector_matches,
+    untolerated,
+)
 from tessera_lab.scheduler.filters.pod_affinity import affinity_filter
-from tessera_lab.scheduler.filters.refusal import Refusal
-from tessera_lab.scheduler.filters.taints import untolerated
 from tessera_lab.scheduler.filters.topology_spread import spread_filter
 from tessera_lab.scheduler.filters.volumes import Plan, volume_filter
 from tessera_lab.scheduler.state.node_cache import HOSTNAME, Cluster, Node, PodNeeds

@@ -1,9 +1,13 @@
-"""Keeps the parts of a lab running: what fails ends itself, and nothing beside it.
+"""Keeps the parts of a lab running: a part that fails ends itself and no other part, and starts again after a pause.
 
-A cluster survives its own programs. systemd starts a kubelet again, a kubelet starts scheduler and controller manager
-again, and each with growing pauses. So it is here: an error that a part did not foresee is logged with its traceback,
-ends that part, and the part starts anew from what the API server has. One object that a part cannot take spoils what
-the part would have done with that object.
+A real cluster survives its own programs: systemd starts a kubelet again, a kubelet starts scheduler and controller
+manager again, each after growing pauses. Here an error that a part did not foresee is logged with its traceback, ends
+that part, and the part starts again from what the API server has. An object that a part cannot handle only stops that
+part's work on that object.
+
+The pauses are kubelet's. The first restart is immediate, then 10 s, 20 s, ... up to five minutes; a run of ten minutes
+makes the next restart immediate again (``pkg/kubelet/kubelet.go``: ``backOffPeriod``, ``MaxContainerBackOff``). A
+container that could not even be created is tried again after 10 s, without growth (``backOffPeriod`` of pod workers).
 """
 
 import asyncio
@@ -14,7 +18,47 @@ from typing import Any, Never, TypeVar
 from tessera.clock import Clock
 from tessera.kube.resources.meta import key_of
 from tessera.kube.watch.informer import Event, EventKind, Informer
-from tessera_lab.simulation.restart_backoff import FIRST, LONGEST, CrashBackoff
+
+#: Seconds.
+FIRST = 10.0
+LONGEST = 300.0
+FORGIVEN_AFTER = 600.0
+CREATE_RETRY = 10.0
+
+
+class CrashBackoff:
+    """The back-off of one container."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def after(self, ran: float) -> float:
+        """Seconds to wait after a run of ``ran`` seconds."""
+        if ran >= FORGIVEN_AFTER:
+            self._next = 0.0
+        pause = self._next
+        self._next = min(LONGEST, pause * 2 or FIRST)
+        return pause
+
+
+class PullBackoff:
+    """The back-off of one container's image: 10 s after the first failure, then twice as long, up to five minutes.
+
+    Attributes:
+        due: when the next pull may begin, monotonic seconds.
+        why: what the last one failed with.
+    """
+
+    def __init__(self) -> None:
+        self.due = 0.0
+        self.why = ""
+        self._next = FIRST
+
+    def failed(self, now: float, why: str) -> None:
+        """A pull failed."""
+        self.due, self.why = now + self._next, why
+        self._next = min(LONGEST, self._next * 2)
+
 
 T = TypeVar("T")
 

@@ -11,6 +11,9 @@ Two ways to run it:
   pending (a container that will end, an image that is being pulled). Otherwise the loop waits like any other.
 
 Time starts at zero and is shown as dates by :class:`tessera.clock.LoopClock`.
+
+:class:`CountedClock` counts the simulated waits that are sure to end: while there are any, a lab on virtual time may
+jump ahead.
 """
 
 import asyncio
@@ -22,6 +25,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar, TypeVarTuple
+
+from tessera.clock import Clock
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -211,3 +216,35 @@ class _Selector(selectors.BaseSelector):
 
     def get_map(self) -> Any:
         return self._inner.get_map()
+
+
+class CountedClock:
+    """A clock that counts who sleeps on it; for simulated hardware, where each sleep is a call under way.
+
+    Attributes:
+        pending: sleeps under way.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.pending = 0
+
+    def now(self) -> float:
+        """See :meth:`.Clock.now`."""
+        return self._clock.now()
+
+    def monotonic(self) -> float:
+        """See :meth:`.Clock.monotonic`."""
+        return self._clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """See :meth:`.Clock.sleep`."""
+        self.pending += 1
+        try:
+            await self._clock.sleep(seconds)
+        finally:
+            self.pending -= 1
+
+    async def rest(self, seconds: float) -> None:
+        """Sleeps without being counted: nothing comes of this wait by itself."""
+        await self._clock.sleep(seconds)

@@ -12,10 +12,9 @@ from tessera_lab.workloads.apps.job import JobController
 from tessera_lab.workloads.apps.replicaset import ReplicaSetController
 from tessera_lab.workloads.apps.statefulset import StatefulSetController
 from tessera_lab.workloads.base.mirrors import Mirrors
-from tessera_lab.workloads.network.endpoints import EndpointsController
-from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle
-from tessera_lab.workloads.nodes.node_taints import NodeTaints
+from tessera_lab.workloads.nodes.node_lifecycle import NodeLifecycle, NodeTaints
 from tessera_lab.workloads.nodes.pod_garbage import PodGarbageCollector
+from tessera_lab.workloads.objects.endpoints import EndpointsController
 from tessera_lab.workloads.objects.garbage_collector import GarbageCollector
 from tessera_lab.workloads.objects.metadata_mirror import Inventory
 from tessera_lab.workloads.objects.namespaces import NamespaceContents, NamespaceDeletion

@@ -15,8 +15,8 @@ from tessera.agent.driver.kubelet_gate import EMPTY_LISTS_TIMEOUT, GatedKubelet
 from tessera.clock import Clock, LoopClock, SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import Allocation, Device, Kubelet, PluginError, PluginOptions, PreferredRequest
+from tessera_lab.kubelet.device_plugins.grpc_servers import RegistrationServer
 from tessera_lab.kubelet.device_plugins.inprocess import InProcessKubelet
-from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
 from tessera_lab.kubelet.devices.checkpoint import MemoryCheckpoint
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.simulation.virtual_time import run_virtual

@@ -12,8 +12,7 @@ import pytest
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
 from tessera.kubelet.interfaces import PluginError
-from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
-from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
+from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -12,8 +12,7 @@ from tests.agent.sharing.conftest import GPU, SHARED, SLICE_4, WHOLE
 
 from tessera.clock import SystemClock
 from tessera.kubelet.grpc import GrpcKubelet
-from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
-from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
+from tessera_lab.kubelet.device_plugins.grpc_servers import PodResourcesServer, RegistrationServer
 from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from tessera.driver.build.states import Retries
 from tessera.driver.pool import PoolKey
 from tessera.kube.resources import JOBS, NAMESPACES, RESOURCE_QUOTAS, SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
-from tessera_lab.drivers.driver_catalogue import catalogue
-from tessera_lab.drivers.image_builds import image_build
+from tessera_lab.cluster.options import parse_nodes
+from tessera_lab.drivers.driver_catalogue import catalogue, image_build
 from tessera_lab.kubelet.images.catalogue import SimulatedImage
 from tessera_lab.simulation.cost_model import CostModel
 from tessera_lab.simulation.virtual_time import run_virtual

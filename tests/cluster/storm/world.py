@@ -11,7 +11,7 @@ from tests.cluster.driverlab import BEGAN, COSTS, NEWER, VERSION, builder, node,
 
 from tessera.clock import LoopClock
 from tessera.driver.resolution import Outcome
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.drivers.driver_catalogue import INTERNAL_REGISTRY
 from tessera_lab.drivers.driver_toolkit import driver_toolkit
 from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage

@@ -20,7 +20,7 @@ from tessera.driver.pool import PoolKey
 from tessera.driver.resolution import Outcome
 from tessera.kube.resources import CONFIGMAPS, JOBS, NAMESPACES, SERVICE_ACCOUNTS
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.drivers.driver_catalogue import catalogue, driver_image
 from tessera_lab.installation.image_resolver import SimulatedRegistry
 from tessera_lab.simulation.cost_model import CostModel

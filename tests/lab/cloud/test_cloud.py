@@ -14,7 +14,7 @@ from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.machine_objects import NAMESPACE
 from tessera_lab.cloud.node_groups import Delay, InstanceState, NodeGroup
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 from tessera_lab.simulation.virtual_time import run_virtual
 
 START = 1_800_000_000

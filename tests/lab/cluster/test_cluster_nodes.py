@@ -14,7 +14,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import DAEMONSETS, NODES, PODS
 from tessera.nvml.hardware import DRIVER_VERSION
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import NodeSpec, parse_nodes
+from tessera_lab.cluster.options import NodeSpec, parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
 RHCOS = "Red Hat Enterprise Linux CoreOS 413.92.202402131523-0 (Plow)"

@@ -33,7 +33,7 @@ from tessera.kube.resources import (
 )
 from tessera.kubelet.interfaces import Allocation, Device, PluginOptions, PreferredRequest
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
 PARTS = tuple(os.fspath(Path(tessera_lab.__file__).parent / name) for name in ("kubelet", "scheduler", "workloads"))

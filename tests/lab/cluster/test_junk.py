@@ -17,7 +17,7 @@ from tessera.kube.resources import PODS
 from tessera.kube.transport.interface import Request
 from tessera_lab.apiserver.main.inprocess_transport import InProcessTransport
 from tessera_lab.cluster.cluster import ADMIN, Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 
 Obj = dict[str, Any]

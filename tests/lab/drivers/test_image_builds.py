@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.driver.resolution import Outcome
-from tessera_lab.drivers.image_builds import image_build
+from tessera_lab.drivers.driver_catalogue import image_build
 from tessera_lab.kubelet.images.catalogue import Catalogue
 from tessera_lab.simulation.cost_model import CostModel
 

@@ -18,7 +18,7 @@ from tessera.provisioning.experiments.autoscale import Autoscale
 from tessera.provisioning.experiments.policyreset import PolicyReset
 from tessera.provisioning.experiments.results import Samples, contrast, read_results, write_results
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.installation.install import apply
 from tessera_lab.simulation.virtual_time import run_virtual
 

@@ -8,7 +8,6 @@ import yaml
 
 from tessera.kube.transport.interface import Request, Response
 from tessera_lab.apiserver.authz.identity import Identities
-from tessera_lab.apiserver.handlers import pod_logs
 from tessera_lab.apiserver.handlers.read_handler import Reading
 from tessera_lab.apiserver.handlers.request_bodies import (
     delete_options,
@@ -19,7 +18,7 @@ from tessera_lab.apiserver.handlers.request_bodies import (
     write_options,
 )
 from tessera_lab.apiserver.handlers.review_handler import Reviews
-from tessera_lab.apiserver.handlers.subresource_handler import Subresources
+from tessera_lab.apiserver.handlers.subresource_handler import Subresources, read_pod_logs
 from tessera_lab.apiserver.handlers.write_handler import Transform, Writing
 from tessera_lab.apiserver.interfaces import Cause, GroupResource, Obj
 from tessera_lab.apiserver.patch.json_patch import APPLY, JSON_PATCH, MERGE, STRATEGIC, json_patch, merge_patch
@@ -108,7 +107,7 @@ class Dispatch:
             StatusError: refused.
         """
         if (ask.resource.plural, ask.route.subresource) == ("pods", "log"):
-            return pod_logs.answer(ask, self._reading.find(ask).obj, self._core.parts.logs)
+            return read_pod_logs(ask, self._reading.find(ask).obj, self._core.parts.logs)
         if self._subresources.covers(ask):
             patch = self._patch(ask) if ask.route.verb == "patch" else None
             code, document = await self._subresources.answer(ask, patch)

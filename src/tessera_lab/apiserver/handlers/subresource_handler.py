@@ -1,15 +1,20 @@
-"""Subresources that are more than a part of their object: scale, binding, eviction, token; 501 for others."""
+"""Subresources with behaviour of their own: scale, binding, eviction, token and log. Others are answered 501.
 
+``scale`` reads an ``autoscaling/v1`` Scale from an object and writes it back. ``pods/log`` answers the whole log or its
+last lines; following a log, and choosing lines by time or bytes, is answered 501.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from tessera.kube.transport.interface import Response
 from tessera_lab.apiserver.authz.identity import DEFAULT_LIFE, SHORTEST_LIFE, Identities
 from tessera_lab.apiserver.handlers.read_handler import Reading
 from tessera_lab.apiserver.handlers.request_bodies import check_type, read_body
-from tessera_lab.apiserver.handlers.scale import scale_of, scaled
 from tessera_lab.apiserver.handlers.write_handler import Transform, Writing
-from tessera_lab.apiserver.interfaces import Cause, GroupResource, Obj
+from tessera_lab.apiserver.interfaces import Cause, GroupResource, Logs, Obj
 from tessera_lab.apiserver.pods.binding_and_eviction import (
     bound,
     budgets_for,
@@ -18,7 +23,8 @@ from tessera_lab.apiserver.pods.binding_and_eviction import (
     set_condition,
 )
 from tessera_lab.apiserver.request.server_state import Ask, Core
-from tessera_lab.apiserver.status import invalid, not_implemented
+from tessera_lab.apiserver.resource_types import ScalePaths
+from tessera_lab.apiserver.status import StatusError, bad_request, invalid, not_implemented
 from tessera_lab.apiserver.storage.store import Stored, copied
 
 BUDGETS = GroupResource("policy", "poddisruptionbudgets")
@@ -143,3 +149,137 @@ class Subresources:
 def _conditioned(pod: Obj, condition: Obj) -> Obj:
     set_condition(pod, condition)
     return pod
+
+
+_NOT_PLAYED = ("sinceSeconds", "sinceTime", "timestamps", "limitBytes", "stream")
+
+
+def read_pod_logs(ask: Ask, pod: Mapping[str, Any], logs: Logs | None) -> Response:
+    """The log as text.
+
+    Raises:
+        StatusError: 400 in Kubernetes' words, or 501.
+    """
+    if logs is None:
+        raise not_implemented("the log subresource of pods")
+    _check_options(ask)
+    container = _container(ask.query.text("container"), pod)
+    try:
+        lines = list(logs(ask.namespace, ask.route.name, container))
+    except LookupError:
+        why = f'container "{container}" in pod "{ask.route.name}" is waiting to start: {_waiting(pod, container)}'
+        raise bad_request(why) from None
+    tail = ask.query.number("tailLines")
+    if tail is not None:
+        lines = lines[len(lines) - tail :] if tail < len(lines) else lines
+    return Response(
+        status=200,
+        headers={"content-type": "text/plain"},
+        body="".join(f"{line}\n" for line in lines).encode(),
+    )
+
+
+def _check_options(ask: Ask) -> None:
+    for name in _NOT_PLAYED:
+        if ask.query.text(name) not in {"", "false"}:
+            raise not_implemented(f"{name} of the log subresource of pods")
+    if ask.query.flag("follow"):
+        raise not_implemented("following a log")
+    if ask.query.flag("previous"):
+        raise not_implemented("the log of a previous container")
+
+
+def _container(asked: str, pod: Mapping[str, Any]) -> str:
+    spec = pod["spec"]
+    apps = [each["name"] for each in spec["containers"]]
+    names = [each["name"] for each in spec.get("initContainers") or ()] + apps
+    name = pod["metadata"]["name"]
+    if asked:
+        if asked not in names:
+            raise bad_request(f"container {asked} is not valid for pod {name}")
+        return asked
+    if len(apps) > 1:
+        raise bad_request(f"a container name must be specified for pod {name}, choose one of: [{' '.join(names)}]")
+    first: str = apps[0]
+    return first
+
+
+def _waiting(pod: Mapping[str, Any], container: str) -> str:
+    status = pod.get("status") or {}
+    for each in status.get("containerStatuses") or ():
+        if each["name"] == container:
+            return str((each.get("state") or {}).get("waiting", {}).get("reason") or "ContainerCreating")
+    return "ContainerCreating"
+
+
+Read = Mapping[str, Any]
+
+
+def _at(obj: Read, path: str) -> Any:
+    value: Any = obj
+    for step in path.strip(".").split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def scale_of(obj: Read, paths: ScalePaths) -> Obj:
+    """The object's Scale."""
+    meta = obj["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    status: Obj = {"replicas": _at(obj, paths.status_replicas) or 0}
+    selector = selector_text(_at(obj, paths.selector)) if paths.selector else ""
+    if selector:
+        status["selector"] = selector
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: meta[key] for key in kept if key in meta},
+        "spec": {"replicas": _at(obj, paths.replicas) or 0},
+        "status": status,
+    }
+
+
+def scaled(obj: Obj, scale: Read, paths: ScalePaths) -> Obj:
+    """The object with the Scale's replicas, resourceVersion and uid, which the update then checks.
+
+    Raises:
+        StatusError: 422, replicas is negative; 400, it is no number.
+    """
+    replicas = (scale.get("spec") or {}).get("replicas", 0)
+    if not isinstance(replicas, int) or isinstance(replicas, bool):
+        raise StatusError(400, "BadRequest", f"spec.replicas: expected an integer, got {replicas!r}")
+    if replicas < 0:
+        text = f"Invalid value: {replicas}: must be greater than or equal to 0"
+        cause = Cause(field="spec.replicas", reason="FieldValueInvalid", message=text)
+        raise invalid("autoscaling", "Scale", obj["metadata"]["name"], [cause])
+    *parents, last = paths.replicas.strip(".").split(".")
+    place = obj
+    for step in parents:
+        place = place.setdefault(step, {})
+    place[last] = replicas
+    given = scale.get("metadata") or {}
+    for key in ("resourceVersion", "uid"):
+        if given.get(key):
+            obj["metadata"][key] = given[key]
+    return obj
+
+
+def selector_text(selector: Any) -> str:
+    """A LabelSelector, or a selector that is text already, as the query parameter writes it."""
+    if not selector:
+        return ""
+    if isinstance(selector, str):
+        return selector
+    parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    for rule in sorted(selector.get("matchExpressions") or (), key=lambda each: each["key"]):
+        values = ",".join(sorted(rule.get("values") or ()))
+        match rule["operator"]:
+            case "In":
+                parts.append(f"{rule['key']} in ({values})")
+            case "NotIn":
+                parts.append(f"{rule['key']} notin ({values})")
+            case "Exists":
+                parts.append(rule["key"])
+            case _:
+                parts.append(f"!{rule['key']}")
+    return ",".join(parts)

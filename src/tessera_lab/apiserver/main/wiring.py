@@ -1,4 +1,8 @@
-"""Built-in types with their schemas, table columns and merge rules; and the objects that every cluster starts with."""
+"""Built-in types with their schemas, table columns and merge rules; and the objects that every cluster starts with.
+
+Events are served as ``v1`` and as ``events.k8s.io/v1`` over one storage; the two versions name their fields
+differently, and the conversion is here.
+"""
 
 from collections.abc import Iterable
 
@@ -8,7 +12,6 @@ from tessera_lab.apiserver.authz.rbac import GROUP as RBAC_GROUP
 from tessera_lab.apiserver.authz.rbac import bootstrap_roles
 from tessera_lab.apiserver.interfaces import GroupResource, Obj
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
-from tessera_lab.apiserver.kinds.event_versions import CORE_EVENTS, to_core_event, to_new_event
 from tessera_lab.apiserver.request.server_state import Core
 from tessera_lab.apiserver.resource_types import Node, ResourceType
 from tessera_lab.apiserver.schemas.builtin_schema import builtin_schema
@@ -92,3 +95,27 @@ def _priority(name: str, value: int) -> Obj:
         "description": "Used for system critical pods that must not be moved from their current node.",
         "preemptionPolicy": "PreemptLowerPriority",
     }
+
+
+CORE_EVENTS = GroupResource("", "events")
+#: Field names in ``events.k8s.io/v1`` and in ``v1``.
+_NAMES = {
+    "note": "message",
+    "regarding": "involvedObject",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+_BACK = {core: new for new, core in _NAMES.items()}
+
+
+def to_core_event(obj: Obj) -> Obj:
+    """An ``events.k8s.io/v1`` Event as ``v1`` keeps it."""
+    return {_NAMES.get(key, key): value for key, value in obj.items()}
+
+
+def to_new_event(obj: Obj) -> Obj:
+    """A ``v1`` Event as ``events.k8s.io/v1`` shows it."""
+    return {_BACK.get(key, key): value for key, value in obj.items()}

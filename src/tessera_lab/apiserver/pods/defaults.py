@@ -1,8 +1,12 @@
-"""What a pod means where it says nothing: ``k8s.io/kubernetes/pkg/apis/core/v1/defaults.go``. Pure, in place.
+"""Defaults of a pod's fields: ``k8s.io/kubernetes/pkg/apis/core/v1/defaults.go``. Pure, in place.
 
 A pod and a pod template do not get the same defaults. Requests from limits, service links and host ports are set in
 pods only (``SetDefaults_Pod``); a template keeps what its author wrote, so that the next ``kubectl apply`` of another
-amount finds no field that nobody wrote.
+amount does not meet an old default.
+
+A new pod's ``matchLabelKeys`` and ``mismatchLabelKeys`` are written into its label selectors, since the scheduler reads
+the selectors alone (``applyMatchLabelKeysAndMismatchLabelKeys`` of
+``k8s.io/kubernetes/pkg/registry/core/pod/strategy.go``).
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +15,6 @@ from typing import Any
 
 from tessera.kube.quantity import format_quantity, parse_quantity
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.pods.label_keys import merge_label_keys
 
 #: How long a pod may take to end, seconds.
 TERMINATION_GRACE = 30
@@ -194,3 +197,34 @@ def quality(spec: Obj) -> str:
     if all(len(limit) == len(counted) and limit == request for limit, request in zip(limits, requests, strict=True)):
         return "Guaranteed"
     return "Burstable"
+
+
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+def merge_label_keys(pod: Obj) -> None:
+    """Adds one test per key that the pod has as a label, to every selector that is set."""
+    labels = pod["metadata"].get("labels") or {}
+    for rule in _rules(pod["spec"]):
+        selector = rule.get("labelSelector")
+        if selector is None:
+            continue
+        added = [
+            {"key": key, "operator": operator, "values": [labels[key]]}
+            for field, operator in (("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn"))
+            for key in rule.get(field) or ()
+            if key in labels
+        ]
+        if added:
+            selector["matchExpressions"] = [*(selector.get("matchExpressions") or ()), *added]
+
+
+def _rules(spec: Mapping[str, Any]) -> Iterator[Obj]:
+    """Pod affinity terms of all kinds, and spread constraints."""
+    affinity = spec.get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        terms = affinity.get(kind) or {}
+        yield from terms.get(_REQUIRED) or ()
+        yield from (each["podAffinityTerm"] for each in terms.get(_PREFERRED) or () if each.get("podAffinityTerm"))
+    yield from spec.get("topologySpreadConstraints") or ()

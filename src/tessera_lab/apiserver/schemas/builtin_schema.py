@@ -13,8 +13,8 @@ from typing import Any
 from tessera_lab.apiserver.field_errors import child, required, unsupported
 from tessera_lab.apiserver.interfaces import Cause, Obj
 from tessera_lab.apiserver.schemas import Definition, Library, library
-from tessera_lab.apiserver.schemas.base64_fields import base64_flaw
 from tessera_lab.apiserver.schemas.compiled_schema import QUANTITY, Shapes, blank, is_time
+from tessera_lab.apiserver.schemas.formats import base64_flaw
 from tessera_lab.apiserver.status import bad_request
 
 #: Definitions, by the last part of their name, whose required fields the server's validation asks for.

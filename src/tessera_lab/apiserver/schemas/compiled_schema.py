@@ -12,7 +12,7 @@ from typing import Any
 
 from tessera.clock import parse_rfc3339
 from tessera_lab.apiserver.schemas import Definition, Library
-from tessera_lab.apiserver.schemas.base64_fields import is_base64
+from tessera_lab.apiserver.schemas.formats import is_base64
 
 QUANTITY = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?\d+))?")
 

@@ -1,7 +1,8 @@
-"""String formats and patterns of OpenAPI schemas, as kube-apiserver reads them.
+"""String formats and patterns of OpenAPI schemas, and fields of bytes, as kube-apiserver reads them. Pure.
 
-A format that Kubernetes does not know is ignored, so it is here. Patterns are Go's RE2 there and Python's ``re`` here:
-``go_pattern`` translates what differs and refuses what cannot be told.
+A format that Kubernetes does not know is ignored, as kube-apiserver does. Patterns are RE2 in Go and ``re`` in Python:
+``go_pattern`` translates the differences and refuses a pattern that it cannot translate. Bytes are base64 in JSON; the
+messages about wrong base64 are those of Go's ``encoding/base64``.
 """
 
 import base64
@@ -103,3 +104,45 @@ def go_pattern(pattern: str) -> re.Pattern[str]:
         re.error: the pattern is not valid, or has something that Go refuses.
     """
     return re.compile(_GO_END.sub(_translate, pattern), re.ASCII)
+
+
+#: Bytes that Go skips wherever they stand.
+_LINES = re.compile(r"[\r\n]+")
+_GOOD = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_LETTERS = re.compile(r"[A-Za-z0-9+/\r\n]*")
+_QUANTUM = 4
+
+
+def is_base64(text: str) -> bool:
+    """Whether a field of bytes may hold the text."""
+    return _GOOD.fullmatch(_LINES.sub("", text) if "\n" in text or "\r" in text else text) is not None
+
+
+def base64_flaw(text: str) -> str:
+    """What Go says of a text that is not base64; empty for one that is."""
+    return "" if is_base64(text) else f"illegal base64 data at input byte {_flaw(text)}"
+
+
+def _flaw(text: str) -> int:
+    """The byte at which Go stops."""
+    data = text.encode()
+    letters = _LETTERS.match(text)
+    assert letters is not None  # the empty text matches
+    stop = letters.end()
+    over = sum(each not in b"\r\n" for each in data[:stop]) % _QUANTUM
+    if stop == len(data):
+        return stop - over
+    if data[stop : stop + 1] != b"=" or over < _QUANTUM // 2:
+        return stop
+    missing = _QUANTUM - over
+    for _ in range(missing):
+        while data[stop : stop + 1] in {b"\r", b"\n"}:
+            stop += 1
+        if stop == len(data):
+            return stop
+        if data[stop : stop + 1] != b"=":
+            return stop - 1
+        stop += 1
+    while data[stop : stop + 1] in {b"\r", b"\n"}:
+        stop += 1
+    return stop

@@ -1,13 +1,15 @@
 r"""Bodies in ``application/vnd.kubernetes.protobuf``, which kubectl sends for ``create`` of typed kinds and ``auth``.
 
 Form: ``k8s\0``, then a ``runtime.Unknown`` that names apiVersion and kind and holds the message. The table of field
-numbers (``schemas/protobuf.json``, made by ``scripts/protobuf_fields.py``) says how each field is called in JSON and
-whether its zero means absence. A kind or field that is not in the table is refused: guessing would lose data silently.
+numbers (``schemas/protobuf.json``, made by ``scripts/protobuf_fields.py``) has each field's JSON name and type.
+
+Why no library: the ``protobuf`` package reads messages only with their descriptors, which no Python package of
+Kubernetes ships; generated classes for over 200 messages would cost more to load than the few bodies that arrive here.
 """
 
 import base64
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,7 +19,6 @@ import msgspec
 from tessera.clock import rfc3339, rfc3339_micro
 from tessera_lab.apiserver import schemas
 from tessera_lab.apiserver.interfaces import Obj
-from tessera_lab.apiserver.schemas.wire import fields, signed
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 MAGIC = b"k8s\x00"
@@ -149,3 +150,56 @@ def _special(parts: Mapping[int, int | bytes], kind: str) -> Any:
             return _bytes(parts.get(3, b"")).decode() if parts.get(1) else signed(_number(parts.get(2, 0)))
         case _:
             return msgspec.json.decode(_bytes(parts.get(1, b"{}")) or b"{}")
+
+
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Number and value of each field: an unsigned integer, or bytes (length-delimited and fixed ones).
+
+    Raises:
+        ValueError: the bytes are no message, or cut short.
+    """
+    at = 0
+    while at < len(message):
+        key, at = varint(message, at)
+        kind, number = key & 7, key >> 3
+        if number == 0:
+            raise ValueError("protobuf field number 0 is not valid")
+        if kind == VARINT:
+            value, at = varint(message, at)
+            yield number, value
+            continue
+        if kind == BYTES:
+            length, at = varint(message, at)
+        elif kind in (FIXED64, FIXED32):
+            length = 8 if kind == FIXED64 else 4
+        else:
+            raise ValueError(f"protobuf wire type {kind} of field {number} is not valid")
+        if at + length > len(message):
+            raise ValueError(f"protobuf field {number} is cut short: {length} bytes announced")
+        yield number, message[at : at + length]
+        at += length
+
+
+def varint(message: bytes, at: int) -> tuple[int, int]:
+    """The variable-length integer at a position, and the position behind it.
+
+    Raises:
+        ValueError: it does not end, or is longer than 64 bits.
+    """
+    value = shift = 0
+    while at < len(message) and shift < 70:
+        byte = message[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("protobuf integer is cut short or too long")
+
+
+def signed(value: int) -> int:
+    """The two's complement reading of a 64-bit integer: ``int32`` and ``int64`` fields."""
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,12 +1,20 @@
-"""Which strategy and which rule for names each kind has."""
+"""The strategy of each kind: what happens to its objects on their way in, beyond what happens to every kind.
 
-from collections.abc import Mapping
+A :class:`Strategy` is a set of pure functions over JSON values; the write handler calls them in the order of the
+attributes. A kind without one behaves plainly: ``status`` changes only through its subresource, everything else is
+stored as sent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from tessera_lab.apiserver.admission.policies.configuration_rules import check_binding, check_policy
 from tessera_lab.apiserver.admission.webhooks.configuration_rules import check_webhooks
 from tessera_lab.apiserver.crd.definition_controller import established, fill_names, reestablished
 from tessera_lab.apiserver.crd.definition_rules import check_crd
-from tessera_lab.apiserver.interfaces import GroupResource
+from tessera_lab.apiserver.interfaces import Cause, GroupResource, Obj
 from tessera_lab.apiserver.kinds import defaults, network_rules
 from tessera_lab.apiserver.kinds import volume_rules as volumes
 from tessera_lab.apiserver.kinds.data_rules import config_map_causes, data_update, secret_causes, secret_update
@@ -23,7 +31,53 @@ from tessera_lab.apiserver.pods.defaults import default_pod, new_pod
 from tessera_lab.apiserver.pods.rules import pod_causes
 from tessera_lab.apiserver.pods.updates import pod_update_causes
 from tessera_lab.apiserver.resource_types import ResourceType
-from tessera_lab.apiserver.strategy import Strategy
+
+Read = Mapping[str, Any]
+
+
+def _nothing(obj: Obj) -> None:
+    del obj
+
+
+def _no_cause(obj: Read) -> Sequence[Cause]:
+    del obj
+    return ()
+
+
+def _no_update_cause(obj: Read, old: Read) -> Sequence[Cause]:
+    del obj, old
+    return ()
+
+
+def _no_update(obj: Obj, old: Read) -> None:
+    del obj, old
+
+
+class Strategy(msgspec.Struct, frozen=True, kw_only=True):
+    """Hooks of one kind.
+
+    Attributes:
+        default: fills in defaults, on every write but those of the status subresource.
+        default_status: the same for the status subresource.
+        prepare_create: sets what a new object of the kind starts with; ``status`` is empty already.
+        prepare_update: restores what an update of the main resource must not touch, besides ``status``.
+        validate, validate_update, validate_status: what is wrong; an update is checked by both of the first.
+        prepare_delete: changes the state in which a dying object stays.
+        unconditional: whether an update may leave the resourceVersion out.
+        returns_deleted: an immediate delete answers with the object, not with a Status.
+    """
+
+    default: Callable[[Obj], None] = _nothing
+    default_status: Callable[[Obj], None] = _nothing
+    prepare_create: Callable[[Obj], None] = _nothing
+    prepare_update: Callable[[Obj, Read], None] = _no_update
+    validate: Callable[[Read], Sequence[Cause]] = _no_cause
+    validate_update: Callable[[Read, Read], Sequence[Cause]] = _no_update_cause
+    validate_status: Callable[[Read, Read], Sequence[Cause]] = _no_update_cause
+    prepare_delete: Callable[[Obj], None] = _nothing
+    unconditional: bool = True
+    returns_deleted: bool = False
+
 
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"

@@ -24,7 +24,7 @@ from tessera_lab.cloud.autoscaler.rules import (
 )
 from tessera_lab.cloud.cloud import Cloud
 from tessera_lab.cloud.node_groups import InstanceState
-from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.virtual_time import CountedClock
 
 #: By this label the Cluster API provider knows nodes that will have cards.
 GPU_LABEL = "cluster-api/accelerator"

@@ -19,11 +19,10 @@ from tessera.nvml.errors import NvmlError
 from tessera_lab.kubelet.containers.cdi import CdiError
 from tessera_lab.kubelet.containers.environment import ConfigError, command_line
 from tessera_lab.kubelet.containers.image_pulling import Pulling, duration
-from tessera_lab.kubelet.containers.program_run import ProgramRun
+from tessera_lab.kubelet.containers.probes import ProgramRun
 from tessera_lab.kubelet.containers.runtime import Created, Runtime
 from tessera_lab.kubelet.pod_status import ContainerRecord, Role, Running, Terminated, Waiting
-from tessera_lab.simulation.restart_backoff import CREATE_RETRY, CrashBackoff
-from tessera_lab.simulation.supervision import being_cancelled, one_line_of
+from tessera_lab.simulation.supervision import CREATE_RETRY, CrashBackoff, being_cancelled, one_line_of
 
 Json = Mapping[str, Any]
 

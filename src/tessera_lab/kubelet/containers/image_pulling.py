@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 from tessera.clock import Clock
 from tessera_lab.kubelet.images.node_images import NodeImages, PullError
 from tessera_lab.kubelet.pod_status import ContainerRecord
-from tessera_lab.simulation.restart_backoff import CREATE_RETRY, PullBackoff
+from tessera_lab.simulation.supervision import CREATE_RETRY, PullBackoff
 
 
 class Teller(Protocol):

@@ -1,19 +1,19 @@
-"""What a container on a node is started with: the context of one that runs for real, or of its image's program."""
+"""Starts a container: as a real process of Tessera (through the injected entrypoint), or as its image's program."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tessera.clock import Clock
 from tessera.nvml.simulated import SimulatedMachine
-from tessera_lab.kubelet.containers.real_containers import exit_code, is_own
 from tessera_lab.kubelet.containers.runtime import Created
 from tessera_lab.kubelet.context import ContainerContext, Direct, Entrypoint, Grpc
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext, RunClock
 from tessera_lab.kubelet.images.node_images import NodeImages
-from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
 
@@ -111,3 +111,24 @@ class Launcher:
             log=log,
         )
         return image.program, context
+
+
+#: Tessera's commands that are run for real.
+OWN_COMMANDS = frozenset({"agent", "controller", "webhook"})
+
+
+def is_own(argv: Sequence[str]) -> bool:
+    """Whether the container is one of Tessera's processes."""
+    return len(argv) > 1 and argv[0].rsplit("/", 1)[-1] == "tessera" and argv[1] in OWN_COMMANDS
+
+
+async def exit_code(entrypoint: Entrypoint, context: ContainerContext) -> int:
+    """Runs the process to its end; one that raises ends with 1 and its traceback in the container's log."""
+    try:
+        return await entrypoint(context)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    except Exception:  # noqa: BLE001 - a process that dies ends its container, not the lab
+        for line in traceback.format_exc().splitlines():
+            context.log(line)
+        return 1

@@ -1,4 +1,4 @@
-"""Probes of simulated containers whose image has a program: when kubelet asks, and what follows from the answers.
+"""Probes of simulated containers whose image has a program: when kubelet probes, and how it reacts to the answers.
 
 Times are kubelet's (``pkg/kubelet/prober/worker.go``): each probe has a ticker that began when the pod did, so a probe
 is made at a tick, not before ``initialDelaySeconds`` after the container's start; readiness is asked for at once when
@@ -7,16 +7,18 @@ the container has started, since a container that is not ready triggers its prob
 
 Nothing here asks again and again: between two answers that are the same no timer runs, so a probe of one second costs
 a lab on virtual time no more than one of a minute. A probe that goes on failing is therefore told once, not each time.
+
+:class:`ProgramRun` is one run of an image's program with the probes that watch it.
 """
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
-from tessera_lab.kubelet.images.image_programs import Health, RunClock
+from tessera_lab.kubelet.images.image_programs import Health, ProgramContext, RunClock, exit_code
 
 Json = Mapping[str, Any]
 
@@ -158,3 +160,55 @@ class Probing:
         seconds = moment - self._clock.monotonic()
         if seconds > 0:
             await self._clock.sleep(seconds)
+
+
+#: Exit code of a container that was killed.
+KILLED_EXIT = 137
+
+
+class ProgramRun:
+    """A container that does what its image's program does.
+
+    Args:
+        program: the image's.
+        context: what it knows.
+        probing: its probes.
+
+    Attributes:
+        killed_by_probe: its startup probe failed too often.
+    """
+
+    def __init__(
+        self, program: Callable[[ProgramContext], Awaitable[int]], context: ProgramContext, probing: Probing
+    ) -> None:
+        self._program = program
+        self._context = context
+        self._probing = probing
+        self._task: asyncio.Task[int] | None = None
+        self.killed_by_probe = False
+
+    async def run(self) -> int:
+        """Runs the program to its end and returns its exit code; cancel it to stop the program.
+
+        A program that is stopped may take its time; :meth:`kill` ends it at once.
+        """
+        task = self._task = asyncio.create_task(exit_code(self._program, self._context))
+        probes = asyncio.create_task(self._probing.run())
+        try:
+            await asyncio.wait([task, probes], return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            probes.result()
+            self.killed_by_probe = True
+            return KILLED_EXIT
+        finally:
+            probes.cancel()
+            task.cancel()
+            await asyncio.wait([task, probes])
+            self._context.clock.stopped = True
+
+    def kill(self) -> None:
+        """What the program still does is over; waits of it do not end any more."""
+        self._context.clock.stopped = True
+        if self._task is not None:
+            self._task.cancel()

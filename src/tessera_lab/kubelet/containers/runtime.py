@@ -21,7 +21,7 @@ from tessera.nvml.interface import MigUuid
 from tessera_lab.kubelet.containers.cdi import CdiRegistry, Edits
 from tessera_lab.kubelet.containers.simulated_command import program
 from tessera_lab.kubelet.images.node_images import NodeImages
-from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
 

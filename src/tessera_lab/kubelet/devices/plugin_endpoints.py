@@ -62,8 +62,10 @@ class PluginSide:
             case Direct():
                 self._plugins.bus.start(devices.registered, devices)
             case Grpc():
-                from tessera_lab.kubelet.device_plugins.pod_resources_server import PodResourcesServer
-                from tessera_lab.kubelet.device_plugins.registration_server import RegistrationServer
+                from tessera_lab.kubelet.device_plugins.grpc_servers import (
+                    PodResourcesServer,
+                    RegistrationServer,
+                )
 
                 directories = self._plugins.directories
                 self._stack = AsyncExitStack()

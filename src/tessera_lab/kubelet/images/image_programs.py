@@ -14,7 +14,7 @@ from pathlib import Path
 from tessera.nvml.errors import NvmlError
 from tessera.nvml.simulated import SimulatedMachine
 from tessera_lab.kubelet.context import Direct, Grpc
-from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.virtual_time import CountedClock
 
 #: Exit code of a program that failed in a way that it did not foresee.
 FAILED_EXIT = 1

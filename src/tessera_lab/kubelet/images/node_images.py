@@ -13,7 +13,7 @@ import msgspec
 from tessera.api.names import SIMULATED_RUNTIME
 from tessera.driver.resolution import Outcome
 from tessera_lab.kubelet.images.catalogue import Catalogue, SimulatedImage, repository_of
-from tessera_lab.simulation.counted_clock import CountedClock
+from tessera_lab.simulation.virtual_time import CountedClock
 
 #: What containerd says of each refusal, after ``failed to resolve reference "…":``.
 _REFUSALS = {

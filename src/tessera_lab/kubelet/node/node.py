@@ -35,8 +35,8 @@ from tessera_lab.kubelet.pods.node_pods import NodePods
 from tessera_lab.kubelet.pods.pod_worker import NodeServices
 from tessera_lab.scheduler.state.node_cache import PodNeeds
 from tessera_lab.scheduler.state.pod_requests import amounts
-from tessera_lab.simulation.counted_clock import CountedClock
 from tessera_lab.simulation.supervision import LabInformer, supervised
+from tessera_lab.simulation.virtual_time import CountedClock
 
 Json = Mapping[str, Any]
 

@@ -7,7 +7,7 @@ Rules, all kubelet's (``pkg/kubelet/kubelet_node_status.go``, ``nodestatus/sette
 * extended resources of an earlier life of the node are set to 0 at registration;
 * labels and taints are given once, at registration;
 * a node without a network is not Ready. It registers with the taint that the admission plugin TaintNodesByCondition
-  gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes.node_taints`).
+  gives such a node; the node lifecycle controller removes it (:mod:`tessera_lab.workloads.nodes.node_lifecycle`).
 
 Capacity is published at once after a change, or on a fixed period like the real kubelet's 10 s.
 """

@@ -10,8 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tessera_lab.scheduler.filters.node_affinity import selector_matches
-from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.scheduler.filters.node_placement import selector_matches, untolerated
 from tessera_lab.scheduler.state.node_cache import PodNeeds
 from tessera_lab.scheduler.state.pod_requests import Amounts
 

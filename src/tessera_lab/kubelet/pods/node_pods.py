@@ -16,8 +16,7 @@ from tessera_lab.kubelet.devices.device_ledger import PodUid
 from tessera_lab.kubelet.pod_status import ContainerRecord
 from tessera_lab.kubelet.pods.pod_worker import NodeServices, PodWorker
 from tessera_lab.scheduler.state.node_cache import PodNeeds
-from tessera_lab.simulation.restart_backoff import CREATE_RETRY
-from tessera_lab.simulation.supervision import one_line_of, outcome
+from tessera_lab.simulation.supervision import CREATE_RETRY, one_line_of, outcome
 
 Json = Mapping[str, Any]
 

@@ -18,17 +18,15 @@ from tessera.kube.event_recorder import EventRecorder, reference_to
 from tessera.kube.resources import PODS
 from tessera.kube.resources.meta import key_of, uid_of
 from tessera.kubelet.interfaces import Allocation
-from tessera_lab.kubelet.after_reboot import gone_down
 from tessera_lab.kubelet.containers.containers import SIGKILL_EXIT, SIGTERM_EXIT, Containers
 from tessera_lab.kubelet.containers.environment import DataSource, PodFacts, environment
-from tessera_lab.kubelet.containers.probes import Probe, Probing
-from tessera_lab.kubelet.containers.program_run import ProgramRun
+from tessera_lab.kubelet.containers.probes import Probe, Probing, ProgramRun
 from tessera_lab.kubelet.containers.runtime import Created, Runtime
 from tessera_lab.kubelet.devices.device_ledger import DeviceRefusal, PodUid
 from tessera_lab.kubelet.devices.device_manager import DeviceManager
 from tessera_lab.kubelet.images.catalogue import ImageProgram
 from tessera_lab.kubelet.images.image_programs import ProgramContext
-from tessera_lab.kubelet.pod_status import ContainerRecord, pod_status, records, rejected_status
+from tessera_lab.kubelet.pod_status import ContainerRecord, gone_down, pod_status, records, rejected_status
 from tessera_lab.kubelet.pods.admission import Rejection
 from tessera_lab.scheduler.state.node_cache import PodNeeds, pod_needs
 

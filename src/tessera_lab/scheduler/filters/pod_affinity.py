@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tessera_lab.apiserver.pods.binding_and_eviction import selects
-from tessera_lab.scheduler.filters.refusal import Refusal
+from tessera_lab.scheduler.filters.node_placement import Refusal
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 
 Json = Mapping[str, Any]

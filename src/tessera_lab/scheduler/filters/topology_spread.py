@@ -6,9 +6,7 @@ from typing import Any
 import msgspec
 
 from tessera_lab.apiserver.pods.binding_and_eviction import selects
-from tessera_lab.scheduler.filters.node_affinity import selector_matches
-from tessera_lab.scheduler.filters.refusal import Refusal
-from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.scheduler.filters.node_placement import Refusal, selector_matches, untolerated
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 
 Json = Mapping[str, Any]

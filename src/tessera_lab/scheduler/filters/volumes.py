@@ -12,8 +12,7 @@ import msgspec
 
 from tessera.kube.quantity import parse_quantity
 from tessera_lab.apiserver.pods.binding_and_eviction import selects
-from tessera_lab.scheduler.filters.node_affinity import term_matches
-from tessera_lab.scheduler.filters.refusal import Refusal
+from tessera_lab.scheduler.filters.node_placement import Refusal, term_matches
 from tessera_lab.scheduler.state.node_cache import Cluster, Node, PodNeeds
 from tessera_lab.scheduler.state.storage_cache import NO_PROVISIONER, SELECTED_NODE, Storage, annotations, claims_of
 

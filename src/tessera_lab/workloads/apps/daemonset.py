@@ -11,15 +11,13 @@ from typing import Any
 
 from tessera.kube.resources import DAEMONSETS, PODS
 from tessera.kube.resources.meta import key_of
-from tessera_lab.scheduler.filters.node_affinity import pinned_names, selector_matches
-from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.scheduler.filters.node_placement import pinned_names, selector_matches, untolerated
 from tessera_lab.workloads.apps.rollout import template_hash
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.owner_queueing import queue_controller, queue_itself
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of
+from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of, queue_controller, queue_itself
 from tessera_lab.workloads.base.pods import PodMaker, available_in, created_at, from_template, is_ready, phase
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 HASH_LABEL = "controller-revision-hash"
 GENERATION_LABEL = "pod-template-generation"

@@ -9,10 +9,18 @@ from tessera.kube.resources import DEPLOYMENTS, REPLICASETS
 from tessera.kube.resources.meta import key_of
 from tessera_lab.workloads.apps import rollout
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.owner_queueing import queue_controller, queue_itself
-from tessera_lab.workloads.base.ownership import Claims, Json, controlled_by, controller_of, deleting, owner_reference
+from tessera_lab.workloads.base.ownership import (
+    Claims,
+    Json,
+    controlled_by,
+    controller_of,
+    deleting,
+    owner_reference,
+    queue_controller,
+    queue_itself,
+)
 from tessera_lab.workloads.base.pods import condition, is_active
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 #: ``progressDeadlineSeconds`` if it is left out.
 DEADLINE = 600

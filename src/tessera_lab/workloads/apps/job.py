@@ -13,8 +13,7 @@ from tessera.kube.client.errors import NotFound
 from tessera.kube.resources import JOBS, PODS
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.owner_queueing import queue_controller, queue_itself
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting
+from tessera_lab.workloads.base.ownership import Claims, Json, deleting, queue_controller, queue_itself
 from tessera_lab.workloads.base.pods import (
     PodMaker,
     condition,
@@ -24,7 +23,7 @@ from tessera_lab.workloads.base.pods import (
     is_ready,
     phase,
 )
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 #: Seconds: first and longest pause before failed pods are replaced (``DefaultJobPodFailureBackOff``, ``Max...``).
 FIRST_PAUSE = 10.0

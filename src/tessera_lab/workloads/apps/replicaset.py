@@ -11,10 +11,9 @@ from tessera.kube.client.errors import ApiError
 from tessera.kube.resources import PODS, REPLICASETS
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.owner_queueing import queue_controller, queue_itself
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of
+from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of, queue_controller, queue_itself
 from tessera_lab.workloads.base.pods import PodMaker, available_in, deletion_rank, from_template, is_active, is_ready
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 #: Pods created or deleted at most in one go (``BurstReplicas``).
 BURST = 500

@@ -15,10 +15,17 @@ from tessera.kube.resources import PERSISTENT_VOLUME_CLAIMS, PODS, STATEFULSETS
 from tessera_lab.workloads.apps.rollout import replicas, template_hash
 from tessera_lab.workloads.base.expectations import Expectations
 from tessera_lab.workloads.base.mirrors import ORPHANS, OWNER, Mirrors
-from tessera_lab.workloads.base.owner_queueing import queue_controller, queue_itself
-from tessera_lab.workloads.base.ownership import Claims, Json, deleting, labels_of, owner_reference
+from tessera_lab.workloads.base.ownership import (
+    Claims,
+    Json,
+    deleting,
+    labels_of,
+    owner_reference,
+    queue_controller,
+    queue_itself,
+)
 from tessera_lab.workloads.base.pods import PodMaker, available_in, from_template, is_ready, phase
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 HASH_LABEL = "controller-revision-hash"
 NAME_LABEL = "statefulset.kubernetes.io/pod-name"

@@ -1,11 +1,11 @@
-"""Who controls an object, and how controllers claim what their selectors match.
+"""Which controller owns an object, how controllers claim the objects that their selectors match, and whom events wake.
 
-Rules (``pkg/controller/controller_ref_manager.go``): an object has at most one controller. A controller adopts what its
-selector matches and nobody controls, releases what it controls and no longer matches, and touches neither while it or
-the object is being deleted.
+Rules (``pkg/controller/controller_ref_manager.go``): an object has at most one controller. A controller adopts an
+object that its selector matches and that has no controller, releases one that it controls and no longer matches, and
+touches neither while it or the object is being deleted. An event of a pod queues the key of the workload that owns it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,8 +13,11 @@ import msgspec
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import Conflict, Invalid, NotFound
 from tessera.kube.resources import LabelSelector
-from tessera.kube.resources.meta import Resource
+from tessera.kube.resources.meta import Resource, key_of
 from tessera.kube.selectors import Selector, selector_from
+from tessera.kube.watch.informer import Event, EventKind, Informer
+from tessera_lab.workloads.base.expectations import Expectations
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 Json = Mapping[str, Any]
 
@@ -126,3 +129,65 @@ class Claims:
         except (NotFound, Conflict, Invalid):
             return False  # it changed meanwhile; its event brings it here again
         return True
+
+
+Handler = Callable[[Event[dict[str, Any]]], None]
+
+
+def queue_itself(queue: WorkQueue[str]) -> Handler:
+    """Each change of a workload queues it."""
+
+    def handle(event: Event[dict[str, Any]]) -> None:
+        queue.add(key_of(event.object))
+
+    return handle
+
+
+def queue_controller(
+    resource: Resource[Any],
+    owners: Informer[dict[str, Any]],
+    queue: WorkQueue[str],
+    expectations: Expectations | None = None,
+) -> Handler:
+    """Each change of a controlled object queues its controller; one without a controller, those that may adopt it.
+
+    Args:
+        resource: the controllers' resource.
+        owners: their mirror.
+        queue: their queue.
+        expectations: told what was created and deleted.
+    """
+
+    def handle(event: Event[dict[str, Any]]) -> None:
+        item = event.object
+        for state in (item, event.old):
+            owner = controller_of(state) if state is not None else None
+            if owner is not None and owner["kind"] == resource.kind:
+                key = f"{item['metadata']['namespace']}/{owner['name']}"
+                if expectations is not None and state is item:
+                    _note(expectations, key, event)
+                queue.add(key)
+        if controller_of(item) is None and event.kind is not EventKind.DELETED:
+            for key in _might_adopt(item, owners):
+                queue.add(key)
+
+    return handle
+
+
+def _note(expectations: Expectations, key: str, event: Event[dict[str, Any]]) -> None:
+    uid = event.object["metadata"]["uid"]
+    if event.kind is EventKind.ADDED:
+        expectations.created(key)
+    if event.kind is EventKind.DELETED or deleting(event.object):
+        expectations.deleted(key, uid)
+
+
+def _might_adopt(item: Json, owners: Informer[dict[str, Any]]) -> list[str]:
+    namespace = item["metadata"]["namespace"]
+    return [
+        key_of(owner)
+        for owner in owners.cache.values()
+        if owner["metadata"]["namespace"] == namespace
+        and owner["spec"].get("selector")
+        and selector_of(owner).matches(labels_of(item))
+    ]

@@ -13,7 +13,7 @@ from tessera.kube.watch.informer import EventKind
 from tessera_lab.workloads.base.mirrors import NODE, Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting
 from tessera_lab.workloads.base.pods import phase
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 #: Seconds that a missing node may take to come (back) before its pods are ended (``quarantineTime``).
 QUARANTINE = 40.0

@@ -1,1 +1,1 @@
-"""Garbage collection by owner, and the life of namespaces."""
+"""Controllers of other objects: garbage collection by owner, namespaces, and endpoints of Services."""

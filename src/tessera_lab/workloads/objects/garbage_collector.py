@@ -18,8 +18,8 @@ from tessera.kube.client.errors import ApiError, Conflict, NotFound
 from tessera.kube.resources.meta import OwnerReference, PartialObject
 from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.workloads.base.mirrors import Mirrors
+from tessera_lab.workloads.base.work_queue import WorkQueue
 from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
-from tessera_lab.workqueue import WorkQueue
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"

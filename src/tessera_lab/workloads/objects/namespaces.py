@@ -12,8 +12,8 @@ from tessera.kube.resources.meta import PartialObject
 from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting
+from tessera_lab.workloads.base.work_queue import WorkQueue
 from tessera_lab.workloads.objects.metadata_mirror import Inventory, Kind
-from tessera_lab.workqueue import WorkQueue
 
 ROOT_CA = "kube-root-ca.crt"
 

@@ -21,8 +21,8 @@ from tessera.kube.watch.informer import Event, EventKind
 from tessera_lab.scheduler.state.storage_cache import SELECTED_NODE, annotations
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting, owner_reference
+from tessera_lab.workloads.base.work_queue import WorkQueue
 from tessera_lab.workloads.storage.volume_controller import PROVISIONED_BY
-from tessera_lab.workqueue import WorkQueue
 
 PROVISIONER = "disk.lab.tessera.dev"
 

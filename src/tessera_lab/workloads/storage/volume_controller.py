@@ -17,7 +17,7 @@ from tessera_lab.scheduler.state.storage_cache import BIND_COMPLETED, SELECTED_N
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting
 from tessera_lab.workloads.base.pods import phase
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 #: Annotation of a volume that a provisioner made.
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_lab.apiserver.schemas.protobuf import MAGIC, decode
-from tessera_lab.apiserver.schemas.wire import fields, signed, varint
+from tessera_lab.apiserver.schemas.protobuf import MAGIC, decode, fields, signed, varint
 
 RECORDED: list[dict[str, Any]] = json.loads(Path(__file__).with_name("kubectl_bodies.json").read_text())
 BODIES = {each["command"]: bytes.fromhex(each["body"]) for each in RECORDED}

@@ -21,7 +21,7 @@ from tessera_lab.cloud.autoscaler.rules import (
     upcoming,
 )
 from tessera_lab.cloud.node_groups import NodeGroup
-from tessera_lab.cluster.node_spec import NodeSpec
+from tessera_lab.cluster.options import NodeSpec
 
 GROUP = NodeGroup(name="gpu", template=NodeSpec(name="", cards=("T4",)), maximum=3)
 TIMERS = Timers()

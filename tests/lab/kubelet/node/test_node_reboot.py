@@ -7,10 +7,9 @@ import pytest
 
 from tessera.kube.resources import EVENTS, NODES, PODS
 from tessera.nvml.simulated import SimulatedMachine
-from tessera_lab.kubelet.after_reboot import gone_down
 from tessera_lab.kubelet.context import Direct
 from tessera_lab.kubelet.node.node import SHUTDOWN
-from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, records
+from tessera_lab.kubelet.pod_status import Running, Terminated, Waiting, gone_down, records
 
 InLab = Callable[[Callable[[Any], Any]], None]
 RESOURCE = "nvidia.com/mig-1g.5gb"

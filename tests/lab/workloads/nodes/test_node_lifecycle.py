@@ -9,7 +9,7 @@ from tessera.clock import LoopClock
 from tessera.kube.client.client import Client
 from tessera.kube.resources import DEPLOYMENTS, NODES, PODS
 from tessera_lab.cluster.cluster import Cluster, ClusterOptions
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.virtual_time import run_virtual
 from tessera_lab.workloads.nodes.node_lifecycle import GRACE, stay
 

@@ -13,7 +13,7 @@ from tessera.kube.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
 )
-from tessera_lab.workloads.network.endpoints import ENDPOINT_SLICES, ENDPOINTS
+from tessera_lab.workloads.objects.endpoints import ENDPOINT_SLICES, ENDPOINTS
 
 InLab = Callable[[Callable[[Any], Any]], None]
 Make = Callable[..., dict[str, Any]]

@@ -19,7 +19,7 @@ from tessera_lab.apiserver.admission.webhooks.callers import HttpCaller, InProce
 from tessera_lab.apiserver.authz.certificates import Authority
 from tessera_lab.apiserver.interfaces import AdmissionRequest, Attributes, GroupResource, Obj, UserInfo
 from tessera_lab.apiserver.kinds.builtin_types import builtin_types
-from tessera_lab.apiserver.kinds.event_versions import CORE_EVENTS, to_core_event, to_new_event
+from tessera_lab.apiserver.main.wiring import CORE_EVENTS, to_core_event, to_new_event
 from tessera_lab.apiserver.resource_types import Registry
 from tessera_lab.apiserver.status import StatusError
 from tessera_lab.apiserver.storage.store import Store

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tessera_lab.scheduler.filters.node_affinity import pinned_names, preferred_weight, selector_matches
-from tessera_lab.scheduler.filters.taints import untolerated
+from tessera_lab.scheduler.filters.node_placement import pinned_names, preferred_weight, selector_matches, untolerated
 
 LABELS = {"zone": "a", "gpus": "8"}
 

@@ -14,7 +14,7 @@ from tessera.kube.watch.informer import Event
 from tessera_lab.workloads.base.mirrors import Mirrors
 from tessera_lab.workloads.base.ownership import Json, deleting, labels_of, owner_reference
 from tessera_lab.workloads.base.pods import is_ready, phase
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 ENDPOINTS: Resource[dict[str, Any]] = Resource("", "v1", "endpoints", "Endpoints", True, dict)
 ENDPOINT_SLICES: Resource[dict[str, Any]] = Resource(

@@ -1,11 +1,26 @@
-"""Node selectors and node affinity, as ``k8s.io/component-helpers/scheduling/corev1/nodeaffinity`` decides them.
+"""Which nodes a pod's selectors, affinity and tolerations admit: ``k8s.io/component-helpers/scheduling/corev1``.
 
-Works on decoded JSON: a pod's ``spec`` and a node's labels and name. Also used by the DaemonSet controller and by the
-simulated kubelet's admission, as in Kubernetes.
+Works on decoded JSON: a pod's ``spec`` and a node's labels, name and taints. The DaemonSet controller and the simulated
+kubelet's admission use these functions too, as in Kubernetes. :class:`Refusal` is the answer of every filter.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
+
+import msgspec
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """One reason.
+
+    Attributes:
+        reason: the words.
+        final: no pod's end would change it (``UnschedulableAndUnresolvable``), so preemption does not try.
+    """
+
+    reason: str
+    final: bool = False
+
 
 Json = Mapping[str, Any]
 
@@ -95,3 +110,28 @@ def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
         return sign * (int(value) - int(values[0])) > 0
     except ValueError:
         return False
+
+
+#: Effects that keep a new pod away. PreferNoSchedule only lowers a node's score.
+SCHEDULING_EFFECTS = ("NoSchedule", "NoExecute")
+
+
+def tolerates(toleration: Json, taint: Json) -> bool:
+    """Whether one toleration covers one taint. An empty key with Exists covers all, an empty effect covers each."""
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    if toleration.get("key") and toleration["key"] != taint.get("key"):
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (taint.get("value") or "")
+
+
+def untolerated(
+    taints: Sequence[Json], tolerations: Sequence[Json], effects: Collection[str] = SCHEDULING_EFFECTS
+) -> Json | None:
+    """The first taint with one of ``effects`` that no toleration covers, or None."""
+    for taint in taints:
+        if taint.get("effect") in effects and not any(tolerates(each, taint) for each in tolerations):
+            return taint
+    return None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kube.conftest import cancelled, run_virtual
 
-from tessera_lab.workqueue import WorkQueue
+from tessera_lab.workloads.base.work_queue import WorkQueue
 
 
 def queue(handle: Callable[[str], Awaitable[float | None]], workers: int = 4) -> WorkQueue[str]:

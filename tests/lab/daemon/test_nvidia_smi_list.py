@@ -3,7 +3,7 @@
 import pytest
 
 from tessera.nvml.simulated import SimulatedMachine
-from tessera_lab.nvidia_smi_list import format_gpu_list
+from tessera_lab.daemon.nvidia_smi_list import format_gpu_list
 
 
 @pytest.fixture

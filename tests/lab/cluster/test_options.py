@@ -2,7 +2,7 @@
 
 import pytest
 
-from tessera_lab.cluster.node_spec import parse_nodes
+from tessera_lab.cluster.options import parse_nodes
 from tessera_lab.simulation.operating_systems import SYSTEMS
 
 
