@@ -419,7 +419,7 @@ def protocol(world: Any) -> type[RuleBasedStateMachine]:
                     self.cluster.apply(write)
                 else:
                     self.stray.append(write)
-                self.cluster.slicer.unsure(write)
+                self.cluster.slicer.unknown_outcome(write)
                 self.cluster.slicer.retry(write)
 
         @rule(pick=PICK)

@@ -12,7 +12,7 @@ import pytest
 from tessera.api.names import NodeName
 from tessera.clock import LoopClock
 from tessera.controller.base.metrics import Metrics
-from tessera.controller.execution.slice_executor import Actor
+from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.slicing.instructions import DeleteObject, Instruction, PatchRequests, ReportObject, Ungate
 from tessera.kube.client.client import Client
 from tessera.kube.event_recorder import EventRecorder
@@ -52,18 +52,17 @@ def stored(**item: Any) -> Response:
 
 
 class Desk:
-    """An actor, and when it woke the machine's loop."""
+    """An executor, and when it woke the machine's loop."""
 
     def __init__(self, world: World, wire: Wire, *, leads: bool = True) -> None:
         clock, rng = LoopClock(0), random.Random(0)
-        client = Client(wire, field_manager="test", clock=clock)
+        client = Client(wire, field_manager="test", clock=clock).fenced(lambda: leads)
         self.woken: list[float] = []
-        self.actor = Actor(
+        self.executor = SliceExecutor(
             client,
             world.slicer,
             events=EventRecorder(client, component="test", clock=clock, rng=rng),
             metrics=Metrics(),
-            may_act=lambda: leads,
             wake=lambda: self.woken.append(clock.monotonic()),
             clock=clock,
             rng=rng,
@@ -72,7 +71,7 @@ class Desk:
     async def do(self, instruction: Instruction) -> None:
         """Carries one out, without the pause after a failure."""
         async with asyncio.TaskGroup() as group:
-            self.actor.start(instruction, group)
+            self.executor.start(instruction, group)
 
 
 def play(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -106,7 +105,7 @@ def test_who_does_not_lead_any_more_sends_nothing(world: World) -> None:
         await desk.do(requested(world))
         await desk.do(Ungate(uid=world.slicer.pods["uid-a"].uid, namespace="default", name="a", hostname="n1"))
         await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
-        desk.actor.stop()
+        desk.executor.stop()
         assert wire.requests == []
 
     play(story)
@@ -120,7 +119,7 @@ def test_writes_name_the_life_of_the_object_that_they_mean(world: World) -> None
         desk = Desk(world, wire)
         await desk.do(ungating(world))
         await desk.do(DeleteObject(node=NodeName("n1"), uid="object-n1"))
-        desk.actor.stop()
+        desk.executor.stop()
         ungate, delete = (json.loads(request.body) for request in wire.requests)
         assert ungate["metadata"]["uid"] == pod.uid
         assert delete["preconditions"]["uid"] == "object-n1"

@@ -115,7 +115,7 @@ class History:
             case 0:
                 slicer.done(write)
             case 1:
-                slicer.unsure(write)
+                slicer.unknown_outcome(write)
                 slicer.retry(write)
             case 2 if isinstance(write, Ungate):
                 slicer.deny(write, "no")

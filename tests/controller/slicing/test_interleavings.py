@@ -66,7 +66,7 @@ def interleavings(new_world: Any) -> type[RuleBasedStateMachine]:
             if self.flying:
                 write = self.flying.pop(pick % len(self.flying))
                 self.world.apply(write)
-                self.world.slicer.unsure(write)
+                self.world.slicer.unknown_outcome(write)
                 self.world.slicer.retry(write)
 
         @rule(pick=st.integers(0, 99))

@@ -199,7 +199,7 @@ def test_a_node_that_vanishes_while_the_ungating_could_not_be_sent_moves_the_pro
     world.node("n1")
     pod = world.pod("a", "1g.5gb")
     ungate = until_ungating(world)
-    world.slicer.unsure(ungate)
+    world.slicer.unknown_outcome(ungate)
     del world.nodes["n1"]
     world.slicer.lose_node("n1")
     world.node("n2")
@@ -414,7 +414,7 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_with_
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
     (put,) = world.slicer.take()
-    world.slicer.unsure(put)
+    world.slicer.unknown_outcome(put)
     world.remove(pod)
     world.slicer.retry(put)
     assert [write.drop for write in world.run()] == [(pod.uid,)]
@@ -427,7 +427,7 @@ def test_a_promise_of_which_nobody_knows_whether_it_was_written_is_removed_when_
     pod = world.pod("a", "3g.20gb")
     world.slicer.decide()
     (put,) = world.slicer.take()
-    world.slicer.unsure(put)
+    world.slicer.unknown_outcome(put)
     world.slicer.see_node(replace(first, cordoned=True))
     world.node("n2")
     world.run()

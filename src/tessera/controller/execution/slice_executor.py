@@ -1,15 +1,16 @@
-"""Carries out the state machine's instructions at the API server and tells it what came of them.
+"""Carries out the slicer's instructions at the API server and tells the slicer what came of them.
 
-One task per write. The machine never asks for two writes of one key at a time, so order per node and per pod needs no
-queue here. A node's promises and states rest between two writes while the server is slow
-(:mod:`tessera.kube.write_pacing`); pods never do. A write that failed is not repeated: after a pause the machine is
-asked again what is due, which by then may be something else.
+The slicer never asks for two writes of one key at a time, so order per node and per pod needs no queue. A failed write
+is not repeated: after a pause the slicer is asked again what is due, which by then may be something else. Starting,
+pauses and wake-ups are those of :mod:`tessera.kube.executor`; this module knows what each instruction is at the API
+server, and what each error means to the slicer.
 """
 
 import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
 from tessera.api.instaslice import INSTASLICES, OBJECT_CONDITION
 from tessera.api.names import INSTASLICE_NAMESPACE, SLICE_CONDITION
@@ -20,7 +21,6 @@ from tessera.controller.slicing.instructions import (
     DeleteObject,
     Evict,
     Instruction,
-    Key,
     PatchRequests,
     PatchResults,
     ReportObject,
@@ -30,10 +30,10 @@ from tessera.controller.slicing.instructions import (
     Write,
 )
 from tessera.controller.slicing.slicer import Slicer
-from tessera.kube.backoff import Backoff
 from tessera.kube.client.client import Client
 from tessera.kube.client.errors import ApiError, BadRequest, BrokenAnswer, Conflict, Forbidden, Invalid, NotFound
 from tessera.kube.event_recorder import EventRecorder, reference_to
+from tessera.kube.executor import FREE, Executor, Hold, RequestError, rest
 from tessera.kube.resources import NODES, PODS, Pod
 from tessera.kube.write_pacing import STATE, WAITED_FOR, rest_after
 from tessera.limits import CONDITION_MESSAGE
@@ -49,16 +49,15 @@ _PODS_AT_ONCE = 32
 _RECONSIDER = 60.0
 
 
-class Actor:
-    """Does what the machine says.
+class SliceExecutor:
+    """Does what the slicer says.
 
     Args:
-        client: who writes.
-        slicer: the machine.
-        events: tells about pods.
+        client: who writes; a fenced one, so that a replica that lost the Lease sends nothing.
+        slicer: the state machine.
+        events: records Events on pods and nodes.
         metrics: counts writes.
-        may_act: whether this replica still leads; asked before each write.
-        wake: called after the machine has learnt something.
+        wake: called after the slicer has learnt something.
         clock: times conditions and writes.
         rng: for jitter.
     """
@@ -70,7 +69,6 @@ class Actor:
         *,
         events: EventRecorder,
         metrics: Metrics,
-        may_act: Callable[[], bool],
         wake: Callable[[], None],
         clock: Clock,
         rng: random.Random,
@@ -79,13 +77,9 @@ class Actor:
         self._slicer = slicer
         self._events = events
         self._metrics = metrics
-        self._may_act = may_act
-        self._wake = wake
         self._clock = clock
-        self._rng = rng
-        self._backoffs: dict[Key, Backoff] = {}
-        self._timers: set[asyncio.TimerHandle] = set()
-        self._slots = asyncio.Semaphore(_PODS_AT_ONCE)
+        self._executor: Executor[Write] = Executor(self, wake=wake, rng=rng)
+        self._pod_slots = asyncio.Semaphore(_PODS_AT_ONCE)
 
     def start(self, instruction: Instruction, group: asyncio.TaskGroup) -> None:
         """Begins an instruction; its task belongs to ``group``."""
@@ -99,83 +93,64 @@ class Actor:
                 action="Placing",
             )
         else:
-            group.create_task(self._do(instruction))
+            started = self._executor.start(instruction.key, instruction, group)
+            assert started, f"the slicer asked for a second write of {instruction.key}"
 
     def stop(self) -> None:
         """Forgets all pauses."""
-        for timer in self._timers:
-            timer.cancel()
-        self._timers.clear()
+        self._executor.stop()
 
-    async def _do(self, write: Write) -> None:
-        kind = type(write).__name__
+    # Called by the executor
+
+    async def perform(self, write: Write) -> Hold:
+        """Sends a write. A node's promises and states rest afterwards while the server is slow; pods never do."""
         began = self._clock.monotonic()
-        try:
-            await self._send(write)
-        except (NotFound, BadRequest, Forbidden, Invalid) as error:
-            self._metrics.failed(kind, error.reason or type(error).__name__)
-            self._impossible(write, error)
-        except Conflict as error:
-            if isinstance(write, Evict):  # it was bound, or is another pod: nothing is to be done
-                self._slicer.done(write)
-            else:
-                self._fail(write, error, self._slicer.refused)
-        except BrokenAnswer as error:
-            self._fail(write, error, self._slicer.unsure)
-        except ApiError as error:
-            self._fail(write, error, self._slicer.refused)
-        except (ConnectionError, TimeoutError) as error:
-            self._fail(write, error, self._slicer.unsure)
-        else:
-            self._metrics.written(kind)
-            self._backoffs.pop(write.key, None)
-            rest = self._rest(write, self._clock.monotonic() - began)
-            if rest:
-                self._later(rest, lambda: self._slicer.done(write))
-            else:
-                self._slicer.done(write)
-        self._wake()
-
-    @staticmethod
-    def _rest(write: Write, took: float) -> float:
-        """Seconds until the machine may ask for the next write of the same key."""
-        if isinstance(write, PatchRequests):
-            return rest_after(took, WAITED_FOR)
-        return rest_after(took, STATE) if isinstance(write, PatchResults) else 0.0
-
-    def _impossible(self, write: Write, error: ApiError) -> None:
-        if isinstance(write, DeleteObject) and isinstance(error, NotFound):
+        await self._send(write)
+        self._metrics.written(type(write).__name__)
+        pause = _rest(write, self._clock.monotonic() - began)
+        if not pause:
             self._slicer.done(write)
-        elif isinstance(write, Evict):
+        return rest(pause)
+
+    def failed(self, write: Write, error: RequestError) -> Hold:
+        """Tells the slicer what the server refused, and whether a later attempt may succeed."""
+        kind = type(write).__name__
+        final = isinstance(error, NotFound | BadRequest | Forbidden | Invalid)
+        if isinstance(error, Conflict) and isinstance(write, Evict):  # it was bound, or is another pod
+            self._slicer.done(write)
+            return FREE
+        label = error.reason if final and isinstance(error, ApiError) else ""
+        self._metrics.failed(kind, label or type(error).__name__)
+        if isinstance(error, NotFound) and isinstance(write, DeleteObject):
+            self._slicer.done(write)
+            return FREE
+        if final and isinstance(write, Evict):
             _log.info("pod %s/%s is not evicted: %s", write.namespace, write.name, error)
             self._slicer.done(write)
-        elif isinstance(write, Ungate) and not isinstance(error, NotFound):
+            return FREE
+        if isinstance(error, BadRequest | Forbidden | Invalid) and isinstance(write, Ungate):
             _log.warning("pod %s/%s cannot be ungated: %s", write.namespace, write.name, error)
             self._slicer.deny(write, error.message)
-            self._later(_RECONSIDER, lambda: self._slicer.reconsider(write.uid))
+            self._executor.later(_RECONSIDER, partial(self._slicer.reconsider, write.uid))
+            return FREE
+        if isinstance(error, ApiError) and not isinstance(error, BrokenAnswer):
+            self._slicer.refused(write)
         else:
-            self._fail(write, error, self._slicer.refused)
+            self._slicer.unknown_outcome(write)
+        hold = self._executor.back_off(write.key)
+        _log.info("%s %s: %s; again in %.1f s", kind, write.key[1], error, hold.seconds)
+        return hold
 
-    def _fail(self, write: Write, error: Exception, tell: Callable[[Write], None]) -> None:
-        self._metrics.failed(type(write).__name__, type(error).__name__)
-        tell(write)
-        pause = self._backoffs.setdefault(write.key, Backoff(self._rng)).next()
-        _log.info("%s %s: %s; again in %.1f s", type(write).__name__, write.key[1], error, pause)
-        self._later(pause, lambda: self._slicer.retry(write))
-
-    def _later(self, seconds: float, act: Callable[[], None]) -> None:
-        def fire() -> None:
-            self._timers.discard(timer)
-            act()
-            self._wake()
-
-        timer = asyncio.get_running_loop().call_later(seconds, fire)
-        self._timers.add(timer)
+    def released(self, write: Write, hold: Hold) -> None:
+        """The pause after a write is over."""
+        if hold.failed:
+            self._slicer.retry(write)
+        else:
+            self._slicer.done(write)
 
     async def _send(self, write: Write) -> None:
         match write:
             case PatchRequests() | PatchResults():
-                self._check()
                 item = await self._client.merge_patch(
                     INSTASLICES,
                     write.node,
@@ -186,29 +161,26 @@ class Actor:
                 if write.node in self._slicer.objects:  # else its deletion was seen before this answer
                     self._slicer.see_object(item)
             case Ungate():
-                async with self._slots:
-                    self._check()
-                    pod = await self._client.merge_patch(PODS, write.name, write.body(), write.namespace, uid=write.uid)
+                async with self._pod_slots:
+                    body = write.body()
+                    pod = await self._client.merge_patch(PODS, write.name, body, write.namespace, uid=write.uid)
                 if write.uid in self._slicer.pods:  # else its deletion was seen before this answer
                     self._slicer.see_pod(pod_facts(pod))
             case ReportObject():
                 await self._report(write)
             case ReportPod():
-                async with self._slots:
+                async with self._pod_slots:
                     pod = await self._report_pod(write)
                 if write.uid in self._slicer.pods:
                     self._slicer.see_pod(pod_facts(pod))
             case Evict():
-                self._check()
                 version = str(write.version) if write.version else None
                 await self._client.evict(write.name, write.namespace, uid=write.uid, resource_version=version)
             case DeleteObject():
-                self._check()
                 await self._client.delete(INSTASLICES, write.node, INSTASLICE_NAMESPACE, uid=write.uid)
 
     async def _report(self, write: ReportObject) -> None:
         """Applies the condition under a field manager of its own: other conditions of the node are other parts'."""
-        self._check()
         reason = "InstasliceRefused" if write.text else "InstasliceFollowed"
         message = write.text or "the node's Instaslice object can be followed"
         condition = {
@@ -226,7 +198,6 @@ class Actor:
 
     async def _report_pod(self, write: ReportPod) -> Pod:
         """Applies the condition to that life of the pod: kubelet and the scheduler own the others."""
-        self._check()
         condition = {
             "type": SLICE_CONDITION,
             "status": "False" if write.text else "True",
@@ -238,6 +209,9 @@ class Actor:
         client = self._client.under(CONDITION_MANAGER)
         return await client.apply(PODS, write.name, body, write.namespace, subresource="status")
 
-    def _check(self) -> None:
-        if not self._may_act():
-            raise ConnectionError("this replica does not lead any more; nothing was sent")
+
+def _rest(write: Write, took: float) -> float:
+    """Seconds until the slicer may ask for the next write of the same key."""
+    if isinstance(write, PatchRequests):
+        return rest_after(took, WAITED_FOR)
+    return rest_after(took, STATE) if isinstance(write, PatchResults) else 0.0

@@ -15,7 +15,7 @@ from tessera.api.names import INSTASLICE_NAMESPACE
 from tessera.clock import Clock
 from tessera.controller.base.metrics import Metrics
 from tessera.controller.base.options import ControllerOptions
-from tessera.controller.execution.slice_executor import Actor
+from tessera.controller.execution.slice_executor import SliceExecutor
 from tessera.controller.filters.avoidance import AVOIDANCE
 from tessera.controller.leadership.watching import Watching
 from tessera.controller.leadership.world import World
@@ -77,12 +77,11 @@ class Reign:
         self._events = EventRecorder(
             client, component="tessera-controller", instance=options.identity, clock=clock, rng=rng
         )
-        self._actor = Actor(
+        self._executor = SliceExecutor(
             client,
             self._slicer,
             events=self._events,
             metrics=metrics,
-            may_act=may_act,
             wake=self._wake.set,
             clock=clock,
             rng=rng,
@@ -121,7 +120,7 @@ class Reign:
         Watching(self._slicer, self._wake.set).follow(self._pods, self._nodes, self._objects)
         informers = (self._pods, self._nodes, self._objects)
         async with AsyncExitStack() as stack:
-            stack.callback(self._actor.stop)
+            stack.callback(self._executor.stop)
             stack.callback(self._stop_waiting)
             group = await stack.enter_async_context(asyncio.TaskGroup())
             for informer in informers:
@@ -148,7 +147,7 @@ class Reign:
             self._metrics.decided(self._slicer.decisions - before, self._clock.monotonic() - began)
         self._take_back()
         for instruction in self._slicer.take():
-            self._actor.start(instruction, group)
+            self._executor.start(instruction, group)
 
     def _take_back(self) -> None:
         """Slices of pods that the scheduler refuses for too long, and nodes that are avoided no longer."""

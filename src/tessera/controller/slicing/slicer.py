@@ -69,7 +69,7 @@ class Slicer(Promises):
         self._busy.discard(write.key)
         self._touch(write)
 
-    def unsure(self, write: Write) -> None:
+    def unknown_outcome(self, write: Write) -> None:
         """Nobody knows whether the server did it, or it could not now. The key stays busy until :meth:`retry`."""
 
     def refused(self, write: Write) -> None:

@@ -1,0 +1,213 @@
+"""Carries out a decider's instructions as writes to the API server, one at a time per key.
+
+A decider (pure) says again and again what is due. The executor keeps the state between two decisions that the decider
+needs not know: which writes are in flight, which keys rest after a failure, and which writes were answered and not yet
+seen in a watch. Rules:
+
+1. One instruction per key is in flight. A second one is not started, and not queued: the decider asks again.
+2. The doer answers how its key is held afterwards: :data:`FREE`, :func:`rest`, :func:`until_seen`, or
+   :meth:`Executor.back_off` after a failure. Nothing is started for a held key.
+3. Pauses after failures double and have jitter (:mod:`tessera.kube.backoff`); a success makes them short again.
+4. ``wake`` is called whenever an answer came or a hold ended by time, so that the decider asks again.
+5. An object that is seen to change frees its key, also if the change is seen before the answer to the write.
+6. All of this may be lost at any instant: a new process decides from what it observes.
+
+Whether this process may write at all is asked at the last moment by the client's transport (:mod:`tessera.kube.fence`):
+the doer's client has to be a fenced one.
+
+Hand-written because controller libraries for Python (kopf, for instance) run one handler per object and read their
+state from it; here one decision over all objects leads to many writes. An instruction costs one task and one entry of
+a dictionary.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from tessera.kube.backoff import Backoff
+from tessera.kube.client.errors import ApiError
+
+Instruction = TypeVar("Instruction")
+_Given_contra = TypeVar("_Given_contra", contravariant=True)
+
+#: Failures that a doer may raise: the server refused, did not answer, or the fence held the write back.
+RequestError = ApiError | ConnectionError | TimeoutError
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How a key is held after an instruction has ended.
+
+    Attributes:
+        seconds: how long; None for no limit.
+        ends_when_seen: whether the hold ends as soon as the object is seen to change.
+        failed: whether it follows a failure; the count of failures in a row goes on then.
+    """
+
+    seconds: float | None
+    ends_when_seen: bool = False
+    failed: bool = False
+
+
+#: The key is free at once.
+FREE = Hold(0.0)
+
+
+def rest(seconds: float) -> Hold:
+    """The key is free after so many seconds."""
+    return Hold(seconds) if seconds > 0 else FREE
+
+
+def until_seen(at_most: float | None) -> Hold:
+    """The key is free once the object is seen to change, and after so many seconds if it is not; None for no limit."""
+    return Hold(at_most, ends_when_seen=True)
+
+
+class Doer(Protocol[_Given_contra]):
+    """What carries out one kind of instructions."""
+
+    async def perform(self, instruction: _Given_contra) -> Hold:
+        """Sends the writes of an instruction and takes in the answer.
+
+        Raises:
+            ApiError: the server refused.
+            ConnectionError: there was no answer, or this process must not write any more.
+            TimeoutError: there was no answer in time.
+        """
+        ...
+
+    def failed(self, instruction: _Given_contra, error: RequestError) -> Hold:
+        """Takes in that :meth:`perform` raised this."""
+        ...
+
+    def released(self, instruction: _Given_contra, hold: Hold) -> None:
+        """A hold other than :data:`FREE` has ended."""
+        ...
+
+
+@dataclass(slots=True)
+class _Held(Generic[Instruction]):
+    """The instruction after which a key is held (None: :meth:`Executor.postpone`), and the timer that frees the key."""
+
+    instruction: Instruction | None
+    hold: Hold
+    timer: asyncio.TimerHandle | None
+
+
+class Executor(Generic[Instruction]):
+    """Starts instructions and remembers which keys are busy.
+
+    Args:
+        doer: carries out one instruction.
+        wake: called when the decider should look again.
+        rng: for jitter of pauses.
+    """
+
+    def __init__(self, doer: Doer[Instruction], *, wake: Callable[[], None], rng: random.Random) -> None:
+        self._doer = doer
+        self._wake = wake
+        self._rng = rng
+        #: Instructions that were started and not answered, by key.
+        self._in_flight: dict[Hashable, Instruction] = {}
+        #: Keys in flight whose object was seen to change meanwhile. A subset of ``_in_flight``.
+        self._overtaken: set[Hashable] = set()
+        #: Keys that rest after an answer. None of them is in ``_in_flight``.
+        self._held: dict[Hashable, _Held[Instruction]] = {}
+        #: Failures in a row, by key; without an entry there was none.
+        self._backoffs: dict[Hashable, Backoff] = {}
+        #: Timers of :meth:`later` that have not fired.
+        self._timers: set[asyncio.TimerHandle] = set()
+
+    def start(self, key: Hashable, instruction: Instruction, group: asyncio.TaskGroup) -> bool:
+        """Starts an instruction as a task of the group; False, and nothing done, if its key is busy."""
+        if key in self._in_flight or key in self._held:
+            return False
+        self._in_flight[key] = instruction
+        group.create_task(self._carry_out(key, instruction))
+        return True
+
+    def in_flight(self, key: Hashable) -> bool:
+        """Tells if an instruction of this key was started and not answered."""
+        return key in self._in_flight
+
+    def unseen(self, key: Hashable) -> bool:
+        """Tells if an instruction of this key was answered and its outcome is yet to be seen."""
+        held = self._held.get(key)
+        return held is not None and held.hold.ends_when_seen
+
+    def busy(self, key: Hashable) -> bool:
+        """Tells if an instruction of this key would not be started now."""
+        return key in self._in_flight or key in self._held
+
+    def seen(self, keys: Iterable[Hashable]) -> None:
+        """Frees keys whose objects were seen to change. The caller decides anew anyway, so nobody is woken."""
+        for key in keys:
+            if key in self._in_flight:
+                self._overtaken.add(key)
+            elif self.unseen(key):
+                self._release(key)
+
+    def postpone(self, key: Hashable, seconds: float) -> None:
+        """Holds a free key for so many seconds without an instruction; a busy one stays as it is."""
+        if not self.busy(key):
+            self._hold(key, None, Hold(seconds))
+
+    def back_off(self, key: Hashable) -> Hold:
+        """Counts a failure; the hold with the pause that is due."""
+        return Hold(self._backoffs.setdefault(key, Backoff(self._rng)).next(), failed=True)
+
+    def later(self, seconds: float, act: Callable[[], None]) -> None:
+        """Calls ``act`` and wakes the decider after so many seconds, unless stopped before."""
+
+        def fire() -> None:
+            self._timers.discard(timer)
+            act()
+            self._wake()
+
+        timer = asyncio.get_running_loop().call_later(seconds, fire)
+        self._timers.add(timer)
+
+    def stop(self) -> None:
+        """Cancels all timers. Instructions in flight end with the group that they were started in."""
+        for timer in (*self._timers, *(held.timer for held in self._held.values())):
+            if timer is not None:
+                timer.cancel()
+        self._timers.clear()
+        self._held.clear()
+
+    async def _carry_out(self, key: Hashable, instruction: Instruction) -> None:
+        try:
+            try:
+                hold = await self._doer.perform(instruction)
+            except (ApiError, ConnectionError, TimeoutError) as error:
+                hold = self._doer.failed(instruction, error)
+        finally:
+            del self._in_flight[key]
+            overtaken = key in self._overtaken
+            self._overtaken.discard(key)
+        if not hold.failed:
+            self._backoffs.pop(key, None)
+        if hold.ends_when_seen and overtaken:
+            self._doer.released(instruction, hold)
+        elif hold is not FREE:
+            self._hold(key, instruction, hold)
+        self._wake()
+
+    def _hold(self, key: Hashable, instruction: Instruction | None, hold: Hold) -> None:
+        timer = None
+        if hold.seconds is not None:
+            timer = asyncio.get_running_loop().call_later(hold.seconds, self._expire, key)
+        self._held[key] = _Held(instruction, hold, timer)
+
+    def _expire(self, key: Hashable) -> None:
+        self._release(key)
+        self._wake()
+
+    def _release(self, key: Hashable) -> None:
+        held = self._held.pop(key)
+        if held.timer is not None:
+            held.timer.cancel()
+        if held.instruction is not None:
+            self._doer.released(held.instruction, held.hold)
