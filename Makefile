@@ -53,6 +53,7 @@ fmt: $(VENV)/.dev  ## format and apply safe fixes
 lock: $(VENV)/.dev  ## pin the dependencies anew
 	@$(BIN)/python -m pip install --quiet uv
 	@for f in run dev; do $(BIN)/uv pip compile -q --python-version 3.11 --universal --generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" --upgrade requirements/$$f.in -o requirements/$$f.txt; done
+	@$(BIN)/uv pip compile -q --python-version 3.11 --universal --no-deps --format pylock.toml requirements/run.txt | $(BIN)/python scripts/wheels.py > requirements/wheels.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
